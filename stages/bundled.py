@@ -18,11 +18,11 @@ from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist
 from pipeline.index.vectors import evenly_spaced
 from pipeline.run import Run
-from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundle import BundleWriter
 from pipeline.storage.card import CARD, INDEXED
 from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.files import plain, read_bytes
+from pipeline.storage.files import read_bytes
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import described_rows
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, Parameters, encoders_of, read_own_encoders
@@ -175,11 +175,6 @@ def describe_training(run: Run, model: str) -> dict[str, Any]:
         return {}
     details = {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
     return {"trained_on": details}
-
-
-def read_bundled_embeddings(run: Run, bundle: Bundle) -> Embeddings:
-    """The run's embeddings of the model of a bundle."""
-    return run.embeddings(plain(bundle.card["model"], bundle.folder))
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:

@@ -22,6 +22,8 @@ GROUPS = {
 }
 """Folder of this package -> what `--help` calls its commands, in its order."""
 SEVERAL = {
+    "mapped_features": ("fit-map", "map-features"),
+    "regions": ("extract-regions", "pool-regions"),
     "prepare": ("build-token-vocabulary", "train-word-vectors", "prepare-text-encoder"),
     "encode": ("encode-sentences", "import-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
     "trees": ("train-parser", "parse", "build-label-table", "encode-trees"),
@@ -31,6 +33,8 @@ SEVERAL = {
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
     "study": ("study", "sweep", "tabulate"),
     "run": ("run", "migrate"),
+    "plan": ("plan", "doctor"),
+    "verify": ("verify", "explain"),
     "captions": ("train-generator", "describe", "evaluate-descriptions"),
 }
 """Modules of several commands; every other has one, of its own name."""

@@ -31,14 +31,14 @@ def close(run: Run, started: float) -> Iterator[str]:
     results = (run.layout.summary.path, run.layout.report.path)
     if any(path.exists() and path.stat().st_mtime >= started for path in results):
         try:
-            print("\n".join(closing_lines(run.root, Path(sys.executable).with_name("jointspace"))), flush=True)
+            print("\n".join(closing_lines(run.root)), flush=True)
         except JointspaceError as error:
             yield str(error)
 
 
-def closing_lines(run: Path, program: Path) -> list[str]:
+def closing_lines(run: Path) -> list[str]:
     """The recalls of each model, the report's path, and a search with the best model, as far as the folder `run` has
-    these; `program` is the command `jointspace`. Raises IntegrityError for what is damaged."""
+    these. Raises IntegrityError for what is damaged."""
     from pipeline.evaluate.summary import compare_briefly
 
     results = results_of(run)
@@ -46,6 +46,7 @@ def closing_lines(run: Path, program: Path) -> list[str]:
     if results["report"]:
         lines.append(f"report: {results['report']}")
     if results["search"]:
+        program = Path(sys.executable).with_name("jointspace")
         nearby = os.path.relpath(program)
         command = str(program) if nearby.startswith("..") else nearby
         lines.append(f"search: {shlex.join([command, *results['search']])}")

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import JointspaceError, UsageError, meant
+from pipeline.plan import machine
 from pipeline.run.layout import Artefact
 from pipeline.run.stage import Names, Outside
 
@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.run import Run, Stage
 
-MODULES = {
-    "standard": "cv2",
-    "selective-search": "cv2.ximgproc",
-    "open-clip": "open_clip",
-    "timm": "timm",
-    "transformers": "transformers",
-    "sentence-transformers": "sentence_transformers",
-    "fisher": "skimage",
-    "words": "gensim",
-    "parse": "spacy",
-}
-"""Extra of the distribution -> a module that it brings."""
 SHOWN = 10
 """Of what is missing."""
 
@@ -116,12 +104,5 @@ def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[s
             user, extra = "parse.engine spacy", "parse"
         case _:
             return
-    if extra in MODULES and not _is_installed(MODULES[extra]):
-        yield f"{user} needs {MODULES[extra]}: pip install 'jointspace[{extra}]'"
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package above it
-        return False
+    if extra in machine.EXTRAS and not machine.is_installed(module := machine.EXTRAS[extra][0]):
+        yield f"{user} needs {module}: pip install 'jointspace[{extra}]'"

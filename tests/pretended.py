@@ -1,10 +1,11 @@
-"""A device that is only pretended: its tensors are computed by the processor, but refuse what a GPU would refuse.
+"""A device that is only pretended: its tensors are computed by the processor, but refuse what a GPU would refuse; and a
+GPU that has too little memory.
 
 Within `pretending()`, tensors on `DEVICE` do not mix with the processor's, have no `numpy()`, and go there and back
 only where they are told to. By name it is torch's device `meta`, whose tensors have no values otherwise.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -13,6 +14,8 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_map
+
+from pipeline.device import OomBatcher
 
 DEVICE = torch.device("meta")
 CROSSING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
@@ -116,3 +119,20 @@ def _enter_without_gradients(mode: torch.inference_mode) -> None:
 
 def _leave_without_gradients(mode: torch.inference_mode, *error: Any) -> None:
     mode.without_gradients.__exit__(*error)
+
+
+def full_beyond(most: int, done: list[int]) -> Callable[..., list[Any]]:
+    """`OomBatcher.map` as on a GPU that has memory for `most` rows; the rows of each portion are added to `done`."""
+    original = OomBatcher.map
+
+    def map_portions(self: OomBatcher, function: Callable[[slice], Any], count: int) -> list[Any]:
+        def limited(rows: slice) -> Any:
+            if rows.stop - rows.start > most:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            result = function(rows)
+            done.append(rows.stop - rows.start)
+            return result
+
+        return original(self, limited, count)
+
+    return map_portions

@@ -65,7 +65,7 @@ def test_photographs_without_sentences_are_indexed_and_found(folder: Path) -> No
     assert len(hits) == 10
     assert json.loads((run / "evaluation/zero-shot.test.all-sentences.json").read_text())["n_images"] == 0
     assert json.loads((run / "evaluation/summary.json").read_text()) == []
-    report, search = closing_lines(run, Path("jointspace"))
+    report, search = closing_lines(run)
     assert report == f"report: {run}/report/index.html" and f"search --index {run}/index/zero-shot" in search
 
 

@@ -77,10 +77,12 @@ def make_case(name: str) -> Case:
         model = model_spec(name).load()("eyes", "tfidf")
         return Case(model, {"eyes": sides[0]}, {"vectors": {"tfidf": sides[1]}}, owners)
     if stage == "combine":
-        members = ("bow", "dvsa") if model_spec(name).multi_vector else ("lstm", "bow")
+        members = ("bow", "dvsa") if model_spec(name).multi_vector else ("ncca", "bow")
         cases = [make_case(member) for member in members]
         joined = [EnsembleMember(one, case.model, 0.5) for one, case in zip(members, cases, strict=True)]
-        return replace(cases[1], model=Ensemble(joined))
+        rng, shape = np.random.default_rng(0), (len(cases[1].owners), WORDS)
+        vectors = {"tfidf": sparse.random_array(shape, density=0.2, rng=rng, dtype=np.float32, format="csr")}
+        return replace(cases[1], model=Ensemble(joined), sentences={**cases[1].sentences, "vectors": vectors})
     own = {"learning_rate": 0.02}
     if model_spec(name).multi_vector:
         own = {"sum": "mean-words", "global_weight": 1.0, "epochs": 3} if name == "fragments" else SETS

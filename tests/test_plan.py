@@ -10,8 +10,8 @@ from made_up import ingest
 from made_up_colours import draw
 
 from pipeline.plan import machine
-from stages.operations import doctor
-from stages.operations.plan import command
+from stages.operations.plan import doctor
+from stages.operations.plan import plan as command
 
 
 def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_p
 
 
 def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = CliRunner().invoke(doctor.command, ["--folder", str(tmp_path / "not/yet")])
+    result = CliRunner().invoke(doctor, ["--folder", str(tmp_path / "not/yet")])
     for word in ("processor", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
         assert word in result.output
     monkeypatch.setattr(machine, "NEEDED", ("numpy", "no-such-thing"))
@@ -58,4 +58,4 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     missing = {finding.what: finding for finding in machine.examine(tmp_path)}
     assert missing["libraries"].mark == "MISS" and missing["libraries"].remedy == "pip install no-such-thing"
     assert missing["[extra]"].remedy.startswith("pip install 'jointspace[extra]'")
-    assert CliRunner().invoke(doctor.command, ["--folder", str(tmp_path)]).exit_code == 1
+    assert CliRunner().invoke(doctor, ["--folder", str(tmp_path)]).exit_code == 1

@@ -6,9 +6,9 @@ import pytest
 
 from pipeline.config import loading
 from pipeline.errors import UsageError
+from pipeline.plan import machine
 from pipeline.run import Run
 from pipeline.storage.demo_folder import MARK
-from stages import requirements
 from stages.catalogue import declared
 from stages.requirements import require_all
 
@@ -24,7 +24,7 @@ def run_of(folder: Path, **values: object) -> Run:
 
 
 def test_all_that_is_missing_is_named_in_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "_is_installed", lambda module: module != "timm")
+    monkeypatch.setattr(machine, "is_installed", lambda module: module != "timm")
     encoders = [
         {"name": "own", "architecture": "squeezenet1_1", "weights": "file", "file": str(tmp_path / "w.safetensors")},
         {"name": "library", "kind": "timm", "architecture": "resnet18", "weights": "untrained"},

@@ -57,14 +57,12 @@ class CollectionFolder:
     def glob(self, pattern: str) -> list[Path]:
         """What is below the root under names of this pattern, sorted, without what `exclusion` leaves out unless the
         pattern names it. The case of a file's name matters only where both spellings exist."""
+        if Path(pattern).is_absolute():  # for which pathlib raises an exception of its own
+            raise UsageError(f"collection.files: {pattern} must be a pattern under {self.root}; leave out the folder")
         paths = {*self.root.glob(pattern)}
         if not paths or "*" in pattern:
             paths |= {path for path in self.root.glob(_any_case(pattern)) if path.is_file()}
         return sorted(path for path in paths if not self._left_out(self.label(path), pattern))
-
-    def shards(self, pattern: str) -> list[Path]:
-        """As `glob`; nothing for an absolute path, for which pathlib raises an exception of its own."""
-        return [] if Path(pattern).is_absolute() else self.glob(pattern)
 
     def _left_out(self, path: str, pattern: str) -> bool:
         named = pattern.split("/")

@@ -11,7 +11,6 @@ from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import NAMED, SHARDS, vectors
 from pipeline.collections.records import Options
 from pipeline.collections.tables import Tables
-from pipeline.errors import UsageError
 
 UNNAMED = "photos that no list names"
 BESIDE = "photos next to the shards that the format reads"
@@ -90,8 +89,6 @@ def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, s
         return {folder.label(path) for path in _lists(folder, form)}
     shards: set[str] = set()
     for pattern in (given.values() or [SHARDS[form]]) if form in SHARDS else ():
-        if Path(pattern).is_absolute():  # for which pathlib raises an exception of its own
-            raise UsageError(f"collection.files: {pattern} must be a pattern under {folder.root}; leave out the folder")
         shards |= {folder.label(path) for path in folder.glob(pattern)}
     return shards
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline import runtime
@@ -15,20 +16,21 @@ LEAST_MEMORY, LEAST_DISK = 3 * GIB, 2 * GIB
 """Bytes that the demo needs free; a collection of your own is `plan`'s matter."""
 NEEDED = ("click", "h5py", "numpy", "Pillow", "pyarrow", "pydantic", "PyYAML", "safetensors", "scipy", "snakemake")
 EXTRAS = {
-    "standard": ("opencv-contrib-python-headless", "standard features"),
-    "open-clip": ("open_clip_torch", "image and text encoders of OpenCLIP"),
+    "standard": ("cv2", "standard features"),
+    "selective-search": ("cv2.ximgproc", "regions by selective search"),
+    "open-clip": ("open_clip", "image and text encoders of OpenCLIP"),
     "timm": ("timm", "image encoders of timm"),
     "transformers": ("transformers", "image and text encoders of Hugging Face's transformers"),
-    "sentence-transformers": ("sentence-transformers", "text encoders of sentence-transformers"),
+    "sentence-transformers": ("sentence_transformers", "text encoders of sentence-transformers"),
     "cluster": ("distributed", "Dask schedulers, and Snakemake on any queue"),
     "serve": ("fastapi", "the page and the JSON API"),
     "parse": ("spacy", "parse trees by spaCy"),
-    "fisher": ("scikit-image", "Fisher vectors of texts"),
+    "fisher": ("skimage", "Fisher vectors of texts"),
     "words": ("gensim", "word vectors learned on the corpus"),
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
     "test": ("pytest", "the tests"),
 }
-"""Extra of this distribution -> a distribution that it brings, and what for."""
+"""Extra of this distribution -> a module that it brings, and what for."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +132,13 @@ def _faiss() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for extra, (name, purpose) in EXTRAS.items():
-        version = _version(name)
-        remedy = None if version else f"pip install 'jointspace[{extra}]'   ({purpose})"
-        yield Finding(
-            f"[{extra}]", f"{name} {version}" if version else "not installed", "ok" if version else "note", remedy
-        )
+    distributions = metadata.packages_distributions()
+    for extra, (module, purpose) in EXTRAS.items():
+        if is_installed(module):
+            name = distributions.get(module.partition(".")[0], [module])[0]
+            yield Finding(f"[{extra}]", f"{name} {_version(name) or ''}".strip())
+        else:
+            yield Finding(f"[{extra}]", "not installed", "note", f"pip install 'jointspace[{extra}]'   ({purpose})")
     java = shutil.which("java")
     yield Finding("java", java or "not found; descriptions go without METEOR", "ok" if java else "note")
 
@@ -152,6 +155,13 @@ def _space(folder: Path) -> Iterator[Finding]:
     ):
         short = 0 < free < least or (what != "memory" and free < least)
         yield Finding(what, f"{free / GIB:.1f} GiB free", "MISS" if short else "ok", remedy if short else None)
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package above it
+        return False
 
 
 def _version(name: str) -> str | None:

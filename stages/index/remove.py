@@ -133,12 +133,12 @@ def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors"
     from pipeline.index.upkeep import exact_vectors
     from pipeline.run import Run
     from pipeline.storage.bundles import modalities, require_numbering
-    from stages.bundled import read_bundled_embeddings
+    from pipeline.storage.files import plain
 
     index_folder = next((folder for folder in bundle.folder.absolute().parents if folder.name == "index"), None)
     if is_exact(index) or index_folder is None:
         return exact_vectors(index, part.alive, f"{bundle.folder}/{part.name}.faiss")
     # By the defaults, since nobody has named that run, whose configuration could name code.
-    embeddings = read_bundled_embeddings(Run(index_folder.parent, load()), bundle)
+    embeddings = Run(index_folder.parent, load()).embeddings(plain(bundle.card["model"], bundle.folder))
     require_numbering(bundle, modalities(bundle), embeddings)
     return embeddings.rows_of(part.modality, part.ids[part.alive])

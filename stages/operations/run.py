@@ -147,7 +147,7 @@ def run_workflow(
     if as_json:
         click.echo(json.dumps(results_of(folder)))
     elif not further:
-        click.echo("\n".join(closing_lines(folder, Path(sys.executable).with_name("jointspace"))))
+        click.echo("\n".join(closing_lines(folder)))
 
 
 def find_snakefile() -> Path:

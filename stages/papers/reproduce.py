@@ -143,7 +143,6 @@ def _tree_tables(run: Run, systems: "Sequence[System]") -> list[dict[str, Any]]:
 
     def ranks(name: str) -> tuple[np.ndarray, np.ndarray]:
         embeddings = run.embeddings(name)
-        embeddings.require_unseen(REPORTED)
         return pair_ranks(embeddings.read("sentences", sentences.sentence_id), sentences.owners, embeddings.metric)
 
     wanted = set(_word_models(run.config))

@@ -54,7 +54,7 @@ def test_an_interval_of_draws_that_overlap_covers_what_it_says(folds: int) -> No
 @pytest.mark.parametrize("image_deviation", [0, 30])
 def test_an_interval_of_three_trainings_covers_what_it_says(image_deviation: float) -> None:
     """Resampling three seeds would cover 77 and 89 % here."""
-    rng, covered, repetitions = np.random.default_rng(0), 0, 400
+    rng, covered, repetitions = np.random.default_rng(0), 0, 200
     for repetition in range(repetitions):
         gains = rng.normal(0, 1, 100) * image_deviation
         ours = [made_up_draw(rng, gains, 4) for _ in range(3)]

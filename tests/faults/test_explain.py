@@ -8,7 +8,7 @@ import tiny_run
 from click.testing import CliRunner
 
 from pipeline.errors import InputError
-from stages.operations.explain import command
+from stages.operations.verify import explain as command
 
 
 def explain(run: Path, image: str) -> dict:

@@ -66,7 +66,7 @@ def test_bytes_of_any_kind(name: str, tmp_path_factory: pytest.TempPathFactory) 
     text = st.text(st.characters(exclude_categories=()) | st.sampled_from("\t\n,(){}[]:#\"'0-"), max_size=80)
     encoded = text.map(lambda value: value.encode("utf-8", "surrogatepass"))
 
-    @settings(max_examples=20, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(changed | encoded | st.binary(max_size=80))
     def try_one(data: bytes) -> None:
         give(name, data, folder)

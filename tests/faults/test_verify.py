@@ -17,7 +17,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.commit import commit_path, publish
 from pipeline.storage.locks import hold
 from pipeline.storage.verify import examine
-from stages.operations.verify import command
+from stages.operations.verify import verify as command
 
 UNVOUCHED = ["config.yaml"]
 """What a run has for people, without a commit."""

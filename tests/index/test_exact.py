@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from devices import full_beyond
+from pretended import full_beyond
 
 from pipeline.device import OomBatcher
 from pipeline.errors import IntegrityError

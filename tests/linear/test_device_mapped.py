@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from devices import full_beyond
 from made_up_models import make_fit_task
+from pretended import full_beyond
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 
 from pipeline.config.registry import model_spec

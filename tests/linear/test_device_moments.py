@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from devices import full_beyond
 from made_up_settings import text_view
+from pretended import full_beyond
 from scipy import sparse
 
 from pipeline.device import OomBatcher

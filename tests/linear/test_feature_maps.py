@@ -13,6 +13,7 @@ from pipeline.models.linear.feature_maps import (
     FourierMap,
     NeighbourText,
     TanhFeatures,
+    bandwidth,
     mapped_columns,
 )
 from pipeline.models.linear.kernels import KernelFeatures
@@ -107,6 +108,12 @@ def test_fourier_products_estimate_the_gaussian_kernel() -> None:
     features = FourierMap.draw("cosine-sine", 6, 40_000, 2.0, np.random.default_rng(9))(z)
     np.testing.assert_allclose(features @ features.T / 40_000, rbf_kernel(z, gamma=1 / 8), atol=0.03)
     np.testing.assert_allclose(np.square(features).sum(axis=1), 40_000, rtol=1e-5)
+
+
+def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
+    z = np.random.default_rng(11).standard_normal((120, 3))
+    distances = np.sort(np.linalg.norm(z[:, None] - z, axis=2), axis=1)
+    assert bandwidth(z) == pytest.approx(distances[:, 50].mean())
 
 
 def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:

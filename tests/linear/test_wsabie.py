@@ -7,6 +7,7 @@ import pytest
 from scipy import sparse
 
 from pipeline.errors import InputError
+from pipeline.models.linear import wsabie
 from pipeline.models.linear.wsabie import (
     WsabieSchedule,
     differentiate,
@@ -56,6 +57,22 @@ def test_the_violator_is_the_first_in_the_order_of_sampling() -> None:
         else:
             assert samples[i] == 0
     assert 0 < (samples == 0).sum() < 150 and samples.max() > 3
+
+
+def test_a_violator_is_a_sentence_of_another_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, owners = make_pairs(40)
+    seen = []
+
+    def checked(projected, images, difference, weight, u):
+        for image, row in zip(images, difference.toarray(), strict=True):
+            own = owners == np.flatnonzero((x == image).all(axis=1))[0]
+            others = y[~own].toarray()[None] - y[own].toarray()[:, None]
+            seen.append(np.abs(others - row).max(axis=2).min())
+        return differentiate(projected, images, difference, weight, u)
+
+    monkeypatch.setattr(wsabie, "differentiate", checked)
+    list(train(x, y, owners, replace(SGD, epochs=2, batch=20)))
+    assert len(seen) > len(owners) and max(seen) < 1e-6
 
 
 def test_gradient_equals_finite_differences() -> None:

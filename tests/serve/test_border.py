@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +28,8 @@ FORM = {"Content-Type": "multipart/form-data; boundary=x"}
 PART = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.png"\r\n\r\n'
 
 
-@contextmanager
-def serving(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
     """The port of a server as a user starts it, and its process."""
     command = [sys.executable, "-m", "stages.cli", "serve", str(run / "bundle"), "--lazy", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
@@ -41,10 +40,9 @@ def serving(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
             server.kill()
 
 
-@pytest.fixture(scope="module")
-def port(run: Path) -> Iterator[int]:
-    with serving(run) as (number, _):
-        yield number
+@pytest.fixture
+def port(server: tuple[int, subprocess.Popen]) -> int:
+    return server[0]
 
 
 def ask(port: int, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, bytes]:
@@ -113,13 +111,15 @@ def test_a_head_holds_a_sentence_of_the_longest_and_not_much_more(port: int) -> 
         assert visitor.recv(100).startswith(b"HTTP/1.1 400")
 
 
-def test_a_visitor_who_reads_nothing_cannot_hold_up_the_end(run: Path) -> None:
-    with serving(run) as (port, server), socket.create_connection(("127.0.0.1", port)) as visitor:
+def test_a_visitor_who_reads_nothing_cannot_hold_up_the_end(server: tuple[int, subprocess.Popen]) -> None:
+    """The last that asks this server."""
+    port, process = server
+    with socket.create_connection(("127.0.0.1", port)) as visitor:
         visitor.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
         assert ask(port, "GET", "/api/health", {"Host": "localhost"})[0] == 200
-        server.send_signal(signal.SIGINT)
-        assert server.wait(30) in (0, 130)  # 0 where SIGINT, which uvicorn raises again at its end, is ignored
-        assert "Traceback" not in server.stderr.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, 130)  # 0 where SIGINT, which uvicorn raises again at its end, is ignored
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_a_photograph_of_many_pixels_is_refused_by_its_header(run: Path) -> None:

@@ -2,9 +2,10 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,25 +59,26 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, shortfall: i
         subprocess.run(["umount", tmp_path], check=True)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from pipeline.storage import batch, commit
-step, path = int(sys.argv[1]), Path(sys.argv[2])
-count = 0
-def counted(function):
-    def call(*args, **kwargs):
-        global count
-        if count == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        count += 1
-        return function(*args, **kwargs)
-    return call
-for name in ("fsync", "replace", "open"):
-    setattr(batch.os, name, counted(getattr(os, name)))
-commit.publish(path, b"second" * 1000, kind="thing", rows=1, details={"a": 2})
-print("finished")
-"""
+def kill_at(step: int, path: Path) -> bool:
+    """Publish `path` in a fork that kills itself before the `step`-th file is opened, synced or named; whether it ended
+    before that."""
+    if not (child := os.fork()):
+        count = iter(range(10**6))
+
+        def counted(function: Callable) -> Callable:
+            return lambda *given, **named: (
+                os.kill(os.getpid(), signal.SIGKILL) if next(count) == step else function(*given, **named)
+            )
+
+        for name in ("fsync", "replace", "open"):
+            setattr(os, name, counted(getattr(os, name)))
+        code = 70
+        try:
+            publish(path, b"second" * 1000, kind="thing", rows=1, details={"a": 2})
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) -> None:
@@ -84,8 +86,7 @@ def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) 
     for step in range(20):
         path = tmp_path / str(step) / "x.bin"
         put(path, b"first")
-        result = subprocess.run([sys.executable, "-c", KILLED, str(step), str(path)], capture_output=True, text=True)
-        if "finished" in result.stdout:
+        if kill_at(step, path):
             assert open_commit(path, "thing").details == {"a": 2}
             break
         if commit_path(path).exists():

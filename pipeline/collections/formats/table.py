@@ -81,7 +81,7 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
     names = _column_names(options, COLUMNS[1:])
     splits: dict[Path, str] = {}
     for split, pattern in (options.files or {None: SHARDS}).items():
-        shards = folder.shards(pattern)
+        shards = folder.glob(pattern)
         if not shards:
             raise folder.lacks(f"Parquet files {pattern}", f"correct collection.files.{split or DIVIDED} or data_root")
         for path in shards:

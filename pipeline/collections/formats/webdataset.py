@@ -118,7 +118,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
     for split, pattern in (options.files or {options.default_split: SHARDS}).items():
-        shards = folder.shards(pattern)
+        shards = folder.glob(pattern)
         if not shards:
             raise folder.lacks(f"tar shards {pattern}", f"correct collection.files.{split} or data_root")
         for path in shards:
