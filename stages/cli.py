@@ -13,6 +13,9 @@ from pipeline.printable import printable
 from stages.catalogue import COMMANDS, FIRST, GROUPS, open_command
 from stages.commands import command_of, first_sentence
 
+FORMER = {"index-add": "add", "index-remove": "remove"}
+"""Former names of commands, which go with the next release."""
+
 
 class OneLine(logging.Formatter):
     """Messages without what a terminal would obey; a traceback is left as it is."""
@@ -49,6 +52,8 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0].replace("_", "-") in FORMER:
+            args = _translate(args[0].replace("_", "-"), args[1:])
         if args and not args[0].startswith("-") and args[0].replace("_", "-") not in COMMANDS:
             raise UsageError(f"unknown command {args[0]}; {meant(args[0], COMMANDS)}`jointspace --help` lists them all")
         return super().resolve_command(ctx, args)
@@ -62,6 +67,20 @@ class Commands(click.Group):
         for title, names in titled.items():
             with formatter.section(title):
                 formatter.write_dl([(name, first_sentence(self.get_command(ctx, name).help)) for name in names])
+
+
+def _translate(former: str, args: list[str]) -> list[str]:
+    """`index-add --index A --from B --output C` as `add A B --output C`."""
+    words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    given = list(zip(words[::2], words[1::2], strict=False))
+    named = ("--image",) if former == "index-remove" else ("--from", "--run")
+    kept = [word for option, value in given if option in ("--output", "--list") for word in (option, value)]
+    first = [value for option, value in given if option == "--index"]
+    translated = [FORMER[former], *first, *(value for option, value in given if option in named), *kept]
+    logging.getLogger(__name__).warning(
+        "%s is called %s now, as in: jointspace %s", former, translated[0], " ".join(translated)
+    )
+    return translated
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import faiss
 import numpy as np
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle, read_removed
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from stages.cli import cli
 
 KINDS = [("ncca", "Flat", 1), ("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
 GONE = (3, 79)
@@ -139,7 +141,7 @@ def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
 
 
 def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is there already is counted, and nothing is left over."""
+    """By the former names of the commands too; what is there already is counted, and nothing is left over."""
     caplog.set_level("INFO")
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     files = {path.name for path in start.rglob("*")}
@@ -147,7 +149,11 @@ def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptu
         run_command("add", start, source)
         assert f"added 0 of 80 photos of {source}; {start} already has the others" in caplog.messages
     assert {path.name for path in start.rglob("*")} == files
-    run_command("remove", start, "5", "--output", tmp_path / "less")
+    for former, named in (("index-add", "--from"), ("index-remove", "--image")):
+        words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
+        name, _, translated = cli.resolve_command(click.Context(cli), words)
+        assert (name, translated) == (former[6:], [str(start), "5", "--output", str(tmp_path / "less")])
+    run_command(name, *translated)
     run_command("remove", start, "5", "dog-0.png")
     assert [len(read_removed(Bundle(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
     assert {path.name for path in start.rglob("*")} == {*files, "removed.txt"}
