@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,21 @@ class Hit:
 
 class Answer(list[Hit]):
     """The hits of a query, the best first. `error` says why one of several queries has none. `judgement` says of a
-    sentence how many are `likely` and whether it is `off_topic`, by a bundle's calibration; None where there is
-    none."""
+    sentence how many are `likely` and whether it is `off_topic`, by a bundle's calibration; None where there is none.
+    It is worked out when it is first asked for: a plain search does not pay for it."""
+
+    _judge: Callable[[Sequence[float]], Judgement] | None = None
 
     def __init__(self, hits: Iterable[Hit] = (), error: str | None = None) -> None:
         super().__init__(hits)
         self.error = error
-        self.judgement: Judgement | None = None
+
+    @cached_property
+    def judgement(self) -> Judgement | None:
+        return self._judge([hit.score for hit in self]) if self._judge else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"error": self.error, "judgement": self.judgement}
 
 
 class Searcher(QueryEncoder):
@@ -75,12 +83,14 @@ class Searcher(QueryEncoder):
     def _answer(self, sentences: Sequence[str], queries: Items, top: int, where: str | None) -> list[Answer]:
         """The images nearest to sentences, whose vectors are `queries`."""
         answers = self.nearest("images", queries, top, where)
-        if self.calibration:
-            count = None if where and where.strip() else len(self.gallery("images"))
+        if self.bundle.card.get("calibration"):
             for place, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
-                scores, words = [hit.score for hit in answer], self.count_words(sentence)
-                answer.judgement = self.calibration.judge(queries[place : place + 1], scores, count, words)
+                answer._judge = partial(self._judge, sentence, queries[place : place + 1], where)
         return answers
+
+    def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
+        count = None if where and where.strip() else len(self.gallery("images"))
+        return self.calibration.judge(query, scores, count, self.count_words(sentence))
 
     @cached_property
     def calibration(self) -> Calibration | None:

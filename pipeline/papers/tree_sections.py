@@ -20,14 +20,14 @@ WORST = 0.01
 SHOWN = 12
 """Relations that are listed of a system."""
 FAILURE = (
-    'As printed: "the main failure mode of the SDT-RNN occurs when a sentence that should describe the same image does'
-    ' not use a verb but the other sentences of that image do include a verb". Below: the mean rank of a sentence among'
+    "As printed, SDT-RNN mostly fails for a sentence without a verb where the image's other sentences have one. Below:"
+    " the mean rank of a sentence among"
     " the neighbours of another one of its image, by how many of the two have a verb, and the share of pairs with"
     f" exactly one verb, in percent, among all pairs and among the {WORST:.0%} of them with the worst ranks."
 )
 ROBUST = (
-    'As printed: "as long as both sentences either have a verb or do not, the SDT-RNN is more robust to different'
-    ' sentence lengths than bag of words representations". Below: the mean rank where both have a verb, by the'
+    "As printed, among sentences that all have a verb, or none, SDT-RNN bears differences of length better than bags of"
+    " words. Below: the mean rank where both have a verb, by the"
     " difference of their lengths in words, and the last of these in percent of the first."
 )
 LARGEST = (

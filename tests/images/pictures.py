@@ -1,6 +1,5 @@
 """Made-up photographs and encoders for the tests of this room."""
 
-import io
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,12 +19,6 @@ def make_image(seed: int, size: tuple[int, int] = (90, 70)) -> Image.Image:
     """Smooth colours, as photographs have them: 8-bit RGB of `size` (width, height)."""
     coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
-
-
-def encode_jpeg(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
 
 
 def make_spec(

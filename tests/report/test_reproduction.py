@@ -227,7 +227,7 @@ def test_a_table_is_laid_beside_the_gallery_of_its_size() -> None:
     thousand = found["Karpathy and Fei-Fei: Table 1, MSCOCO, 1,000 test images"]
     assert "Ours: all-sentences, mean of 5 folds." in thousand
     assert "|  | `dvsa`, mean of 5 folds | **40.0** (+1.6) | **70.0** (+0.1) |" in thousand
-    assert "|  | `dvsa`, the first of 5 folds | **39.0** (+0.6) | **70.0** (+0.1) |" in thousand
+    assert "`dvsa`, the first of 5 folds" not in thousand
     whole = found["Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images"]
     assert "|  | `dvsa` | **20.0** (+3.5) |" in whole and "folds" not in whole
 
