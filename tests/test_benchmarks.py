@@ -18,7 +18,6 @@ WITHOUT_TINY = {
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
 OTHERS = {
-    "adaptation.py": "recall@10",
     "baselines.py": "recall_sum",
     "epochs.py": "seconds_per_step",
     "hubness.py": "recall_sum",
@@ -29,7 +28,7 @@ OTHERS = {
 }
 """What the lines of those have that compare no two ways."""
 SLOW = {
-    "adaptation.py", "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
+    "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",
 }  # fmt: skip
 """They take more than three seconds of a processor even so."""

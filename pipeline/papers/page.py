@@ -192,6 +192,7 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
             lines = render_run(result)
         else:
             table = next(one for one in result["tables"] if one["title"].startswith(title))
+            table = {**table, "rows": [row for row in table["rows"] if row["ours"]]}  # printed.yaml has the others
             lines = {"table": render_table, "orders": render_orders}[kind](table)
             if kind == "table" and table["notes"] and ("printed_columns" in table or not table["rows"]):
                 lines += ["", *table["notes"]]
