@@ -54,9 +54,11 @@ def closing_lines(run: Path) -> list[str]:
 
 
 def results_of(run: Path) -> dict[str, Any]:
-    """What the folder `run` has to show: `evaluations`, the best model's first; the path of the `report`; and a
-    `search` with that model, as arguments of `jointspace`. Raises IntegrityError for what is damaged."""
+    """What the folder `run` has to show: `evaluations`, the best on the reported split first; the path of the `report`;
+    and a `search` with the model that is the best on dev, as there, as arguments of `jointspace`. Raises IntegrityError
+    for what is damaged."""
     from pipeline.evaluate.summary import ranking
+    from pipeline.report.tables import best_model
     from pipeline.storage.bundles import open_bundle
     from pipeline.storage.files import plain
     from pipeline.storage.json_files import read_json
@@ -66,7 +68,7 @@ def results_of(run: Path) -> dict[str, Any]:
     ranked = ranking(evaluations) if evaluations else []
     bundle = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
     if ranked:
-        bundle = run / "index" / plain(ranked[0]["model"], summary)
+        bundle = run / "index" / plain(best_model(evaluations, {one["model"] for one in ranked}), summary)
     return {
         "run": str(run),
         "evaluations": ranked,

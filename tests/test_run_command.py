@@ -75,6 +75,9 @@ def test_ctrl_c_ends_all_of_it_and_a_stage_that_fails_says_why(folder: Path) -> 
     assert said.startswith("jointspace: ingest: 5 of 45 images are rejected, more than collection.reject_limit")
     assert said.endswith("(details: results/mine/run.log)")
     assert "CalledProcessError" in (folder / "results/mine/run.log").read_text()
+    shown = run(folder, "mine.yaml", "--", "-n", "results/mine/manifest/manifest.json")  # a target of Snakemake's
+    assert shown.returncode == 0 and "rule ingest" in shown.stderr + shown.stdout
+    assert "rule extract" not in shown.stderr + shown.stdout
 
 
 @pytest.mark.slow

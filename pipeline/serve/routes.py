@@ -70,7 +70,7 @@ async def _photograph(
 ) -> bytes:
     """An uploaded photograph, or one that an index has."""
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
-        raise InputError("give a photo, or the image_id of one and the model that has it as `of`")
+        raise InputError("give a photo as `photograph`, or the image_id of one and the model that has it as `of`")
     if photograph is None:
         return (await service.run(service.showing, (await _gallery(service, of)).original, image_id))[0]
     data = await photograph.read()

@@ -175,7 +175,7 @@ def _leave_out_missing(intake: "Intake") -> Iterator[str]:
 
 
 def _bundles(results: Path) -> list[Path]:
-    """A bundle of each run in the folder `results`, the latest first; none that was made of drawn scenes."""
+    """An index of each run in the folder `results`, the latest first; none that was made of drawn scenes."""
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD, bundles_in
     from pipeline.storage.demo_folder import MARK
@@ -186,7 +186,8 @@ def _bundles(results: Path) -> list[Path]:
         with suppress(IntegrityError, OSError):
             bundle = bundles_in(run)[-1]
             if not (Path(read_json(bundle / CARD)["data_root"]) / MARK).exists():
-                latest[bundle] = (bundle / CARD).stat().st_mtime
+                whole = bundle if bundle.parent.name == "index" else bundle.parent  # of several of one model
+                latest[whole] = (bundle / CARD).stat().st_mtime
     return sorted(latest, key=latest.__getitem__, reverse=True)[:SHOWN]
 
 

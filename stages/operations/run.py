@@ -140,8 +140,9 @@ def run_workflow(
         if changes:
             publish_text(changed, yaml.safe_dump(changes))
             files.append(changed)
+        words += further  # before the files of the configuration, of which Snakemake takes any number
         words += ["--configfile", *map(str, files)] if files else []
-        code = _watch([*words, *further], log, shown=bool(further))
+        code = _watch(words, log, shown=bool(further))
     if code:
         raise _explain(log, code, shlex.join(["jointspace", "run", *([str(config_path)] if config_path else [])]))
     if as_json:
