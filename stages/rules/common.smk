@@ -32,7 +32,7 @@ LAYOUT = THIS_RUN.layout
 RUN = THIS_RUN.root
 LOGS = RUN / "logs"
 BENCHMARKS = LAYOUT.benchmarks
-CAPTIONS = "../../docs/captions"  # seen from this folder
+CAPTIONS = Path(workflow.basedir).absolute() / "docs/captions"  # whichever file has the rule
 PARTS = range(CONFIG.parts)
 PIXELS = [name for (name,) in STAGES["extract"].wanted(CONFIG)]
 GPU = int(CONFIG.device != "cpu")
