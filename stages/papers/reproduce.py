@@ -250,8 +250,7 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
         words = model.word_vectors
         found["word vectors"] = (words.file or words.source) + ("" if words.train else ", fixed")
     if model.spec.regions != "none":
-        chosen = config.regions
-        found["regions"] = f"{chosen.count} of {Path(chosen.boxes).name if chosen.boxes else chosen.proposals}"
+        found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
     weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
     found["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
     return found
