@@ -125,7 +125,7 @@ class Takedown:
         self.readings = readings
         self.lines = [line for line in dict.fromkeys(lines) if line.strip()]
         self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
-        self._forms = {readings(line)[-1]: line for line in self._unmet}
+        self._forms = {readings(line)[CASE]: line for line in self._unmet}
 
     def meets(self, line: str, match: Match) -> bool:
         """Whether the images of this match are to be taken down."""
@@ -137,7 +137,7 @@ class Takedown:
 
     def names(self, name: str) -> bool:
         """Whether a line names what is no image's name."""
-        line = self._forms.get(self.readings(name)[-1])
+        line = self._forms.get(self.readings(name)[CASE])
         if line is None or self._unmet.get(line):
             return False
         self._unmet.pop(line, None)

@@ -105,22 +105,23 @@ JUDGE = f"""
     FROM reasons
 """
 """For each image its split, the `reason` to leave it out, or its `image_id`, and the `fate` of what belongs to it."""
-KEEP_IMAGES = (
+JOIN_IMAGES = (
     """
-    CREATE TABLE found AS SELECT judged.*, path, member, "offset", size
+    CREATE TABLE located AS SELECT judged.*, path, member, "offset", size
     FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL
     """,
     """
-    CREATE TABLE described AS SELECT found.*, packed
-    FROM found LEFT JOIN own_columns ON own_columns.owner = found.seq
+    CREATE TABLE described AS SELECT located.*, packed
+    FROM located LEFT JOIN own_columns ON own_columns.owner = located.seq
     """,
-    """
+    "DROP TABLE located",
+)
+"""One join after the other: several at once keep all but one of their tables in memory."""
+KEEP_IMAGES = """
     CREATE TABLE kept_images AS SELECT image_id, path, member, "offset", size, described.split, described.width,
         described.height, described.sha256, packed, seen
     FROM described JOIN outcomes USING (seq) ORDER BY image_id
-    """,
-)
-"""One join after the other: several at once keep all but one of their tables in memory."""
+"""
 REJECT_IMAGES = f"""
     INSERT INTO rejects SELECT
         seq + CASE WHEN fault IS NULL THEN {UNUSABLE} ELSE {FAULTY} END, 'images', reason, NULL,
@@ -320,7 +321,10 @@ class Assembly:
         self._tables.run(SPLIT_OF_COPY)
         shared = self._tables.run(SENTENCES_OF_COPY)
         self._tables.run(JUDGE)
-        counts_kept = {"images": [self._tables.run(sql) for sql in KEEP_IMAGES][-1]}
+        for sql in JOIN_IMAGES:
+            self._tables.run(sql)
+        counts_kept = {"images": self._tables.run(KEEP_IMAGES)}
+        self._tables.run("DROP TABLE described")
         own.see(seen for (seen,) in self._tables.rows("SELECT seen FROM kept_images ORDER BY image_id"))
         self._tables.run(REJECT_IMAGES)
         splits = {

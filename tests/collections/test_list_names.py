@@ -198,3 +198,18 @@ def test_urls_in_a_list_are_named_and_never_asked(root: Path, gather) -> None:
     rejected = {reject.row: reject.reason for reject in result.rejects if reject.what == "images"}
     assert [*rejected] == [3, 4, 5]
     assert all(name in reason for name, reason in zip(elsewhere, rejected.values(), strict=True))
+
+
+def test_a_name_may_lack_its_ending_but_has_no_other_one(tmp_path: Path, photograph, gather) -> None:
+    (tmp_path / "images").mkdir()
+    for number, name in enumerate(("a.jpg", "b.jpg", "b.png")):
+        (tmp_path / "images" / name).write_bytes(photograph(number))
+    lines = ["a\t0\tthe only one", "b\t0\teither", "a.png\t0\tanother"]
+    write(tmp_path / "captions.tsv", lines, "\n")
+    write(tmp_path / "boxes.tsv", ["file\tx1\ty1\tx2\ty2\tscore\tlabel", "gone.jpg\t1\t1\t9\t9\t1\tx"], "\n")
+    result = gather(tmp_path, takedown=["gone.png"])
+    assert sentences_of(result) == {"images/a.jpg": "the only one"} and result.unmet == ["'gone.png'"]
+    reasons = {reject.file: reject.reason for reject in result.rejects if reject.what == "images"}
+    assert "b.jpg" in reasons["captions.tsv"] and "b.png" in reasons["captions.tsv"]
+    assert "missing" in reasons["images/a.png"]
+    assert [reject.reason for reject in result.rejects if reject.what == "boxes"] == ["unknown image: 'gone.jpg'"]
