@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -90,14 +90,13 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
     """The lines of the text `file`, which a person may have made: CR, LF or CRLF ends one, U+2028 and form feeds do
     not, and a byte order mark is not part of the first. UTF-16 with such a mark, as Windows writes, comes as UTF-8.
 
-    Raises InputError naming `source` for a line longer than LONGEST_LINE.
+    Raises InputError naming `source` for a line longer than LONGEST_LINE and for damaged UTF-16.
     """
     chunks = iter(partial(file.read, CHUNK), b"")
     first = next(chunks, b"")
     chunks = chain([first], chunks)
     if first.startswith(UTF16_MARKS):
-        decode = codecs.getincrementaldecoder("utf-16")("surrogatepass").decode
-        chunks = (decode(chunk).encode("utf-8", "surrogatepass") for chunk in chunks)
+        chunks = _from_utf16(chunks, source)
     rest, number = b"", 0
     for chunk in chain(chunks, [b""]):
         lines = (rest + chunk).splitlines(keepends=True)
@@ -110,11 +109,21 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
             raise InputError(f"{source}: line {number + 1} has more than {LONGEST_LINE} bytes; is it a text?")
 
 
+def _from_utf16(chunks: Iterable[bytes], source: Path | str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder("utf-16")("surrogatepass")
+    try:
+        for chunk in chain(chunks, [b""]):
+            if text := decoder.decode(chunk, final=not chunk):
+                yield text.encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise InputError(f"{source} is UTF-16 that is not whole; save it as UTF-8") from None
+
+
 def decode_text(data: bytes, source: Path | str, first_line: int = 1) -> str:
     """The text in `data`, without a byte order mark, which begins at the line `first_line` of `source`. Raises
     InputError naming the line that is neither UTF-8 nor UTF-16 with such a mark."""
     try:
-        return data.decode("utf-16" if data.startswith(UTF16_MARKS) else "utf-8-sig")
+        return data.decode("utf-16" if first_line == 1 and data.startswith(UTF16_MARKS) else "utf-8-sig")
     except UnicodeDecodeError as error:
         number = first_line - 1 + len(data[: error.start + 1].splitlines())
         raise InputError(f"{source}: line {number} is not UTF-8; save the file as UTF-8") from None

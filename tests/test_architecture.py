@@ -130,7 +130,10 @@ def test_what_is_imported_of_ours_is_there() -> None:
 
 
 HEAVY = ["torch", "torchvision", "faiss", "h5py", "snakemake", "scipy", "numpy"]
-HELP = "from click.testing import CliRunner; from stages.cli import cli; CliRunner().invoke(cli, ['--help'])"
+HELP = (
+    "from click.testing import CliRunner; from stages.cli import cli;"
+    " assert CliRunner().invoke(cli, ['--help']).exit_code == 0"
+)
 
 
 @pytest.mark.parametrize(

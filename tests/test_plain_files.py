@@ -30,7 +30,10 @@ def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, lin
     assert read_lines(tmp_path / "list.txt") == lines
 
 
-@pytest.mark.parametrize(("data", "line"), [(b"a\r\nb\r\n\xff", "line 3"), (None, "cannot be read")])
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [("a\nb".encode("utf-16")[:-1], "UTF-16"), (b"a\r\nb\r\n\xff", "line 3"), (None, "cannot be read")],
+)
 def test_what_is_no_text_is_named(tmp_path: Path, data: bytes | None, line: str) -> None:
     path = tmp_path / "list.txt"
     path.mkdir() if data is None else path.write_bytes(data)

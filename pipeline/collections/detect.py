@@ -206,11 +206,15 @@ def _place_of_images(detected: Detected) -> dict[str, str]:
     # Path's own method fails on too long a name.
     if not first or any(os.path.exists(detected.root / image.path) for image in first):
         return {}
+    most, folder = 0, ""
     for below, names in CollectionFolder(detected.root, PLAIN).walk():
         stems = {posixpath.splitext(name)[0] for name in names if is_image(name)}
-        if any(image.key in stems or os.path.isfile(detected.root / below / image.key) for image in first):
-            return {"images": below}
-    return {}
+        count = sum(image.key in stems or os.path.isfile(detected.root / below / image.key) for image in first)
+        if count > most:
+            most, folder = count, below
+        if most == len(first):
+            break
+    return {"images": folder or "."} if most else {}
 
 
 def _is_table(name: str) -> bool:

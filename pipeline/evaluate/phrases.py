@@ -67,7 +67,7 @@ def measure_phrases(
     if not right.any():
         raise UsageError(
             "no region is right for any noun phrase: no box's label names one, or no region overlaps such a box;"
-            " correct phrases.names, or give boxes with labels as --boxes"
+            " correct phrases.names, or add labelled boxes to the collection"
         )
     require_finite("embeddings", "regions", regions.vectors)
     require_finite("embeddings", "phrases", phrases.vectors)

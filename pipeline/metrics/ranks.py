@@ -150,7 +150,7 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
     and the difference of scores that are equal."""
     x, y = x.astype(np.float64), y.astype(np.float64)
     # by a power of two, which changes no order and no bit, so that no product leaves single precision
-    power = 2.0 ** -int(np.frexp(max(abs(side).max(initial=0) for side in (x, y)))[1])
+    power = 2.0 ** -max(-1000, int(np.frexp(max(abs(side).max(initial=0) for side in (x, y)))[1]))
     x *= power
     y *= power
     squares = [np.einsum("ij,ij->i", side, side)[:, None] for side in (x, y)]

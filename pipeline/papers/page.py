@@ -6,8 +6,8 @@
 printed order, or for those that TITLE names, `A above B; Table 1 / A above B; ...`) or `run` (how it was measured).
 
 A result is {`paper`, `run`: {`commit`, `machine`, `seconds`, `seed`, `versions`}, `tables`}. A table is {`paper`,
-`title`, `columns`, `rows`, `judged`, `orders`, `notes`}, with `printed_columns` where the paper measures other things
-than `columns`, or {`paper`, `title`, `left_out`: why}. A row is {`name`, `printed`: a number or null for each column,
+`title`, `said`, `columns`, `rows`, `judged`, `orders`, `notes`}, with `printed_columns` where the paper measures other
+things than `columns`, or {`paper`, `title`, `left_out`: why}. A row is {`name`, `printed`: a number or null a column,
 `ours`: [{`system`, `values`: the figures of its seeds or draws for each column, or null; `alike`: whether its settings
 are the paper's, `settings`, `chosen`}]}. An order is {`above`, `below`, `systems`, `found`: for each of `judged`
 {`printed`, `difference`, `ci95`, `p`, `verdict`}}; without a `below` it compares two of our own.

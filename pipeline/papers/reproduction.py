@@ -12,14 +12,14 @@ from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
 from pipeline.papers import page
-from pipeline.papers.page import count_verdicts
 from pipeline.papers.printed import PrintedRow, PrintedTable, printed_tables
 
-HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
+HEADINGS = {
+    "recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank",
+    **{f"bleu_{n}": f"B-{n}" for n in range(1, 5)}, "meteor": "METEOR", "rouge_l": "ROUGE-L", "cider": "CIDEr",
+}  # fmt: skip
 TOLERANCE = 0.02
 """Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
-HEADINGS |= {f"bleu_{n}": f"B-{n}" for n in range(1, 5)}
-HEADINGS |= {"meteor": "METEOR", "rouge_l": "ROUGE-L", "cider": "CIDEr"}
 ELSEWHERE = {
     "karpathy": {
         "paper": "Karpathy and Fei-Fei",
@@ -351,7 +351,7 @@ def render(tables: Sequence[Mapping[str, Any]], run: str, protocol: str) -> str:
         f" and the standard deviation. Ours is of the test split with {GALLERIES[protocol]}; where a table says so, it"
         f" is the mean over folds of the split. An order holds where its interval says so and the second system reaches"
         f" {PRINT_SHARE:.0%} of its print and {OWN_SHARE:.0%} of the best of its encoder in this run.",
-        count_verdicts(tables),
+        page.count_verdicts(tables),
         *(page.render(table) for table in tables),
     ]
     return "\n\n".join(parts) + "\n"

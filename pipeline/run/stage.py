@@ -1,8 +1,8 @@
 """The declaration of a stage: what its rule, commit, command, scheduler and documentation are made from.
 
 A stage is one function. `Stage` says once what the function depends on (keys of the configuration, columns of the
-manifest, other artefacts), and what it writes. `pipeline.run.runner` calls it; the rules in `stages/rules` ask
-`common.smk` for its inputs; `stages.commands` makes its command.
+manifest, other artefacts), and what it writes. `pipeline.run.runner` calls it; the rules of the Snakefile and of
+`stages/rules` ask `common.smk` for its inputs; `stages.commands` makes its command.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

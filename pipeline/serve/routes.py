@@ -110,6 +110,7 @@ class Question:
 
         def find() -> tuple[Answer, Mapping[str, str | None], list[str | None]]:
             hits = search(*arguments, **self.asked)
+            _ = hits.judgement  # worked out here, in a thread
             captions = self.gallery.captions([hit.row["image_id"] for hit in hits])
             return hits, self.gallery.searcher.ignored(*words), captions
 

@@ -53,7 +53,7 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     write_alignments(job.path, lines, provenance=job.provenance, details={"model": model, "split": split})
 
 
-def _reads(config, layout, model: str, split: str) -> Inputs:
+def _phrase_reads(config, layout, model: str, split: str) -> Inputs:
     sentences = [layout.parses, layout.token_vocabulary, layout.labels]
     return [layout.manifest, layout.model(model), *sentences, *region_shards(config, layout)]
 
@@ -63,7 +63,7 @@ def _reads(config, layout, model: str, split: str) -> Inputs:
     gpu=True,
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),
-    reads=_reads,
+    reads=_phrase_reads,
     writes=lambda layout, model, split: layout.phrases(model, split),
 )
 def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:

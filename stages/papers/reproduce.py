@@ -113,7 +113,7 @@ def _describe_run(run: Run) -> dict[str, Any]:
 
 def _show_transfer(run: Run) -> str:
     """The page of Gong et al.'s Figures 3 and 4."""
-    from pipeline.images.decode import ImageLimits
+    from pipeline.images.opening import ImageLimits
     from pipeline.report.page import render_transfer
     from pipeline.report.photographs import Photographs
     from pipeline.storage.commit import read_record

@@ -157,7 +157,7 @@ def _describe_reads(config, layout, generator: str, subject: str) -> Inputs:
 
 
 @stage(
-    version=5,
+    version=6,
     gpu=True,
     choices=lambda config: config.descriptions(),
     wanted=lambda config: config.descriptions(config.describe.splits),

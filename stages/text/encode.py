@@ -92,7 +92,7 @@ def simulate_documents(run: Run, job: Job, documents: str) -> None:
     write_table(job.path, "simulated-documents", table, provenance=job.provenance, details=details)
 
 
-def _reads(config, layout, documents: str, encoder: str) -> Inputs:
+def _document_reads(config, layout, documents: str, encoder: str) -> Inputs:
     if not config.text_encoder(encoder).prepared:
         raise UsageError(
             f"the text encoder {encoder} has vectors of captions only, but {documents} must be encoded too; name the"
@@ -109,7 +109,7 @@ def _reads(config, layout, documents: str, encoder: str) -> Inputs:
         documents: config.documents[documents].model_dump(),
         "storage": config.text_encoder(encoder).storage,
     },
-    reads=_reads,
+    reads=_document_reads,
     columns=("images", "documents"),
     writes=lambda layout, documents, encoder: layout.documents(documents, encoder),
 )

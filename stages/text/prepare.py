@@ -67,7 +67,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
     log.info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
 
 
-def _reads(config, layout, encoder: str) -> Inputs:
+def _encoder_reads(config, layout, encoder: str) -> Inputs:
     """The training sentences, the run's word vectors, the file that a person brought, the encoder that made vectors."""
     from stages.given import given_inputs
 
@@ -89,7 +89,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
     version=9,
     choices=lambda config: [(entry.name,) for entry in config.prepared_text_encoders],
     keys=lambda config, encoder: {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive()},
-    reads=_reads,
+    reads=_encoder_reads,
     writes=lambda layout, encoder: layout.text_encoder(encoder),
 )
 def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:

@@ -116,9 +116,7 @@ def _parser(run: Run) -> dict[str, str]:
     """The digest of spaCy's pipeline, and its version."""
     if run.config.parse.engine == "files":
         return {}
-    import spacy
-
-    return {"parser": _spacy_pipeline(run)[1], "spacy": spacy.__version__}
+    return {"parser": _spacy_pipeline(run)[1], **_spacy(run)}
 
 
 @stage(

@@ -14,6 +14,7 @@ from test_formats import write_tar
 
 from pipeline.collections.detect import detect
 from pipeline.collections.inventory import describe_state
+from pipeline.config.loading import validate
 from pipeline.errors import InputError
 
 LIST = "file\tsentence\n1.jpg\ta dog\n2.JPG\ta cat\n3.jfif\ta cow\nnowhere.jpg\ta gap\nbroken.png\ta break\n"
@@ -133,6 +134,7 @@ def test_a_table_is_read_as_it_was_written(name: str, photograph, gather: Callab
     encoding = "utf-16" if name == "semicolons.csv" else "utf-8"
     write(tmp_path, {f"{number}.jpg": photograph(number) for number in range(1, 5)} | {name: text.encode(encoding)})
     found = detect(tmp_path)
+    validate({"collection": found.settings()})  # as `init` writes it
     result = gather(tmp_path, found.format, files=found.files, columns=found.columns)
     assert (found.format, result.counts["sentences"]["kept"], result.rejects) == ("table", count, [])
 

@@ -85,6 +85,8 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
     some = view.select(["more", "terms"])
     assert some.encoders == ("terms", "more") and some.weights == (1.0, 3.0)
     assert TextView.from_dict(view.to_dict()) == view
+    with pytest.raises(ValueError, match="unknown step whiten"):  # of an index from elsewhere
+        TextView.from_dict({**view.to_dict(), "steps": [["whiten"], *view.to_dict()["steps"][1:]]})
     assert view.columns(some).tolist() == [*range(30), *range(37, 42)]
     with pytest.raises(IntegrityError, match="vectors of text encoder words are missing"):
         view.stack({"terms": texts["terms"]})

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,13 @@ PART = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.p
 
 
 @pytest.fixture(scope="module")
-def server(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
+def port(run: Path) -> Iterator[int]:
+    with started(run) as (port, _):
+        yield port
+
+
+@contextmanager
+def started(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
     """The port of a server as a user starts it, and its process."""
     command = [sys.executable, "-m", "stages.cli", "serve", str(run / "bundle"), "--lazy", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
@@ -38,11 +45,6 @@ def server(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
             yield int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1]), server
         finally:
             server.kill()
-
-
-@pytest.fixture
-def port(server: tuple[int, subprocess.Popen]) -> int:
-    return server[0]
 
 
 def ask(port: int, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, bytes]:
@@ -111,10 +113,8 @@ def test_a_head_holds_a_sentence_of_the_longest_and_not_much_more(port: int) -> 
         assert visitor.recv(100).startswith(b"HTTP/1.1 400")
 
 
-def test_a_visitor_who_reads_nothing_cannot_hold_up_the_end(server: tuple[int, subprocess.Popen]) -> None:
-    """The last that asks this server."""
-    port, process = server
-    with socket.create_connection(("127.0.0.1", port)) as visitor:
+def test_a_visitor_who_reads_nothing_cannot_hold_up_the_end(run: Path) -> None:
+    with started(run) as (port, process), socket.create_connection(("127.0.0.1", port)) as visitor:
         visitor.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
         assert ask(port, "GET", "/api/health", {"Host": "localhost"})[0] == 200
         process.send_signal(signal.SIGINT)

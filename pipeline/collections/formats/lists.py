@@ -36,7 +36,7 @@ def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]
         if row == 1 and is_utf16(line):
             raise InputError(f"{path} is UTF-16; save it as UTF-8")
         if line:
-            yield row, decode_text(line)
+            yield row, decode_text(line, "utf-8")
 
 
 def is_utf16(line: bytes) -> bool:
@@ -44,10 +44,10 @@ def is_utf16(line: bytes) -> bool:
     return len(line) > 3 and (not any(line[1:-1:2]) or not any(line[0:-1:2]))
 
 
-def decode_text(data: bytes) -> str | bytes:
-    """The text in `data`; what is not UTF-8, or UTF-16 with a byte order mark, stays bytes."""
+def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
+    """The text in `data`; what is not UTF-8, or, of a whole file, UTF-16 with a byte order mark, stays bytes."""
     try:
-        return data.decode("utf-16" if data.startswith(UTF16_MARKS) else "utf-8")
+        return data.decode(encoding or ("utf-16" if data.startswith(UTF16_MARKS) else "utf-8"))
     except UnicodeDecodeError:
         return data
 
@@ -57,7 +57,7 @@ def not_utf8(data: bytes | str) -> str:
     look like, and how the file is converted."""
     data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     single, high = len(ACCENT.findall(data)), sum(byte > 127 for byte in data)
-    if is_utf16(data):
+    if data.startswith(UTF16_MARKS) or is_utf16(data):
         name = "UTF-16"
     elif 2 * single >= high:
         name = "WINDOWS-1252"  # of which Latin-1 is a part

@@ -27,7 +27,7 @@ class HubnessCorrection:
     def __init__(
         self, bank: Bank, terms: Mapping[str, Sequence[Sequence]], device: "torch.device | None" = None
     ) -> None:
-        self.terms = {side: [Term(*term) for term in of_side] for side, of_side in terms.items()}
+        self.terms = {side: [Term(*term) for term in terms[side]] for side in SIDES}
         self.bank, self.device = bank.balanced(self.terms), device
 
     def on(self, device: "torch.device") -> "HubnessCorrection":

@@ -97,6 +97,13 @@ STEPS = ("sqrt", "l2")
 """What can be done to the features of an image, in `normalise`."""
 
 
+def _require_known(steps: Sequence[str | Sequence[str]]) -> None:
+    """Of a view that was stored, perhaps elsewhere."""
+    named = {name for step in steps for name in ((step,) if isinstance(step, str) else step)}
+    if unknown := named - {*STEPS}:
+        raise ValueError(f"unknown step {min(unknown)}; there are {', '.join(STEPS)}")
+
+
 @dataclass(frozen=True)
 class View:
     """`encoders` in order and the `dims` of their vectors, side by side."""
@@ -137,8 +144,9 @@ class ImageView(View):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Sequence]) -> "ImageView":
-        """From JSON's lists; ignores other keys."""
-        steps = (step if isinstance(step, str) else tuple(step) for step in value["steps"])
+        """From JSON's lists; ignores other keys. Raises ValueError for a step that is none of STEPS."""
+        steps = [step if isinstance(step, str) else tuple(step) for step in value["steps"]]
+        _require_known(steps)
         return cls(tuple(value["encoders"]), tuple(value["dims"]), tuple(steps))
 
     @property
@@ -206,8 +214,9 @@ class TextView(View):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Sequence]) -> "TextView":
-        """From JSON's lists; ignores other keys."""
+        """From JSON's lists; ignores other keys. Raises ValueError for a step that is none of STEPS."""
         steps = tuple(map(tuple, value["steps"]))
+        _require_known(steps)
         return cls(**{**{entry.name: tuple(value[entry.name]) for entry in fields(cls)}, "steps": steps})
 
     def to_dict(self) -> dict[str, Any]:
