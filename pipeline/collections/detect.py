@@ -52,7 +52,7 @@ SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 """A character of a script without spaces between words, of which a word has about two."""
 MAY_BE_TABLES = (".txt", ".json")
 """Endings of tables that other files have, too: only one with a header that names images counts."""
-LACKING = "give the folder that has the photos"
+LACKING = "give the folder of photos, or name files of vectors images.npy and captions.npy"
 MOST_NAMED = 3
 """Lists that are named as not used."""
 
