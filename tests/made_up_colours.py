@@ -15,7 +15,7 @@ CONFIG = {
     "encoders": [{"name": "eye", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 48, "crop": 48}],
     "extract": {"decode_workers": 0, "storage": "float32", "precision": "float32"},
     "models": ["ncca"],
-    "text": {"min_count": 1, "size": 20},
+    "text": {"min_count": 1, "size": 60},
     "fit": {"dimensions": [3], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
 }
 

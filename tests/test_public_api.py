@@ -84,7 +84,7 @@ def test_captions_in_scripts_without_spaces_are_found_from_ingest_on(
     run = make_colours(tmp_path / "run", say=lambda colour: sentence.format(words[colour]))
     index = jointspace.load(run / "bundle")
     for colour, word in words.items():
-        hits = index.search(query.format(word), k=10)
+        hits = index.search(query.format(word), k=5)
         assert {hit.row["path"].partition("-")[0] for hit in hits} == {colour}
 
 

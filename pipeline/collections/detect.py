@@ -272,13 +272,16 @@ def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
             if isinstance(value, str) and value.strip() and name not in columns.values():
                 texts.setdefault(name, []).append(value)
     if "file" not in columns:
-        of_files = [name for name, values in texts.items() if all(map(is_image, values))]
+        links = [name for name, values in texts.items() if all("://" in value for value in values)]
+        of_files = [name for name, values in texts.items() if all(map(is_image, values)) and name not in links]
         if not of_files:
             stems = {posixpath.splitext(name)[0] for _, names in folder.walk() for name in names if is_image(name)}
             of_files = [name for name, values in texts.items() if sum(v in stems for v in values) > len(values) / 2]
         if len(of_files) != 1:
-            known = ", ".join(COLUMNS["file"])
-            raise InputError(f"{path} has no column of file names ({known}); rename the one that has them to file")
+            remedy = f"({', '.join(COLUMNS['file'])}); rename the one that has them to file"
+            if links:
+                remedy = f"but links in {links[0]}; download the photos first, for example with img2dataset"
+            raise InputError(f"{path} has no column of file names {remedy}")
         columns = {"file": of_files[0], **columns}
         texts.pop(of_files[0])
     if columns.keys().isdisjoint(("sentence", *IN_PLACE_OF_SENTENCES)):

@@ -127,7 +127,7 @@ def test_photographs_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: 
         "Git LFS": ("train-0.parquet", "version https://git-lfs.github.com/spec/v1\n"),
     }[damage]
     (folder / file).write_text(text)
-    with pytest.raises(JointspaceError, match=f"{folder}.*{'example.org/a.jpg' if damage == 'links' else file}"):
+    with pytest.raises(JointspaceError, match=f"{folder}.*{file}"):
         run_command("init", folder)
     for number in range(2 if file.endswith("parquet") else 0):  # the sound ones are read, and this one is rejected
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
