@@ -64,15 +64,6 @@ def test_an_interval_of_three_trainings_covers_what_it_says(image_deviation: flo
     assert 0.935 <= covered / repetitions <= 0.99
 
 
-def test_trainings_without_chance_leave_the_interval_of_the_images() -> None:
-    gains = np.random.default_rng(0).normal(2, 5, 400)
-    systems = [[Draw(np.arange(400), lambda weights: float(weights @ gains / weights.sum()))] * n for n in (1, 3)]
-    level = [Draw(np.arange(400), lambda weights: 0.0)]
-    one, three = (compare_draws(system, level, Bootstrap(1000, 0)) for system in systems)
-    np.testing.assert_allclose(three["ci95"], one["ci95"], atol=0.05)
-    assert compare_draws(level * 3, level, Bootstrap(10, 0))["ci95"] == [0, 0]
-
-
 def test_an_image_that_counts_twice_is_worth_what_two_of_it_are() -> None:
     rng = np.random.default_rng(3)
     images = np.sort(rng.choice(np.arange(100, 130, 3), 60))  # regions of some images, by their ids

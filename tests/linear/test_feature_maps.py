@@ -1,5 +1,7 @@
 """FeatureMaped and expanded views against dense matrices; each feature_map against what it stands for."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -12,6 +14,7 @@ from pipeline.models.linear.feature_maps import (
     FourierFeatures,
     FourierMap,
     NeighbourText,
+    ReservoirSample,
     TanhFeatures,
     mapped_columns,
 )
@@ -43,10 +46,10 @@ def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
     return Moments(len(x), x.mean(axis=0), y.mean(axis=0), a.T @ a, a.T @ b, b.T @ b)
 
 
-def assert_same(left: Moments, right: Moments) -> None:
+def assert_same(left: Moments, right: Moments, tolerance: float = 2e-5) -> None:
     for name in ("n", "mean_x", "mean_y", "xx", "xy", "yy"):
         expected = np.asarray(getattr(right, name))
-        np.testing.assert_allclose(getattr(left, name), expected, atol=2e-5 * np.abs(expected).max(), err_msg=name)
+        np.testing.assert_allclose(getattr(left, name), expected, atol=tolerance * np.abs(expected).max(), err_msg=name)
 
 
 def dense_columns(rows, feature_map) -> np.ndarray:
@@ -124,3 +127,21 @@ def test_transferred_text_is_the_mean_of_the_nearest() -> None:
     feature_map = NeighbourText(gallery, texts, 2)
     np.testing.assert_allclose(feature_map(np.array([[0.2, 0]], np.float32)), [[1, 2]])
     assert NeighbourText(gallery, texts, 50).neighbours == 3
+
+
+def test_a_sample_is_uniform_and_the_same_whatever_the_blocks() -> None:
+    rows = np.arange(50, dtype=np.float32)[:, None]
+
+    def draw(seed: int, *bounds: int, rows=rows):
+        sample = ReservoirSample(10, np.random.default_rng(seed))
+        for start, stop in pairwise((0, *bounds, 50)):
+            sample.add(rows[start:stop])
+            assert sample.rows().shape[0] <= 10
+        return sample.rows()
+
+    whole = [draw(seed) for seed in range(2000)]
+    for seed, bounds in enumerate([(1, 2, 30), (5, 10, 10), range(1, 50)]):
+        np.testing.assert_array_equal(draw(seed, *bounds), whole[seed])
+    np.testing.assert_array_equal(draw(0, 7, rows=sparse.csr_array(rows)).toarray(), whole[0])
+    counts = np.bincount(np.concatenate(whole).astype(int).ravel(), minlength=50)
+    assert np.abs(counts - 400).max() < 5 * (400 * 0.8) ** 0.5

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings
 from scipy import sparse
+from test_feature_maps import assert_same, dense_moments
 
 from pipeline.config.registry import TRAININGS, made_by, model_spec
 from pipeline.errors import IntegrityError
@@ -67,19 +68,9 @@ def test_moments_of_blocks_are_those_of_dense_rows_and_are_subtracted(names: tup
         ys.append(dense(texts, view))
     last.add(x, view.stack(texts), owners)
     moments = accumulator.result()
-    assert_moments(moments, xs, ys, 3e-6)
-    assert_moments(moments - last.result(), xs[:-1], ys[:-1], 1e-5)
-
-
-def assert_moments(found: Moments, xs: list[np.ndarray], ys: list[np.ndarray], tolerance: float) -> None:
-    """They are those of the rows `xs` and `ys` in float64."""
-    x, y = np.concatenate(xs), np.concatenate(ys)
-    a, b = x - x.mean(axis=0), y - y.mean(axis=0)
-    expected = Moments(len(x), x.mean(axis=0), y.mean(axis=0), a.T @ a, a.T @ b, b.T @ b)
-    assert found.n == expected.n
-    for name in ("mean_x", "mean_y", "xx", "xy", "yy"):
-        right = getattr(expected, name)
-        np.testing.assert_allclose(getattr(found, name), right, atol=tolerance * np.abs(right).max(), err_msg=name)
+    assert_same(moments, dense_moments(np.concatenate(xs), np.concatenate(ys)), 3e-6)
+    rest = dense_moments(np.concatenate(xs[:-1]), np.concatenate(ys[:-1]))
+    assert_same(moments - last.result(), rest, 1e-5)
 
 
 def test_a_distant_mean_does_not_cost_the_variance() -> None:

@@ -126,7 +126,8 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(client: TestClient, query
     assert error in answer.json()["error"]
 
 
-def test_metrics(client: TestClient) -> None:
+def test_metrics(gallery: ServedGallery) -> None:
+    client = make_client(gallery)
     for sentence in ("dog", "cat", "unicorn"):
         client.get("/api/models/ncca/images", params={"sentence": sentence})
     client.get('/"} evil 1')
