@@ -25,7 +25,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from stages.cli import cli
 
-KINDS = [("ncca", "Flat", 1), ("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
+KINDS = [("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
 GONE = (3, 79)
 ROOT = Path(__file__).parents[2]
 
