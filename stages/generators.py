@@ -24,11 +24,11 @@ from pipeline.storage.commit import Provenance, publish_record
 from pipeline.storage.features import FeatureRows
 from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
-from pipeline.storage.texts import read_tokens, text_lines
+from pipeline.storage.texts import text_lines
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 from stages.inputs import joint_space
-from stages.texts import read_extra_text, read_token_vocabulary
+from stages.texts import read_extra_text, read_sentences, read_token_vocabulary
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -109,7 +109,7 @@ def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> 
     """The images of `splits` that have sentences, with these: what generators learn from and are judged by."""
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
-    tokens = Tokens(*read_tokens(manifest, run.layout.sentences("tokens").folder))
+    tokens = read_sentences(run, "tokens")
     pairs, texts, origins = {}, {}, {}
     for split in splits:
         rows = run.pairs(split)
@@ -130,8 +130,8 @@ def read_corpus(run: Run) -> Corpus:
     """The sentences of the train split with their words."""
     manifest = run.manifest
     vocabulary, _ = read_token_vocabulary(run)
-    tokens = Tokens(*read_tokens(manifest, run.layout.sentences("tokens").folder))
-    tokens = tokens.take(np.flatnonzero((manifest.splits == "train")[manifest.sentence_images]))
+    of_train = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
+    tokens = read_sentences(run, "tokens").take(of_train)
     return Corpus(list(manifest.texts_of("train")), tokens, vocabulary)
 
 

@@ -5,7 +5,7 @@ All but parses have `sentence_id` (m,) and `image_id` (m,).
 """
 
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,6 @@ from pipeline.storage.commit import Provenance, open_commit, publish
 from pipeline.storage.features import to_stored
 from pipeline.storage.files import read_bytes
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.parameters import origin_of
 from pipeline.storage.shards import PARSES, TOKENS, TREES, VECTORS, Shard, shard_path, write_shard
 
 KINDS = ("dependency", "phrase")
@@ -117,26 +116,6 @@ class VectorShard(Shard):
             self.matrix = sparse.csr_array((self["data"], self["indices"], self["indptr"]), shape=shape)
 
 
-class TokenShard(Shard):
-    """`ids` (total,) and `offsets` (m + 1,)."""
-
-    kind: ClassVar[str] = TOKENS
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.ids, self.offsets = self["ids"], self["offsets"]
-
-
-class TreeShard(Shard):
-    """`dependency` and `phrase`: packed arrays by name, the fields of pipeline.text.trees.Trees."""
-
-    kind: ClassVar[str] = TREES
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.dependency, self.phrase = ({name: self[f"{kind}_{name}"] for name in FIELDS} for kind in KINDS)
-
-
 class ParseShard:
     """The lines of shard `number`'s two files in a folder."""
 
@@ -167,32 +146,26 @@ class Texts:
         return Texts(self.manifest, {name: self.folders[name] for name in names})
 
 
-class VectorRows:
-    """`matrix` (m, d) of all sentences by one text encoder, and its `origin` (pipeline.storage.parameters)."""
-
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
-        shards = [VectorShard(shard_path(folder, number)) for number in range(manifest.n_shards)]
-        self.origin = origin_of(shards[0].commit)
-        self.matrix = stack_rows([shard.matrix for shard in shards])
+def read_tokens(folder: Path, numbers: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+    """`ids` (total,) and `offsets` (m + 1,) of the tokens of the sentences in some shards."""
+    shards = [Shard(shard_path(folder, number), TOKENS) for number in numbers]
+    lengths = np.concatenate([np.diff(shard["offsets"]) for shard in shards])
+    return np.concatenate([shard["ids"] for shard in shards]), offsets_of(lengths)
 
 
-def read_tokens(manifest: Manifest, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """`ids` (total,) and `offsets` (m + 1,) of the tokens of all sentences."""
-    shards = [TokenShard(shard_path(folder, number)) for number in range(manifest.n_shards)]
-    lengths = np.concatenate([np.diff(shard.offsets) for shard in shards])
-    return np.concatenate([shard.ids for shard in shards]), offsets_of(lengths)
-
-
-def read_trees(kind: str, manifest: Manifest, folder: Path) -> dict[str, np.ndarray]:
-    """The trees of a kind of all sentences, as the packed arrays of pipeline.text.trees.Trees by name."""
-    shards = (TreeShard(shard_path(folder, number)) for number in range(manifest.n_shards))
-    packed = [getattr(shard, kind) for shard in shards]
-    trees = {name: np.concatenate([arrays[name] for arrays in packed]) for name in FIELDS}
-    return {**trees, "offsets": offsets_of(np.concatenate([np.diff(arrays["offsets"]) for arrays in packed]))}
+def read_packed_trees(folder: Path, kind: str, numbers: Iterable[int]) -> dict[str, np.ndarray]:
+    """The trees of one of KINDS of the sentences in some shards, as the packed arrays of pipeline.text.trees.Trees by
+    name."""
+    shards = [Shard(shard_path(folder, number), TREES) for number in numbers]
+    trees = {name: np.concatenate([shard[f"{kind}_{name}"] for shard in shards]) for name in FIELDS}
+    lengths = np.concatenate([np.diff(shard[f"{kind}_offsets"]) for shard in shards])
+    return {**trees, "offsets": offsets_of(lengths)}
 
 
 def stack_rows(parts: Sequence[Matrix]) -> Matrix:
     """The rows of all `parts`, one after another."""
+    if len(parts) == 1:
+        return parts[0]
     return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
 
 
