@@ -173,13 +173,11 @@ class MeasuredJob(NamedTuple):
 
 
 def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Rule -> its jobs that have run. Raises IntegrityError if there are none."""
+    """Rule -> its jobs that have run."""
     rules: dict[str, list[MeasuredJob]] = {}
     for path in sorted(Path(folder).rglob("*.tsv")):
         if jobs := _read_jobs(path):
             rules.setdefault(path.relative_to(folder).parts[0], []).extend(jobs)
-    if not rules:
-        raise IntegrityError(f"{folder} holds no benchmark; name the folder benchmarks/ of a run that has started")
     return rules
 
 
@@ -195,14 +193,6 @@ def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[dict[str, Any]
         }
         for rule, jobs in recorded.items()
     ]
-
-
-def read_part_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Name -> the jobs that made its parts, from `<folder>/<name>.<part>.tsv`."""
-    parts: dict[str, list[MeasuredJob]] = {}
-    for path in sorted(Path(folder).glob("*.*.tsv")):
-        parts.setdefault(path.name.rsplit(".", 2)[0], []).extend(_read_jobs(path))
-    return parts
 
 
 def _read_jobs(path: Path) -> list[MeasuredJob]:

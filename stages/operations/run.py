@@ -217,15 +217,10 @@ class _Progress:
         self._bar.refresh()
 
     def _weigh(self) -> dict[str, float]:
-        from pipeline.errors import IntegrityError
         from pipeline.storage.records import read_benchmarks
 
-        try:
-            before = {
-                rule: median(job.seconds for job in jobs) for rule, jobs in read_benchmarks(self._benchmarks).items()
-            }
-        except (IntegrityError, OSError):
-            before = {}
+        recorded = read_benchmarks(self._benchmarks)
+        before = {rule: median(job.seconds for job in jobs) for rule, jobs in recorded.items()}
         return before if self._jobs.keys() <= before.keys() else dict.fromkeys(self._jobs, 1.0)
 
     def close(self) -> None:

@@ -96,16 +96,14 @@ def _describe_run(run: Run) -> dict[str, Any]:
     import subprocess
     from importlib.metadata import version
 
-    from pipeline.storage.records import add_up, read_benchmarks
+    from pipeline.storage.records import read_benchmarks
 
     folder = Path(__file__).parent
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
-    benchmarks = run.layout.benchmarks
-    seconds = sum(row["seconds"] for row in add_up(read_benchmarks(benchmarks))) if benchmarks.exists() else 0.0
     return {
         "commit": commit.stdout.strip() or None,
         "machine": f"{os.cpu_count()} cores ({platform.machine()}), device {run.config.device}",
-        "seconds": round(seconds),
+        "seconds": round(sum(job.seconds for jobs in read_benchmarks(run.layout.benchmarks).values() for job in jobs)),
         "seed": run.config.seed,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     }

@@ -36,7 +36,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=10,
+    version=11,
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,
