@@ -39,7 +39,7 @@ from pipeline.report.tables import (
 )
 from pipeline.run import Run
 from pipeline.storage.commit import read_record
-from pipeline.storage.pairs import undescribed
+from pipeline.storage.pairs import SplitPairs, split_ids
 from pipeline.storage.records import add_up, read_benchmarks, read_summary, read_vocabulary
 from pipeline.storage.tables import read_table
 from pipeline.text.vocabulary import Coverage
@@ -98,7 +98,7 @@ class RunReport:
 
     @cached_property
     def reasons(self) -> list[dict[str, Any]]:
-        return count_reasons(self.run.manifest.each_reject())
+        return count_reasons(self.run.manifest.rejects())
 
     @cached_property
     def coverage(self) -> dict[str, Coverage]:
@@ -119,7 +119,8 @@ class RunReport:
             pairs = self.run.pairs(split)
         else:
             split = next(iter(manifest.summary["splits"]))
-            pairs = undescribed(manifest, split, MAPPED)
+            none = np.empty(0, np.int64)
+            pairs = SplitPairs(split_ids(manifest, (split,))["images"][:MAPPED], none, none)
         return SplitGallery.read(self.run.embeddings(self.best_name), pairs, split, self.picture)
 
     @cached_property

@@ -118,9 +118,7 @@ class Manifest:
     documents = cached_property(lambda self: self._whole("documents"))
     boxes = cached_property(lambda self: self._whole("boxes"))
 
-    rejects = cached_property(lambda self: list(self.each_reject()))
-
-    def each_reject(self) -> Iterator[dict[str, Any]]:
+    def rejects(self) -> Iterator[dict[str, Any]]:
         """{file, row, what, reason} of everything that was left out, one after another."""
         path = self.folder / REJECTS
         _require_whole(path, self.summary["files"][REJECTS])
@@ -135,10 +133,6 @@ class Manifest:
     def sentence_images(self) -> np.ndarray:
         """(n_sentences,) int64, the ascending image_id of every sentence."""
         return self._by_shard(self.owners, np.int64)
-
-    def among(self, splits: Sequence[str]) -> np.ndarray:
-        """(n_images,) bool, whether each image is of one of the `splits`."""
-        return self._by_shard(lambda number: np.isin(self.shard_splits(number).astype(str), splits), bool)
 
     def _by_shard(self, read: Callable[[int], np.ndarray], dtype: type) -> np.ndarray:
         return np.concatenate([np.empty(0, dtype), *(read(number) for number in range(self.n_shards))])
@@ -176,12 +170,9 @@ class Manifest:
     def pick(self, image_id: np.ndarray | Sequence[int]) -> list[dict[str, Any]]:
         """The rows of some images; reads only their shards."""
         image_id = np.asarray(image_id, np.int64)
-        found, shards = {}, image_id // self.shard_size
-        for number in np.unique(shards).tolist():
-            own = np.unique(image_id[shards == number])
-            rows = self.table("images", number).take(own - number * self.shard_size)
-            found |= zip(own.tolist(), rows.to_pylist(), strict=True)
-        return [found[number] for number in image_id.tolist()]
+        distinct, places = np.unique(image_id, return_inverse=True)
+        rows = self.rows("images", distinct).to_pylist()
+        return [rows[place] for place in places.tolist()]
 
     def bounds(self, name: str) -> np.ndarray:
         """(n_shards + 1,) the numbers of the shards' first rows in a table of TABLES, and of all rows."""

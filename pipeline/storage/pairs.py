@@ -56,12 +56,6 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
     return SplitPairs(image_id, sentence_id, owners)
 
 
-def undescribed(manifest: Manifest, split: str, limit: int) -> SplitPairs:
-    """The first `limit` images of a split, without their sentences."""
-    none = np.empty(0, np.int64)
-    return SplitPairs(split_ids(manifest, (split,))["images"][:limit], none, none)
-
-
 def split_ids(manifest: Manifest, splits: Sequence[str], shards: Sequence[int] | None = None) -> dict[str, np.ndarray]:
     """The ascending ids (n,) of all `images` of some splits, even those without sentences, and (m,) of all their
     `sentences`; of all shards or some, of which alone the tables are read."""

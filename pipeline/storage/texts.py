@@ -49,13 +49,12 @@ def write_vectors(
     else:
         names = [f"sentence {number}" for number in sentence_id.tolist()]
         arrays = {"vectors": to_stored(vectors, storage, names, storage_key(encoder))}
-    arrays |= {"sentence_id": sentence_id, "image_id": image_id}
     details = {"dim": vectors.shape[1], "encoder": {"name": encoder}}
     if imported:
         details["encoder"]["imported"] = imported
     if documents:
         details["documents"] = documents
-    write_shard(path, VECTORS, arrays, rows=vectors.shape[0], provenance=provenance, details=details)
+    _write(path, VECTORS, arrays, sentence_id, image_id, provenance=provenance, details=details)
 
 
 def storage_key(encoder: str) -> str:
@@ -63,19 +62,10 @@ def storage_key(encoder: str) -> str:
     return f"`storage` of the text encoder {encoder}"
 
 
-def write_tokens(
-    path: Path,
-    ids: np.ndarray,
-    offsets: np.ndarray,
-    sentence_id: np.ndarray,
-    image_id: np.ndarray,
-    *,
-    provenance: Provenance | None = None,
-) -> None:
-    """Publish m sentences with their ids and those of their images; sentence i has the words
-    ids[offsets[i] : offsets[i + 1]], numbered as in `text/tokens.json`."""
-    arrays = {"ids": ids, "offsets": offsets, "sentence_id": sentence_id, "image_id": image_id}
-    write_shard(path, TOKENS, arrays, rows=len(sentence_id), provenance=provenance)
+def write_tokens(path: Path, ids: np.ndarray, offsets: np.ndarray, *of: np.ndarray, **about: Any) -> None:
+    """Publish m sentences, of which i has the words ids[offsets[i] : offsets[i + 1]], numbered as in
+    `text/tokens.json`; `of` are their ids and those of their images, `about` as of `write_shard`."""
+    _write(path, TOKENS, {"ids": ids, "offsets": offsets}, *of, **about)
 
 
 def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
@@ -84,18 +74,17 @@ def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any
     publish(path, conllu.encode(), kind=PARSES, rows=rows, beside=beside, **about)
 
 
-def write_trees(
-    path: Path,
-    trees: Mapping[str, Mapping[str, np.ndarray]],
-    sentence_id: np.ndarray,
-    image_id: np.ndarray,
-    **about: Any,
+def write_trees(path: Path, trees: Mapping[str, Mapping[str, np.ndarray]], *of: np.ndarray, **about: Any) -> None:
+    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS; `of`
+    and `about` as of `write_tokens`."""
+    _write(path, TREES, {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}, *of, **about)
+
+
+def _write(
+    path: Path, kind: str, arrays: Mapping[str, np.ndarray], sentence_id: np.ndarray, image_id: np.ndarray, **about: Any
 ) -> None:
-    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS;
-    `about` has the `provenance` and `details`."""
-    arrays = {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}
-    arrays |= {"sentence_id": sentence_id, "image_id": image_id}
-    write_shard(path, TREES, arrays, rows=len(sentence_id), **about)
+    arrays = {**arrays, "sentence_id": sentence_id, "image_id": image_id}
+    write_shard(path, kind, arrays, rows=len(sentence_id), **about)
 
 
 # --- reading a shard

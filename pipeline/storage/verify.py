@@ -15,9 +15,9 @@ from pipeline.errors import IntegrityError
 from pipeline.plain_files import kind_of
 from pipeline.storage.batch import TEMPORARY, is_orphan
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.card import ADDED, CARD
-from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, is_described, read_commit
-from pipeline.storage.files import REMEDY, explain, is_regular, plain, walk
+from pipeline.storage.card import ADDED, CARD, read_card
+from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, read_commit
+from pipeline.storage.files import explain, is_regular, walk
 from pipeline.storage.json_files import read_json
 from pipeline.storage.locks import is_held, is_lock
 from pipeline.storage.manifest import Manifest
@@ -131,12 +131,7 @@ def _read(path: Path) -> Commit:
     foreign = path.name == CARD and isinstance(value, dict) and "place" not in value
     if not foreign or value.get(CARRIED, {}).get("digest") == value.get("fingerprint"):
         return read_commit(path)
-    files = value.get("files")
-    if not isinstance(files, dict) or not all(is_described(about) for about in files.values()):
-        raise IntegrityError(f"{path} is not a bundle's card; {REMEDY}")
-    for name in files:
-        plain(name, path)
-    return Commit(path, value, "", {}, {}, files, "")
+    return Commit(path, value, "", {}, {}, read_card(path.parent)["files"], "")
 
 
 def _retarget(fault: FaultyFile, vouched: dict[Path, Path]) -> FaultyFile:

@@ -128,7 +128,7 @@ def explain(image: str, run: Path, as_json: bool) -> None:
     found, left_out = [], run / "rejects.jsonl"  # of a collection that was refused as a whole
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)
-        rejects = find_rejects(manifest.rejects, image)
+        rejects = find_rejects(list(manifest.rejects()), image)
         found = [trace(run, manifest, image_id) for image_id in find_images(manifest, image)]
     elif left_out.exists():
         rejects = find_rejects(list(read_rejects(left_out)), image)

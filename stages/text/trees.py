@@ -228,7 +228,7 @@ def build_label_table(run: Run, job: Job) -> None:
     from stages.texts import read_analyzer, read_trees
 
     manifest, analyze = run.manifest, read_analyzer(run)
-    is_training = iter(manifest.among(["train"])[manifest.sentence_images])
+    is_training = iter((manifest.splits == "train")[manifest.sentence_images])
     table = count_labels(
         sentence
         for number in range(manifest.n_shards)
