@@ -1,26 +1,23 @@
 """A stored generator, what it learns from and uses (sentences, a joint space, a trigram), and what it writes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from pipeline.config.registry import GeneratorSpec, generator_spec
 from pipeline.errors import InputError, UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.describing import Candidates, Generator, ImageBatch, Sources, describe_images
+from pipeline.generate.describing import Candidates, Generator, Sources
 from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
 from pipeline.images.opening import ImageLimits
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.precision import choose_precision
-from pipeline.report.page import descriptions_as_text, render_descriptions
 from pipeline.report.photographs import thumbnail
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.commit import Provenance, publish_record
 from pipeline.storage.features import FeatureRows
 from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
@@ -34,12 +31,8 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 
-BATCH = 256
-"""Images that are described at once."""
 LONGEST = 20
 """Words of a sentence at most."""
-SHOWN = 200
-"""The first so many images are on the page; the lists have all."""
 
 
 class StoredGenerator(NamedTuple):
@@ -158,29 +151,7 @@ def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bu
     )
 
 
-def write_descriptions(
-    run: Run,
-    stored: StoredGenerator,
-    batches: Iterable[ImageBatch],
-    folder: Path,
-    about: dict[str, Any],
-    provenance: Provenance,
-) -> None:
-    """Describe `batches` and write that into `folder`: `about` says what they are."""
-    settings = run.config.describe
-    space = joint_space(run.config, run.layout, stored.name)
-    sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
-    described = []
-    for batch in tqdm(batches, f"describe with {stored.name}", unit="batch", disable=None):
-        sentences = describe_images(stored.generator, batch.features, sources, settings.top)
-        described += [{**image, "sentences": own} for image, own in zip(batch.images, sentences, strict=True)]
-    value = {**about, "settings": settings.model_dump(), "precision": stored.precision, "images": described}
-    page = render_descriptions(value, _thumbnails(run, described[:SHOWN]))
-    beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
-    publish_record(folder / "descriptions.json", value, beside, provenance)
-
-
-def _thumbnails(run: Run, described: list[dict]) -> list[str | None]:
+def thumbnails(run: Run, described: list[dict]) -> list[str | None]:
     """A `data:` address of a thumbnail of each described image or box; None where it cannot be read."""
     limits, source = ImageLimits.from_settings(run.config.collection), run.photographs
     rows = {row["image_id"]: row for row in run.manifest.images.to_pylist()}

@@ -121,7 +121,7 @@ class RunReport:
             split = next(iter(manifest.summary["splits"]))
             none = np.empty(0, np.int64)
             pairs = SplitPairs(split_ids(manifest, (split,))["images"][:MAPPED], none, none)
-        return SplitGallery.read(self.run.embeddings(self.best_name), pairs, split, self.picture)
+        return SplitGallery(self.run.embeddings(self.best_name), pairs, split, self.picture)
 
     @cached_property
     def examples(self) -> Examples:

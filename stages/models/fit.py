@@ -35,7 +35,6 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.tuning import GridTrial, choices_at_edges
     from pipeline.models.linear.views import weightings
     from pipeline.storage.pairs import JoinedPairs, PairSet, read_split
-    from pipeline.storage.parameters import encoders_of
     from stages.training import describe_model
 
     configured, layout, features, base = run.config.model(model), run.layout, run.features, run.chosen(model)
@@ -76,8 +75,8 @@ def fit(run: Run, job: Job, model: str) -> None:
     tuned = fit_best(configured.spec.load(), map(task, weightings_tried))
     tuned = tuned.refitted(chosen) if base else tuned
     origins = {
-        "encoders": encoders_of(target.folder, target.encoders, configured.encoders),
-        "text_encoders": encoders_of(target.folder, target.text_encoders, configured.text_encoders),
+        "encoders": {name: target.encoders[name] for name in configured.encoders},
+        "text_encoders": {name: target.text_encoders[name] for name in configured.text_encoders},
     }
     training_log = tuned.log()
     run.write_model(job, tuned.model, {**describe_model(run, model), **origins, "training_log": training_log})

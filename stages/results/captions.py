@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs, Job, Run, stage
-from stages.inputs import generator_inputs, label_names, region_texts_path, text_files
+from stages.inputs import generator_inputs, joint_space, label_names, region_texts_path, text_files
 
 if TYPE_CHECKING:
     from pipeline.generate.material import Ranker
@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 SNIPPETS_OF = ("train", "dev")
 BLOCK = 1024
 """Sentences whose word vectors are in memory at once."""
+DESCRIBED, SHOWN = 256, 200
+"""Images that are described at once, and how many of the first are on the page; the lists have all."""
 
 
 def _training_keys(config, generator: str) -> dict:
@@ -167,15 +169,29 @@ def _describe_reads(config, layout, generator: str, subject: str) -> Inputs:
 )
 def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
-    from pipeline.generate.describing import stored_batches
-    from stages.generators import BATCH, read_generator, write_descriptions
+    from tqdm import tqdm
+
+    from pipeline.generate.describing import describe_images, stored_batches
+    from pipeline.report.page import descriptions_as_text, render_descriptions
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.commit import publish_record
+    from stages.generators import gather_sources, read_corpus, read_generator, thumbnails
 
     split, _, kind = subject.partition(".")
-    stored = read_generator(run, generator)
+    settings, stored = run.config.describe, read_generator(run, generator)
     features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
-    batches = stored_batches(features, shown, BATCH)
-    about = {"generator": generator, "of": kind or "images", "split": split}
-    write_descriptions(run, stored, batches, job.path, about, job.provenance)
+    space = joint_space(run.config, run.layout, generator)
+    sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
+    described = []
+    batches = stored_batches(features, shown, DESCRIBED)
+    for batch in tqdm(batches, f"describe with {generator}", unit="batch", disable=None):
+        sentences = describe_images(stored.generator, batch.features, sources, settings.top)
+        described += [{**image, "sentences": own} for image, own in zip(batch.images, sentences, strict=True)]
+    about = {"generator": generator, "of": kind or "images", "split": split, "settings": settings.model_dump()}
+    value = {**about, "precision": stored.precision, "images": described}
+    page = render_descriptions(value, thumbnails(run, described[:SHOWN]))
+    beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
+    publish_record(job.path / "descriptions.json", value, beside, job.provenance)
 
 
 def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

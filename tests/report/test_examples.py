@@ -22,7 +22,7 @@ def name_only(row: dict) -> ReportPicture:
 def gallery(run: Path) -> SplitGallery:
     """Sixteen images, of which two show each thing, with two sentences each."""
     manifest = Manifest(run / "manifest")
-    return SplitGallery.read(
+    return SplitGallery(
         Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "train"), "train", name_only
     )
 
