@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.printable import tidy
 from pipeline.run import Run
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def example_search(bundle: "Bundle") -> list[str] | None:
     known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
     from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder
-    from pipeline.printable import tidy
 
     encoder = QueryEncoder(bundle)
     places = named_places([{"model": bundle.card["registered"]}, bundle.card["encoders"], bundle.card["text_encoders"]])

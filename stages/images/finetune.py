@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
@@ -89,7 +90,6 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
     """The labels of the training splits' boxes, and those splits' images that have any."""
     import numpy as np
 
-    from pipeline.errors import UsageError
     from pipeline.images.preparation import LabelledImage
     from pipeline.images.preprocess import Photograph
 

@@ -1,5 +1,6 @@
 """`prepare-encoder`: an image encoder of the configuration, with its weights, as an artefact of the run."""
 
+import logging
 from pathlib import Path
 
 from pipeline.config.registry import TRAINED
@@ -44,7 +45,6 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
 
     For imported features this is the encoder that made them; it is compared with them on some photos.
     """
-    import logging
 
     from pipeline.storage.parameters import ENCODER, write_parameters
     from stages.encoders import encoder_material

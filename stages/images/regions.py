@@ -1,10 +1,13 @@
 """`extract-regions`, `pool-regions`: the regions of images with their features, and these pooled for whole images."""
 
+import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.run import Input, Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
@@ -51,10 +54,8 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 )
 def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Find regions in images and extract their features. Resumable."""
-    from itertools import chain, islice
 
     from pipeline.config.stored import restore_encoder, stored_kind
-    from pipeline.errors import UsageError
     from pipeline.images.extraction import Stopwatch
     from pipeline.images.extraction_plan import choose_plan
     from pipeline.images.libraries import require_vectors
@@ -148,7 +149,6 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
 
 def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
     """What adds the boxes that it finds to requests; None where they are proposed otherwise."""
-    from itertools import tee
 
     from pipeline.images import weights as states
     from pipeline.images.detectors import build_detector, detect, download_detector
@@ -185,12 +185,10 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
 )
 def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     """Pool the features of each image's regions into one vector per image."""
-    import json
 
     import numpy as np
 
     from pipeline.config.stored import stored_kind
-    from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.regions import pool
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.json_files import require_same

@@ -1,5 +1,6 @@
 """`export`: the vectors of an index for other programs."""
 
+import logging
 from pathlib import Path
 
 import click
@@ -13,7 +14,6 @@ from stages.commands import FOLDER, output
 @output("The new folder that it writes.")
 def command(bundle_folder: Path, kind: str, output: Path) -> None:
     """Export the vectors of INDEX with ids, paths, captions and your own columns."""
-    import logging
 
     from pipeline.index.export import export
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pipeline import runtime
 from pipeline.run import Inputs, Job, Run, stage
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
@@ -78,7 +79,6 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     """
     import numpy as np
 
-    from pipeline import runtime
     from pipeline.models.linear.accumulation import sum_blocks
     from pipeline.models.linear.moments import BLOCK_ROWS
     from pipeline.models.linear.sets import assign_folds

@@ -1,5 +1,8 @@
 """Linear models: fitted, their parameters chosen on the dev split, or a space that encoders share already."""
 
+import logging
+
+from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Run, stage
 from stages.inputs import sentence_shards
 
@@ -26,7 +29,6 @@ def _fit_reads(config, layout, model: str) -> Inputs:
 )
 def fit(run: Run, job: Job, model: str) -> None:
     """Fit MODEL in closed form: a registered model, a variant from the configuration, or a refit of either."""
-    import logging
 
     from tqdm import tqdm
 
@@ -103,7 +105,6 @@ def _adopt_reads(config, layout, model: str) -> Inputs:
 )
 def adopt(run: Run, job: Job, model: str) -> None:
     """Use the vectors of an image encoder and a text encoder, unchanged, as the space of MODEL."""
-    from pipeline.errors import UsageError
     from pipeline.storage.parameters import origin_of
     from stages.training import describe_model
 

@@ -1,5 +1,7 @@
 """Words and noun phrases of sentences with the regions of their images."""
 
+import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs, Job, Run, stage
@@ -71,8 +73,6 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
 
     A model of whole sentences takes each phrase as one, and one of whole images each region.
     """
-    import logging
-    from itertools import chain
 
     import numpy as np
     import pyarrow as pa
@@ -148,7 +148,6 @@ def _embed_regions(model: Any, regions: "RegionRows", image_id: "np.ndarray") ->
 )
 def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
     """Rank regions for noun phrases and the reverse, and count correct correspondences."""
-    import logging
 
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline import runtime
 from pipeline.run import Job, Run, stage
 from pipeline.run.layout import Shards
 from stages.commands import FILE, FOLDER
@@ -142,11 +144,9 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
 
 def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray") -> "tuple[Scores, Scores]":
     """The scores of photographs with all their captions, and of single captions; `copies` (p, 2) stay together."""
-    from dataclasses import replace
 
     import numpy as np
 
-    from pipeline import runtime
     from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds
     from pipeline.models.linear.sets import Restriction
     from pipeline.models.linear.views import ImageView, TextView

@@ -1,11 +1,19 @@
 """Every artefact of a run against its commit, and what became of one image."""
 
+import logging
+import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.errors import InputError, IntegrityError, JointspaceError
+from pipeline.printable import printable, printable_json
+from pipeline.run import Run
+from pipeline.run.layout import Layout, Shards
 from stages.commands import FOLDER, json_option
 
 if TYPE_CHECKING:
@@ -26,16 +34,9 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
     Exit code 0 if every artefact is intact and fits the others of this run, 1 otherwise.
     """
-    import logging
-    import shlex
-    from dataclasses import asdict
-    from functools import partial
 
     from tqdm import tqdm
 
-    from pipeline.errors import IntegrityError, JointspaceError
-    from pipeline.printable import printable, printable_json
-    from pipeline.run import Run
     from pipeline.storage.locks import is_lock, remove_free
     from pipeline.storage.verify import examine
 
@@ -83,7 +84,6 @@ def _lines_of_faults(found: "Examination", fate: str) -> Iterator[str]:
 def _set_former_apart(run: "Run", found: "Examination") -> None:
     """Move what was made from other artefacts than are there now from the faults to what is `former`, where the run's
     configuration has nothing of that name any more. Raises JointspaceError where that cannot be read."""
-    from pipeline.run.layout import Shards
     from stages.catalogue import declared
 
     stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
@@ -101,7 +101,6 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
 
 def _rebuild(run: "Run | None", folder: Path, targets: list[Path]) -> str:
     """The command that makes `targets`, paths under the `folder` of the run, and what depends on them."""
-    import shlex
 
     # The names by which the Snakefile knows them.
     base = Path(run.config.results_root) / run.config.name if run else folder
@@ -117,11 +116,7 @@ def _rebuild(run: "Run | None", folder: Path, targets: list[Path]) -> str:
 @json_option
 def explain(image: str, run: Path, as_json: bool) -> None:
     """Trace IMAGE (a file name or image_id) from the manifest to the indexes, or say why it was left out."""
-    from dataclasses import asdict
 
-    from pipeline.errors import InputError
-    from pipeline.printable import printable, printable_json
-    from pipeline.run.layout import Layout
     from pipeline.storage.manifest import Manifest, read_rejects
     from pipeline.storage.verify import find_images, find_rejects, trace
 

@@ -1,11 +1,15 @@
 """`reproduce`: the tables of the papers with this run's numbers below the printed ones."""
 
 import os
+import platform
+import subprocess
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry import ranker
+from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
@@ -92,8 +96,6 @@ def reproduce(run: Run, job: Job) -> None:
 
 def _describe_run(run: Run) -> dict[str, Any]:
     """What measured: the commit of a checkout, the machine, the wall seconds of the jobs, the seed and libraries."""
-    import platform
-    import subprocess
     from importlib.metadata import version
 
     from pipeline.storage.records import read_benchmarks
@@ -291,7 +293,6 @@ def _phrase_models(config: "Config") -> list[str]:
 def _read_phrases(run: Run, model: str) -> dict[str, Any]:
     """How a model ranks phrases for regions, as an evaluation of the reported split. Raises InputError where no
     box has a label."""
-    from pipeline.errors import InputError
     from pipeline.storage.commit import read_record
 
     path = run.layout.phrase_ranking(model, REPORTED).path
@@ -307,7 +308,6 @@ def _read_phrases(run: Run, model: str) -> dict[str, Any]:
 
 def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     """One training as the reported gallery measures it by `columns` of a table, which are all of one kind."""
-    from dataclasses import fields
 
     import numpy as np
 

@@ -1,7 +1,12 @@
 """The numbers and tables of Gong et al. 2014, and what more pairs and other settings of a model reach, from moments."""
 
+import io
+import logging
+import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import asdict
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs, Job, Run, stage
@@ -86,7 +91,6 @@ def study_reads(config: "Config", layout: "Layout") -> Inputs:
 )
 def study(run: Run, job: Job) -> None:
     """Measure the numbers of Gong et al.'s tables that are still missing."""
-    from dataclasses import asdict
 
     from tqdm import tqdm
 
@@ -213,7 +217,6 @@ def _lay_beside(
 
 def _measure_lengths(run: Run, names: Iterable[str]) -> dict[str, float]:
     """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
-    import re
 
     import numpy as np
 
@@ -254,8 +257,6 @@ def _keys(config, model: str) -> dict:
 )
 def sweep(run: Run, job: Job, model: str) -> None:
     """Try every combination of training-set sizes, ridges, dimensions, powers and training settings."""
-    import logging
-    import time
 
     from tqdm import tqdm
 
@@ -284,7 +285,6 @@ def sweep(run: Run, job: Job, model: str) -> None:
 def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> bytes:
     """As SVG: recall@10 on test of the combinations chosen on dev, over target images, a line for each auxiliary-set
     size."""
-    import io
 
     import matplotlib
     from matplotlib.figure import Figure
@@ -325,7 +325,6 @@ def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> by
 )
 def tabulate(run: Run, job: Job) -> None:
     """Write Tables 1 to 6 of Gong et al., and ours, from the numbers of `study`."""
-    from functools import cache
 
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import StudyCell

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import InputError, UsageError
 from pipeline.run import Inputs, Job, Run, stage
 from stages.inputs import generator_inputs, joint_space, label_names, region_texts_path, text_files
 
@@ -118,7 +120,6 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     reads whole images or the places of regions."""
     import numpy as np
 
-    from pipeline.errors import UsageError
     from pipeline.generate.material import Ranker
     from pipeline.generate.snippets import sum_words
     from pipeline.storage.records import read_alignments
@@ -208,7 +209,6 @@ def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[
     """The images of a split: encoder -> their features (n, dim), and what answers show of each."""
     import numpy as np
 
-    from pipeline.errors import InputError
     from pipeline.storage.features import FeatureRows
 
     manifest = run.manifest
@@ -247,11 +247,9 @@ def _judging_reads(config, layout, generator: str, subject: str) -> Inputs:
 )
 def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
     """Score generated captions of a split or of SPLIT.boxes against texts that people wrote."""
-    from dataclasses import asdict
 
     import numpy as np
 
-    from pipeline.errors import UsageError
     from pipeline.generate.metrics import METRICS, judge, variety
     from pipeline.storage.commit import read_record
     from pipeline.storage.records import write_measured

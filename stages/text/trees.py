@@ -1,7 +1,10 @@
 """Sentences as dependency and phrase trees: a parser, parses, their labels, and packed trees."""
 
 import logging
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +56,6 @@ def _spacy(run: Run) -> dict[str, str]:
 )
 def train_parser(run: Run, job: Job) -> None:
     """Train a spaCy tagger and dependency parser on the CoNLL-U files of parse.treebank."""
-    import shutil
 
     from pipeline.storage.parsers import publish_parser
     from pipeline.storage.texts import text_lines
@@ -129,7 +131,6 @@ def _parser(run: Run) -> dict[str, str]:
 )
 def parse(run: Run) -> Callable[[Job], None]:
     """Parse the captions, or read their parses from files."""
-    from collections import Counter
 
     from tqdm import tqdm
 
@@ -190,7 +191,6 @@ def _find_in_files(run: Run) -> Engine:
 
 
 def _run_spacy(run: Run) -> Engine:
-    from functools import partial
 
     from pipeline.storage.parsers import load_parser
     from pipeline.text.parsing import parse_texts
