@@ -91,27 +91,26 @@ def fit(run: Run, job: Job, model: str) -> None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 
 
-def _adopt_reads(config, layout, model: str) -> Inputs:
-    configured = config.model(model)
-    return [*map(layout.features, configured.encoders), *sentence_shards(configured, layout)]
-
-
 @stage(
     version=1,
     choices=lambda config: [(name,) for name in config.made_by("adopt")],
     keys=lambda config, model: config.model(model).hyperparameters,
-    reads=_adopt_reads,
+    reads=lambda config, layout, model: [
+        *map(layout.features, config.model(model).encoders),
+        *sentence_shards(config.model(model), layout),
+    ],
     writes=lambda layout, model: layout.model(model),
 )
 def adopt(run: Run, job: Job, model: str) -> None:
     """Use the vectors of an image encoder and a text encoder, unchanged, as the space of MODEL."""
     from pipeline.storage.parameters import origin_of
+    from pipeline.storage.texts import VectorShard
     from stages.training import describe_model
 
     configured = run.config.model(model)
     (encoder,), (text_encoder,) = configured.encoders, configured.text_encoders
     features = run.features.open(encoder, 0)
-    sentences = run.texts({text_encoder: run.layout.sentences(text_encoder)}).open(0)[text_encoder]
+    sentences = VectorShard(run.layout.sentences(text_encoder).shard(0))
     dim, text_dim = features["features"].shape[1], sentences.matrix.shape[1]
     if dim != text_dim:
         raise UsageError(

@@ -4,7 +4,7 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Job, Run, stage
 from stages.inputs import label_names, region_shards
 
 if TYPE_CHECKING:
@@ -55,17 +55,15 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     write_alignments(job.path, lines, provenance=job.provenance, details={"model": model, "split": split})
 
 
-def _phrase_reads(config, layout, model: str, split: str) -> Inputs:
-    sentences = [layout.parses, layout.token_vocabulary, layout.labels]
-    return [layout.manifest, layout.model(model), *sentences, *region_shards(config, layout)]
-
-
 @stage(
     version=3,
     gpu=True,
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),
-    reads=_phrase_reads,
+    reads=lambda config, layout, model, split: [
+        *(layout.manifest, layout.model(model), layout.parses, layout.token_vocabulary, layout.labels),
+        *region_shards(config, layout),
+    ],
     writes=lambda layout, model, split: layout.phrases(model, split),
 )
 def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:

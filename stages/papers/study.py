@@ -243,15 +243,11 @@ def _describe_text(config: "Config") -> str:
     return "; ".join(views)
 
 
-def _keys(config, model: str) -> dict:
-    return {**study_keys(config), "model": config.model(model).hyperparameters}
-
-
 @stage(
     version=4,
     gpu=True,
     choices=lambda config: [(name,) for name in config.made_by("fit")],
-    keys=_keys,
+    keys=lambda config, model: {**study_keys(config), "model": config.model(model).hyperparameters},
     reads=lambda config, layout, model: study_reads(config, layout),
     writes=lambda layout, model: layout.sweep(model),
 )

@@ -197,11 +197,9 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
 
 def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
-    from stages.boxes import gold_of_texts, read_boxes, read_gold, read_region_texts
+    from stages.boxes import read_boxes, read_gold
 
-    texts = region_texts_path(run.config)
-    gold = gold_of_texts(read_region_texts(run, texts)) if texts else read_gold(run)
-    whole = getattr(stored.generator, "whole", False)
+    gold, whole = read_gold(run, region_texts_path(run.config)), getattr(stored.generator, "whole", False)
     return read_boxes(run, gold, stored.encoders, split, whole)
 
 

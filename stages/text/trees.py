@@ -36,10 +36,6 @@ def _treebank(config) -> dict[str, Path]:
     return {part: Path(config.weights_root) / name for part, name in named.items()}
 
 
-def _train_parser_reads(config, layout) -> Inputs:
-    return [Outside(part, path) for part, path in _treebank(config).items()]
-
-
 def _spacy(run: Run) -> dict[str, str]:
     """The version of spaCy."""
     from pipeline.text.parsing import require_spacy
@@ -50,7 +46,7 @@ def _spacy(run: Run) -> dict[str, str]:
 @stage(
     version=4,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
-    reads=_train_parser_reads,
+    reads=lambda config, layout: [Outside(part, path) for part, path in _treebank(config).items()],
     also=_spacy,
     writes=lambda layout: layout.parser,
 )
