@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pipeline.config.registry import GeneratorSpec, generator_spec
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
 from pipeline.generate.describing import Candidates, Generator, Sources
 from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
-from pipeline.images.opening import ImageLimits
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.precision import choose_precision
-from pipeline.report.photographs import thumbnail
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import FeatureRows
@@ -149,18 +147,3 @@ def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bu
     return Sources(
         corpus, search, settings.temperature, Candidates(settings.candidates), run.config.seed, space, trigram
     )
-
-
-def thumbnails(run: Run, described: list[dict]) -> list[str | None]:
-    """A `data:` address of a thumbnail of each described image or box; None where it cannot be read."""
-    limits, source = ImageLimits.from_settings(run.config.collection), run.photographs
-    rows = {row["image_id"]: row for row in run.manifest.images.to_pylist()}
-    addresses: list[str | None] = []
-    for image in described:
-        try:
-            row = rows[image["image_id"]]
-            data = source.read(row["path"], row["offset"], row["size"])
-            addresses.append(thumbnail(data, limits, image["box"]))
-        except (InputError, OSError):
-            addresses.append(None)
-    return addresses

@@ -174,6 +174,12 @@ class Manifest:
         rows = self.rows("images", distinct).to_pylist()
         return [rows[place] for place in places.tolist()]
 
+    def of_image(self, name: str, image_id: int) -> pa.Table:
+        """The rows of an image in a table of TABLES; reads only its shard."""
+        table = self.table(name, image_id // self.shard_size)
+        first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
+        return table.slice(first, last - first)
+
     def bounds(self, name: str) -> np.ndarray:
         """(n_shards + 1,) the numbers of the shards' first rows in a table of TABLES, and of all rows."""
         if name == "images":

@@ -183,11 +183,8 @@ def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
     """Follow an image through all artefacts under `run`. Damaged ones become places with a note."""
-    number, tables = image_id // manifest.shard_size, {}
-    for name in ("sentences", "documents", "boxes"):
-        table = manifest.table(name, number)
-        first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
-        tables[name] = table.slice(first, last - first)
+    number = image_id // manifest.shard_size
+    tables = {name: manifest.of_image(name, image_id) for name in ("sentences", "documents", "boxes")}
     sentence_id = tables["sentences"]["sentence_id"].to_pylist()
     places = []
     for path in _within(run, shard_path(run, number).name):

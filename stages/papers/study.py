@@ -169,6 +169,7 @@ def _lay_beside(
 
     from pipeline.models.linear.study import draw_folds, nearest_images
     from pipeline.papers import gong
+    from pipeline.report.photographs import first_sentence
     from pipeline.text.tfidf import join_fields
     from stages.texts import read_documents
 
@@ -193,10 +194,6 @@ def _lay_beside(
     texts = join_fields(weak.to_pylist(), run.config.documents["all"].fields)
     weak_texts = dict(zip(weak["image_id"].to_pylist(), texts, strict=True))
     sentences, owners = run.manifest.sentences, run.manifest.sentence_images
-
-    def first_sentence(image_id: int) -> str:
-        return sentences["text"][int(np.searchsorted(owners, image_id))].as_py()
-
     for row, image_id in enumerate(image_ids):
         answers = {
             label: [
@@ -209,7 +206,9 @@ def _lay_beside(
             "image_id": image_id,
             "answers": answers,
             "nearest": {
-                "target set": [{"image_id": other, "text": first_sentence(other)} for other in target[row]],
+                "target set": [
+                    {"image_id": other, "text": first_sentence(run.manifest, other)} for other in target[row]
+                ],
                 "auxiliary set": [{"image_id": other, "text": weak_texts.get(other, "")} for other in auxiliary[row]],
             },
         }

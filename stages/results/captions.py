@@ -173,10 +173,12 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     from tqdm import tqdm
 
     from pipeline.generate.describing import describe_images, stored_batches
+    from pipeline.images.opening import ImageLimits
     from pipeline.report.page import descriptions_as_text, render_descriptions
+    from pipeline.report.photographs import Photographs
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.commit import publish_record
-    from stages.generators import gather_sources, read_corpus, read_generator, thumbnails
+    from stages.generators import gather_sources, read_corpus, read_generator
 
     split, _, kind = subject.partition(".")
     settings, stored = run.config.describe, read_generator(run, generator)
@@ -190,7 +192,10 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
         described += [{**image, "sentences": own} for image, own in zip(batch.images, sentences, strict=True)]
     about = {"generator": generator, "of": kind or "images", "split": split, "settings": settings.model_dump()}
     value = {**about, "precision": stored.precision, "images": described}
-    page = render_descriptions(value, thumbnails(run, described[:SHOWN]))
+    picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
+    rows = run.manifest.pick([image["image_id"] for image in described[:SHOWN]])
+    pictures = [picture(row, image["box"]).address for row, image in zip(rows, described, strict=False)]
+    page = render_descriptions(value, pictures)
     beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
     publish_record(job.path / "descriptions.json", value, beside, job.provenance)
 
