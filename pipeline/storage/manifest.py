@@ -25,7 +25,7 @@ from pipeline.storage.batch import publish_bytes
 from pipeline.storage.commit import file_fault, read_commit
 from pipeline.storage.files import is_regular, open_regular, read_bytes, refusing
 from pipeline.storage.json_files import canonical_json
-from pipeline.storage.tables import PackedTable, require_columns
+from pipeline.storage.tables import PackedTable
 
 VERSION = 3
 IMAGES = pa.schema(
@@ -105,7 +105,7 @@ class Manifest:
             return held[1]
         path = self.folder / "shards" / table_file(number, name)
         about = self._record(number)["files"].get(path.name)
-        table = TABLES[name].empty_table() if about is None else _read(path, about, TABLES[name])
+        table = TABLES[name].empty_table() if about is None else _read(path, about)
         self._held[name] = number, table
         return table
 
@@ -209,11 +209,9 @@ def _require_whole(path: Path, about: Mapping[str, Any]) -> None:
         raise IntegrityError(f"{path} is {reason}; {REMEDY}")
 
 
-def _read(path: Path, about: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+def _read(path: Path, about: Mapping[str, Any]) -> pa.Table:
     _require_whole(path, about)
-    packed = PackedTable(read_bytes(path, REMEDY, MISSING), path)
-    require_columns(path, packed.schema, schema, REMEDY)
-    return packed.unpack()
+    return PackedTable(read_bytes(path, REMEDY, MISSING), path).unpack()
 
 
 def reject_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:

@@ -20,9 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from pipeline.errors import IntegrityError
 from pipeline.storage.commit import Provenance, open_commit, publish, publish_record, read_record, read_verified
-from pipeline.storage.files import inside
 from pipeline.storage.json_files import Count, Finite, Form, read_json, require_form, to_json
 
 ALIGNMENTS, SUMMARY = "alignments", "summary"
@@ -90,15 +88,6 @@ def read_vocabulary(path: Path, anywhere: bool = False) -> Any:
 def read_labels(path: Path, anywhere: bool = False) -> Any:
     """What `build-label-table` wrote; that of a bundle may lie `anywhere`."""
     return require_form(read_record(path, anywhere), LabelsFile, path)
-
-
-def read_cell(folder: Path, name: str, key: str) -> Any:
-    """One number of the study in `folder`. Raises IntegrityError if it has another `key` or file name."""
-    path = inside(Path(folder) / "cells", name, Path(folder) / "study.json")
-    value = read_record(path)
-    if value["key"] != key:
-        raise IntegrityError(f"{path} holds another number than study.json says; delete it and run study again")
-    return value
 
 
 def write_evaluation(

@@ -23,7 +23,6 @@ from pipeline.run import Job, Run, stage
 )  # fmt: skip
 def fit_map(run: Run, job: Job, encoder: str) -> None:
     """Fit a map from another encoder's features to those of ENCODER, on a sample of photos."""
-
     import numpy as np
 
     from pipeline.images.extraction import extract_in_step

@@ -45,7 +45,6 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
 
     For imported features this is the encoder that made them; it is compared with them on some photos.
     """
-
     from pipeline.storage.parameters import ENCODER, write_parameters
     from stages.encoders import encoder_material
 

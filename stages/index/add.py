@@ -27,7 +27,6 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     Instead of a folder of photos you can give a tar shard, a table, another bundle of the same model, or the run of
     INDEX after it has grown. A running `serve` follows. Run the same command again to resume.
     """
-
     from pipeline.storage.bundles import changing
     from pipeline.storage.card import is_index
     from stages.applied import RECORD
@@ -50,7 +49,6 @@ def command(index: Path, source: Path, output: Path | None) -> None:
 
 def _add_photographs(change: "Change", source: Path) -> tuple[int, int]:
     """Apply the index to photographs; returns how many there are that were not removed, and how many are new."""
-
     from pipeline.storage.bundles import names_of, photographs_of, read_removed
     from stages.applied import added_run, apply_bundle
 
@@ -70,7 +68,6 @@ def _add_photographs(change: "Change", source: Path) -> tuple[int, int]:
 def _add_bundles(change: "Change", source: Path) -> tuple[int, int]:
     """Link other bundles; returns how many photographs they have, and how many of the bundles that are not there as a
     whole."""
-
     from pipeline.index.gallery import open_gallery
     from pipeline.storage.bundles import KEY_COLUMNS, Bundles, link_bundle, open_bundle, photographs_of
     from pipeline.storage.card import new_addition

@@ -28,7 +28,6 @@ def command(
 
     Nothing is trained and no caption is needed. Run the same command again to resume, or to index photos added since.
     """
-
     from pipeline.config import loading
     from stages.applied import apply_bundle
     from stages.closing import example_search, search_command

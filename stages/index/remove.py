@@ -34,7 +34,6 @@ def command(index: Path, names: tuple[str, ...], list_path: Path | None, output:
     A running `serve` follows, and the next `run` leaves them out too. If some names match nothing, the others are
     removed, and the exit code is 3.
     """
-
     from pipeline.plain_files import read_lines
     from pipeline.storage.bundles import changing
     from stages.closing import search_command

@@ -73,7 +73,6 @@ def command(
     config_path: Path | None,
 ) -> None:
     """Search an index with TEXT, with a photo, or with both."""
-
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
     from pipeline.storage.bundles import open_bundle

@@ -34,7 +34,6 @@ def combine(run: Run, job: Job, model: str) -> None:
     """Choose the weights of the ensemble MODEL on dev and join its members into one model.
 
     A refit has the weights of the ensemble that it refits."""
-
     from pipeline.config.registry import combining
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import publish_record

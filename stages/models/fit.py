@@ -29,7 +29,6 @@ def _fit_reads(config, layout, model: str) -> Inputs:
 )
 def fit(run: Run, job: Job, model: str) -> None:
     """Fit MODEL in closed form: a registered model, a variant from the configuration, or a refit of either."""
-
     from tqdm import tqdm
 
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets

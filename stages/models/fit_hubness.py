@@ -38,7 +38,6 @@ def _reads(config, layout, model: str) -> Inputs:
 )
 def fit_hubness(run: Run, job: Job, model: str) -> None:
     """Make MODEL, a variant with `hubness`, from the same model without it."""
-
     from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
     from pipeline.models.linear.hubness import choose_correction
 

@@ -71,7 +71,6 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
 
     A model of whole sentences takes each phrase as one, and one of whole images each region.
     """
-
     import numpy as np
     import pyarrow as pa
 
@@ -146,7 +145,6 @@ def _embed_regions(model: Any, regions: "RegionRows", image_id: "np.ndarray") ->
 )
 def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
     """Rank regions for noun phrases and the reverse, and count correct correspondences."""
-
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.phrases import PhraseVectors

@@ -62,7 +62,6 @@ def train(run: Run, job: Job, model: str) -> None:
 
     A killed training is resumed from its last checkpoint.
     """
-
     from pipeline.models.neural.task import TrainingTask, train
     from stages.texts import open_sentences
     from stages.training import describe_model, follow_training

@@ -144,7 +144,6 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
 
 def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray") -> "tuple[Scores, Scores]":
     """The scores of photographs with all their captions, and of single captions; `copies` (p, 2) stay together."""
-
     import numpy as np
 
     from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds

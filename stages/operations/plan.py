@@ -58,7 +58,6 @@ def plan(
     It encodes the run's own photos once they are ingested, before that made-up ones; then give their number as
     --images.
     """
-
     from pipeline.config import loading
     from pipeline.plan.estimate import estimate, lines_of
 
@@ -93,7 +92,6 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
 
     On a GPU the decoders and the network work at the same time; on a processor they take turns.
     """
-
     from pipeline.config.stored import restore_encoder
     from pipeline.images.opening import ImageLimits
     from pipeline.images.preprocess import PhotographReader
@@ -137,7 +135,6 @@ def own_photographs(run: "Run", count: int) -> Sample:
 
 def draw_photographs(count: int, seed: int = 0) -> Sample:
     """Smooth noise with a grain, as JPEGs."""
-
     import numpy as np
     from PIL import Image
 
@@ -161,7 +158,6 @@ def draw_photographs(count: int, seed: int = 0) -> Sample:
 @config_option
 def doctor(folder: Path | None, as_json: bool, config_path: Path | None) -> None:
     """Check devices, BLAS, faiss, free disk and memory, and extras; exits with 1 if something needed is missing."""
-
     from pipeline.config import loading
     from pipeline.plan.machine import examine
 

@@ -117,7 +117,6 @@ def run_workflow(
 ) -> None:
     """Run the workflow by the configuration in `config_path`, with `changes` laid over it, and print what it has made.
     Raises UsageError for what is not there, and RunFailure where a job fails."""
-
     import yaml
 
     from pipeline.config import loading
@@ -230,7 +229,6 @@ class _Progress:
 
 def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
     """The lines of `log` as they are written, until the process has ended; an empty one whenever there is none."""
-
     with open(log, encoding="utf-8", errors="replace") as file:
         while True:
             ended = process.poll() is not None
@@ -243,7 +241,6 @@ def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
 
 def _end(process: "subprocess.Popen", number: int) -> None:
     """Tell a process and its children to end, and see that they do."""
-
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
         try:

@@ -34,7 +34,6 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
     Exit code 0 if every artefact is intact and fits the others of this run, 1 otherwise.
     """
-
     from tqdm import tqdm
 
     from pipeline.storage.locks import is_lock, remove_free
@@ -101,7 +100,6 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
 
 def _rebuild(run: "Run | None", folder: Path, targets: list[Path]) -> str:
     """The command that makes `targets`, paths under the `folder` of the run, and what depends on them."""
-
     # The names by which the Snakefile knows them.
     base = Path(run.config.results_root) / run.config.name if run else folder
     configured = ["--configfile", str(base / "config.yaml")] if run else []
@@ -116,7 +114,6 @@ def _rebuild(run: "Run | None", folder: Path, targets: list[Path]) -> str:
 @json_option
 def explain(image: str, run: Path, as_json: bool) -> None:
     """Trace IMAGE (a file name or image_id) from the manifest to the indexes, or say why it was left out."""
-
     from pipeline.storage.manifest import Manifest, read_rejects
     from pipeline.storage.verify import find_images, find_rejects, trace
 

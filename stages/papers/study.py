@@ -91,16 +91,14 @@ def study_reads(config: "Config", layout: "Layout") -> Inputs:
 )
 def study(run: Run, job: Job) -> None:
     """Measure the numbers of Gong et al.'s tables that are still missing."""
-
     from tqdm import tqdm
 
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
     from pipeline.papers import gong
-    from pipeline.storage.commit import Provenance, describe_file, publish_record
+    from pipeline.storage.commit import Provenance, describe_file, publish_record, read_record
     from pipeline.storage.files import is_there
     from pipeline.storage.json_files import fingerprint
-    from pipeline.storage.records import read_cell
 
     config, layout = run.config, run.layout
     chosen, study = config.study, read_study(run)
@@ -118,7 +116,7 @@ def study(run: Run, job: Job) -> None:
         if not is_there(job.path / "cells" / name):
             of = Provenance(run.root, job.provenance.stage, job.provenance.version, {"cell": digest})
             publish_record(job.path / "cells" / name, {"key": key, **study.measure(cell, draw)}, provenance=of)
-        return {"file": name, **read_cell(job.path, name, key)}
+        return {"file": name, **read_record(job.path / "cells" / name)}
 
     setting = gong.GongSetting(
         encoders=tuple(encoder.name for encoder in config.encoders),
@@ -147,7 +145,7 @@ def study(run: Run, job: Job) -> None:
         first.setdefault(cell.model, made["chosen"])
         files[key].append(made["file"])
     compared = {
-        row.label: read_cell(job.path, files[row.cells[0].key][0], row.cells[0].key)
+        row.label: read_record(job.path / "cells" / files[row.cells[0].key][0])
         for row in gong.find_table(setting, "Table 5").rows
     }
     transfer = list(_lay_beside(run, study, setting, compared))
@@ -216,7 +214,6 @@ def _lay_beside(
 
 def _measure_lengths(run: Run, names: Iterable[str]) -> dict[str, float]:
     """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
-
     import numpy as np
 
     from pipeline.text.tfidf import join_fields
@@ -252,7 +249,6 @@ def _describe_text(config: "Config") -> str:
 )
 def sweep(run: Run, job: Job, model: str) -> None:
     """Try every combination of training-set sizes, ridges, dimensions, powers and training settings."""
-
     from tqdm import tqdm
 
     from pipeline.models.linear.study import StudyCell, sweep_cells, sweep_rows
@@ -280,7 +276,6 @@ def sweep(run: Run, job: Job, model: str) -> None:
 def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> bytes:
     """As SVG: recall@10 on test of the combinations chosen on dev, over target images, a line for each auxiliary-set
     size."""
-
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -320,13 +315,11 @@ def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> by
 )
 def tabulate(run: Run, job: Job) -> None:
     """Write Tables 1 to 6 of Gong et al., and ours, from the numbers of `study`."""
-
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import StudyCell
     from pipeline.papers import gong
     from pipeline.papers.gong_report import measure_table, measure_time, render
     from pipeline.storage.commit import TABLES, publish, read_record
-    from pipeline.storage.records import read_cell
 
     config, folder = run.config, run.layout.study.path
     study = read_record(run.layout.study.commit)
@@ -334,7 +327,7 @@ def tabulate(run: Run, job: Job) -> None:
 
     @cache
     def draws(key: str) -> list[dict]:
-        return [read_cell(folder, name, key) for name in study["cells"][key]]
+        return [read_record(folder / "cells" / name) for name in study["cells"][key]]
 
     def measured(cell: StudyCell) -> list[dict]:
         return draws(cell.key)[: cell.draws]

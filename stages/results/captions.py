@@ -250,7 +250,6 @@ def _judging_reads(config, layout, generator: str, subject: str) -> Inputs:
 )
 def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
     """Score generated captions of a split or of SPLIT.boxes against texts that people wrote."""
-
     import numpy as np
 
     from pipeline.generate.metrics import METRICS, judge, variety

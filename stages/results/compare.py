@@ -60,7 +60,6 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
 def _read_figures(path: Path) -> "list[ComparedSystem]":
     """The systems of a CSV table. Raises InputError, naming the line, for one without a name or with a cell that is no
     percentage, and for a table without the columns."""
-
     from pipeline.report.compared import HEADINGS, ComparedSystem
 
     systems, line = [], 1

@@ -51,7 +51,6 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 )
 def train_word_vectors(run: Run, job: Job) -> None:
     """Learn word2vec vectors from the training captions and the file of language_text, if any."""
-
     from pipeline.storage.parameters import WORDS, write_parameters
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.wordvectors import train_vectors

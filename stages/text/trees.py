@@ -52,7 +52,6 @@ def _spacy(run: Run) -> dict[str, str]:
 )
 def train_parser(run: Run, job: Job) -> None:
     """Train a spaCy tagger and dependency parser on the CoNLL-U files of parse.treebank."""
-
     from pipeline.storage.parsers import publish_parser
     from pipeline.storage.texts import text_lines
     from pipeline.text.dependencies import read_conllu
@@ -127,7 +126,6 @@ def _parser(run: Run) -> dict[str, str]:
 )
 def parse(run: Run) -> Callable[[Job], None]:
     """Parse the captions, or read their parses from files."""
-
     from tqdm import tqdm
 
     from pipeline.storage.texts import write_parses
