@@ -235,14 +235,10 @@ class Reproduction:
                 notes.append(f"- {row.name}: none of ours, {reason}.")
             rows.append({"name": row.name, "printed": list(row.numbers), "ours": ours})
         first = next(iter(galleries.values()), {})
-        return {
-            "said": said,
-            "columns": [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns],
-            "rows": rows,
-            "judged": [_criterion(columns) for columns in table.judged],
-            "orders": self._orders(table, below, first) if self.bootstrap.resamples else [],
-            "notes": notes,
-        }
+        columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
+        judged = [_criterion(columns) for columns in table.judged]
+        orders = self._orders(table, below, first) if self.bootstrap.resamples else []
+        return page.table(**about, said=said, columns=columns, rows=rows, judged=judged, orders=orders, notes=notes)
 
     def _below(self, row: PrintedRow, table: PrintedTable, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
         """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each

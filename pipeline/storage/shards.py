@@ -58,7 +58,7 @@ class Shard:
         self.rows, self.fingerprint, self.details = self.commit.rows, self.commit.digest, self.commit.details
         try:
             with h5py.File(self.path, "r") as file:
-                self._arrays = {name: _map_dataset(self.path, plain_dataset(file, name)) for name in file}
+                self._arrays = {name: _map_dataset(self.path, name, plain_dataset(file, name)) for name in file}
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
             raise IntegrityError(f"{path} is not a readable HDF5 file ({error}); run its stage again") from error
 
@@ -101,16 +101,16 @@ def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset | None:
     return dataset
 
 
-def _map_dataset(path: Path, dataset: h5py.Dataset | None) -> np.ndarray:
+def _map_dataset(path: Path, name: str, dataset: h5py.Dataset | None) -> np.ndarray:
     if dataset is None or dataset.shape is None or dataset.dtype.kind not in "fiub":
-        raise ValueError(f"{dataset or 'a group'} holds more than numbers")
+        raise ValueError(f"{name} holds something else than numbers")
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype)
     offset = dataset.id.get_offset()
     if offset is None:
-        raise ValueError(f"{dataset.name} is not contiguous")
+        raise ValueError(f"{name} is not contiguous")
     if offset + dataset.size * dataset.dtype.itemsize > path.stat().st_size:
-        raise ValueError(f"{dataset.name} claims {dataset.shape}, more than the file holds")
+        raise ValueError(f"{name} claims {dataset.shape}, more than the file holds")
     # Copy-on-write: nothing reaches the file, and torch takes the array without complaint.
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
 
