@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pipeline.storage.pairs import SplitPairs
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.sources import ImageSource
-    from pipeline.storage.texts import Texts
 
 log = logging.getLogger(__name__)
 DECODERS = 2
@@ -114,12 +113,6 @@ class Run:
         from pipeline.storage.features import Features
 
         return Features(self.manifest, self.root / "features")
-
-    def texts(self, shards: Mapping[str, Shards]) -> "Texts":
-        """Sentences or documents as vectors, from the `shards` of each text encoder."""
-        from pipeline.storage.texts import Texts
-
-        return Texts(self.manifest, {name: one.folder for name, one in shards.items()})
 
     def pairs(self, *splits: str) -> "SplitPairs":
         """The images of some splits and their sentences."""

@@ -17,7 +17,7 @@ from pipeline.storage.json_files import require_same
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import Origin
 from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
-from pipeline.storage.texts import Matrix, Texts, stack_rows
+from pipeline.storage.texts import Matrix, Texts, open_texts, stack_rows
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def read_pairs(
         if not here.any():
             continue
         first_image = features.manifest.shard(number).first_image
-        texts = sentences.open(number)
+        texts = open_texts(sentences, number)
         shard = next(iter(texts.values()))
         chosen = np.flatnonzero(here[shard.image_id - first_image])
         image_id = np.unique(shard.image_id[chosen])
@@ -288,7 +288,8 @@ class PairSet:
             ids = shard["image_id"][np.isin(shard["fold"], folds)]
             return np.isin(np.arange(span.first_image, span.last_image), ids)
 
-        return read_pairs(self._features, self._texts.select(text_encoders), encoders, wanted, rows)
+        texts = {name: self._texts[name] for name in text_encoders}
+        return read_pairs(self._features, texts, encoders, wanted, rows)
 
 
 class JoinedPairs:

@@ -17,7 +17,6 @@ from pipeline.ragged import offsets_of
 from pipeline.storage.commit import Provenance, open_commit, publish
 from pipeline.storage.features import to_stored
 from pipeline.storage.files import read_bytes
-from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import PARSES, TOKENS, TREES, VECTORS, Shard, shard_path, write_shard
 
 KINDS = ("dependency", "phrase")
@@ -120,19 +119,13 @@ class ParseShard:
 # --- reading all shards of a manifest
 
 
-class Texts:
-    """The vectors of a manifest's sentences or documents by several text encoders: `folders` text encoder -> folder."""
+Texts = Mapping[str, Any]
+"""Text encoder -> its shards of a manifest's sentences or documents, of the class Shards of pipeline.run.layout."""
 
-    def __init__(self, manifest: Manifest, folders: Mapping[str, Path]) -> None:
-        self.manifest, self.folders = manifest, dict(folders)
 
-    def open(self, number: int) -> dict[str, VectorShard]:
-        """Shard `number` of each encoder."""
-        return {name: VectorShard(shard_path(folder, number)) for name, folder in self.folders.items()}
-
-    def select(self, names: Sequence[str]) -> "Texts":
-        """Those of some of the encoders."""
-        return Texts(self.manifest, {name: self.folders[name] for name in names})
+def open_texts(texts: Texts, number: int) -> dict[str, VectorShard]:
+    """Shard `number` of each text encoder."""
+    return {name: VectorShard(shards.shard(number)) for name, shards in texts.items()}
 
 
 def read_tokens(folder: Path, numbers: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -39,7 +39,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     from stages.training import describe_model
 
     configured, layout, features, base = run.config.model(model), run.layout, run.features, run.chosen(model)
-    sentences = run.texts({name: layout.sentences(name) for name in configured.text_encoders})
+    sentences = {name: layout.sentences(name) for name in configured.text_encoders}
     target = PairSet(features, sentences, layout.moments("target").folder)
     source, chosen, weak = target, None, None
     if base:
@@ -49,7 +49,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     if configured.training != "target":
         documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
         folder = layout.moments(f"auxiliary/{configured.documents}").folder
-        weak = PairSet(features, run.texts(documents), folder)
+        weak = PairSet(features, documents, folder)
     moments = FoldedMoments(source, run.sums)
     weak_moments = FoldedMoments(weak, run.sums) if weak else None
     dev = read_split(features, sentences, configured.encoders, "dev", configured.fit.dev_images)

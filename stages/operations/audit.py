@@ -150,19 +150,20 @@ def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray")
     from pipeline.models.linear.sets import Restriction
     from pipeline.models.linear.views import ImageView, TextView
     from pipeline.storage.pairs import read_pairs
+    from pipeline.storage.texts import open_texts
 
-    config, manifest, features, stored = run.config, run.manifest, run.features, run.texts(texts)
+    config, manifest, features = run.config, run.manifest, run.features
     encoders = tuple(_features(config, run.layout))
     dims = tuple(features.open(name, 0)["features"].shape[1] for name in encoders)
     view = ImageView(encoders, dims, config.image_steps(encoders))
-    vectors = {name: shard.matrix for name, shard in stored.open(0).items()}
+    vectors = {name: shard.matrix for name, shard in open_texts(texts, 0).items()}
     restriction = Restriction(encoders, dict.fromkeys(texts, 1.0), TERMS)
     text = restriction.text(TextView.of(vectors, {name: config.text_encoder(name).normalise for name in texts}))
     folds = deal_folds(copies, manifest.n_images, config.seed)
     by_shard = np.split(folds, manifest.bounds("images")[1:-1])
 
     def blocks(fold: int) -> Iterator[Any]:
-        for block in read_pairs(features, stored, encoders, lambda number: by_shard[number] == fold, BLOCK_ROWS):
+        for block in read_pairs(features, texts, encoders, lambda number: by_shard[number] == fold, BLOCK_ROWS):
             yield replace(block, sentences=restriction.cut(block.sentences))
 
     return cross_fit(blocks, view, text, runtime.threads(), run.gpu)

@@ -32,12 +32,12 @@ def read_study(run: Run) -> "Study":
 
     settings, layout, features = run.config, run.layout, run.features
     names = [encoder.name for encoder in settings.text_encoders]
-    sentences = run.texts({name: layout.sentences(name) for name in names})
+    sentences = {name: layout.sentences(name) for name in names}
     target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder))
 
     @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
     def auxiliary(documents: str) -> FoldedMoments:
-        texts = run.texts({name: layout.documents(documents, name) for name in names})
+        texts = {name: layout.documents(documents, name) for name in names}
         folder = layout.moments(f"study/auxiliary/{documents}").folder
         return FoldedMoments(PairSet(features, texts, folder))
 
