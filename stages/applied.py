@@ -32,6 +32,7 @@ from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
 from stages.bundled import add_indices, with_documents
 from stages.catalogue import declared
+from stages.training import describe_embeddings
 
 RECORD = "applied.json"
 """In the folder of a run that `apply` made: where the photographs are."""
@@ -50,13 +51,7 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
     opened = Bundle(Path(bundle))
     asker, stored = QueryEncoder(opened), opened.model()
-    kept = {key: stored.details[key] for key in ("model", "registered", "vocabulary") if key in stored.details}
-    details = {
-        **kept,
-        "refits": stored.details.get("refits"),
-        "metric": opened.card["metric"],
-        "made_of": opened.card["inputs"]["model"],
-    }
+    details = describe_embeddings(stored, opened.card["metric"])
 
     def make(job: Job) -> None:
         shards = {name: run.features.open(name, job.number) for name in asker.encoders}

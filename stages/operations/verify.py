@@ -52,7 +52,12 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     if as_json:
         click.echo(printable_json(asdict(found), str))
     else:
-        for line in _lines_of_faults(found, "removed" if sweep else "left by a dead writer, --sweep removes it"):
+        fates = {True: "removed" if sweep else "left by a dead writer, --sweep removes it", False: "being written"}
+        former = "left from an earlier configuration; nothing uses it, so you can delete it"
+        lines = [f"{path}: temporary, {fates[orphan]}" for path, orphan in found.temporaries.items()]
+        lines += [f"{fault.path}: {fault.reason}" for fault in found.faults]
+        lines += [f"{path}: {former}" for path in found.former]
+        for line in lines:
             click.echo(printable(line))
     log = logging.getLogger(__name__)
     log.info("%d files checked, %d wrong", found.checked, len(found.faults))
@@ -68,16 +73,6 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
         remedy = f"remake them: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
         raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
-
-
-def _lines_of_faults(found: "Examination", fate: str) -> Iterator[str]:
-    """What is wrong; `fate` is what became of files that dead processes left."""
-    for path, orphan in found.temporaries.items():
-        yield f"{path}: temporary, {fate if orphan else 'being written'}"
-    for fault in found.faults:
-        yield f"{fault.path}: {fault.reason}"
-    for path in found.former:
-        yield f"{path}: left from an earlier configuration; nothing uses it, so you can delete it"
 
 
 def _set_former_apart(run: "Run", found: "Examination") -> None:
