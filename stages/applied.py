@@ -91,7 +91,9 @@ def apply_bundle(
     for encoder in encoders:
         _carry(run, encoder, bundle)
     run_stage(run, stages["ingest"])
-    new = _new_images(run, known, removed)
+    images, root = run.manifest.images, run.manifest.root
+    digests = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
+    new = np.array([digest not in known and f"{root}/{name}" not in removed for digest, name in digests], bool)
     if not new.any():
         return None
     if not new.all():
@@ -174,13 +176,6 @@ def _carry(run: Run, encoder: str, bundle: Bundle) -> None:
     if not Commits(run.root).is_done(artefact.commit, provenance):
         about = {"settings": stored.settings, "details": stored.details, "provenance": provenance}
         write_parameters(artefact.path / "model.safetensors", ENCODER, stored.tensors, **about)
-
-
-def _new_images(run: Run, known: Collection[str], removed: Collection[str]) -> np.ndarray:
-    """(n_images,) bool, whether the index has each image neither now nor had it before."""
-    images, root = run.manifest.images, run.manifest.root
-    digests = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
-    return np.array([digest not in known and f"{root}/{name}" not in removed for digest, name in digests], bool)
 
 
 def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, new: np.ndarray) -> Bundle:

@@ -201,7 +201,10 @@ def write_sum(folder: Path, numbers: range, add_up: Callable[[list[Callable]], M
     shards = [_open(shard_path(folder, number)) for number in numbers]
     if _is_summed(shards):
         return
-    folds = {fold: add_up(_readers(shards, [fold])) for fold in sorted({fold for s in shards for fold in _folds(s)})}
+    folds = {
+        fold: add_up(_readers(shards, [fold]))
+        for fold in sorted({fold for s in shards for fold in s.details["stored"]})
+    }
     none = np.empty(0, np.int64)
     write_moments(sum_path(folder), folds, none, none, provenance=_sum_of(shards), details={})
 
@@ -210,18 +213,13 @@ def _open(path: Path) -> Commit:
     return open_commit(path, MOMENTS, hashed=False)
 
 
-def _folds(stored: Commit) -> Sequence[int]:
-    """Those of which the file of a commit has moments."""
-    return stored.details["stored"]
-
-
 def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
     """Functions that read the moments of `folds`, fold by fold; they can be pickled."""
     return [
         partial(read_moments, commit.path.with_suffix("").absolute(), fold)
         for fold in folds
         for commit in stored
-        if fold in _folds(commit)
+        if fold in commit.details["stored"]
     ]
 
 

@@ -156,7 +156,8 @@ class PackedTable:
             # Arrow's threads abort some processes that end while they are still starting.
             group = self._file.read_row_group(number, columns, use_threads=False)
             group.validate(full=True)
-            self._require_modest(before + sum(map(dictionary_bytes, _chunks(group))))
+            chunks = (chunk for column in group.columns for chunk in column.chunks)
+            self._require_modest(before + sum(map(dictionary_bytes, chunks)))
             group = _spell_out(group, pa.schema([self.schema.field(name) for name in group.column_names]))
         self._check(group, self._ends[number] - group.num_rows)
         return group
@@ -182,10 +183,6 @@ def _spell_out(group: pa.Table, schema: pa.Schema) -> pa.Table:
             column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _chunks(table: pa.Table) -> Iterator[pa.Array]:
-    return (chunk for column in table.columns for chunk in column.chunks)
 
 
 def unpacked_bytes(about: pq.FileMetaData) -> int:
