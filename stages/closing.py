@@ -25,10 +25,11 @@ FALLBACK = "a dog on the grass"
 def close(run: Run, started: float) -> Iterator[str]:
     """Remove the locks of jobs that were killed after their last write, and print the closing lines where the summary
     or the report is newer than `started`; yields warnings."""
-    from pipeline.storage.locks import remove_free
+    from pipeline.storage.locks import is_free, is_lock
 
     for path in run.root.rglob(".*.lock"):
-        remove_free(path)
+        if is_lock(path):
+            is_free(path, remove=True)
     results = (run.layout.summary.path, run.layout.report.path)
     if any(path.exists() and path.stat().st_mtime >= started for path in results):
         try:

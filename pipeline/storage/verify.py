@@ -19,7 +19,7 @@ from pipeline.storage.card import ADDED, CARD, read_card
 from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, read_commit
 from pipeline.storage.files import explain, is_regular, walk
 from pipeline.storage.json_files import read_json
-from pipeline.storage.locks import is_held, is_lock
+from pipeline.storage.locks import is_free, is_lock
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Shard, shard_path
 from pipeline.storage.tables import MOST_DIGITS
@@ -103,7 +103,7 @@ def _sort(run: Path, result: Examination) -> Iterable[Path]:
         elif TEMPORARY.fullmatch(path.name) and is_regular(path):
             result.temporaries[path] = is_orphan(path)
         elif is_lock(path):
-            result.temporaries[path] = not is_held(path)
+            result.temporaries[path] = is_free(path)
         elif any(part == CHECKPOINTS or part.endswith(PARTS) for part in above):
             result.unfinished.append(path)
         elif any(part.startswith(".") for part in above):
