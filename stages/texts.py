@@ -147,7 +147,7 @@ def read_extra_text(config: "Config") -> list[str]:
     file, column = config.language_text.file, config.language_text.column
     sentences = []
     for number, line in enumerate(text_lines(Path(file)) if file else [], 1):
-        columns = line.rstrip("\r\n").split("\t")
+        columns = line.split("\t")
         if len(columns) <= column:
             raise InputError(f"{file}, line {number} has no column {column}; correct language_text.column")
         sentences.append(columns[column])

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.errors import InputError
+from pipeline.plain_files import decode_text, each_line
 from pipeline.ragged import offsets_of
 from pipeline.storage.commit import Provenance, open_commit, publish
 from pipeline.storage.features import to_stored
@@ -152,16 +153,12 @@ def stack_rows(parts: Sequence[Matrix]) -> Matrix:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a user's UTF-8 file, unpacked if its name ends in .gz. Only a line feed ends a line, since sentences
-    may contain other separators. Raises InputError if the file cannot be read or decoded."""
-    path, number = Path(path), 0
+    """The lines of a user's text, unpacked if its name ends in .gz, as pipeline.plain_files.each_line has them. Raises
+    InputError if the file cannot be read or decoded."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            for line in stream:
-                number += 1
-                yield line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file") from error
+            for number, line in enumerate(each_line(stream, path), start=1):
+                yield decode_text(line, path, number)
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {path} ({reason}); correct its name in the configuration") from error
