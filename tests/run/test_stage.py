@@ -110,10 +110,14 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
     from dataclasses import replace
 
     run, stage = make_run(tmp_path), STAGES["encode_sentences"]
-    first = Run(run).job(stage, ("tfidf",), 0).fingerprint
-    assert Run(run).job(stage, ("tfidf",), 0).fingerprint == first != Run(run).job(stage, ("tfidf",), 1).fingerprint
+    first = Run(run).job(stage, ("tfidf",), 0).provenance.fingerprint
+    assert (
+        Run(run).job(stage, ("tfidf",), 0).provenance.fingerprint
+        == first
+        != Run(run).job(stage, ("tfidf",), 1).provenance.fingerprint
+    )
     newer, config = replace(stage, version=stage.version + 1), Run(run).config
-    assert Run(run).job(newer, ("tfidf",), 0).fingerprint != first
+    assert Run(run).job(newer, ("tfidf",), 0).provenance.fingerprint != first
     assert newer.depends(config, "tfidf") != stage.depends(config, "tfidf")  # by which Snakemake makes it again
     assert Run(run).job(replace(stage, keys=lambda config, encoder: {"a": 1}), ("tfidf",), 0).fingerprint != first
     assert Run(run).job(replace(stage, columns=(*stage.columns, "splits")), ("tfidf",), 0).fingerprint != first
