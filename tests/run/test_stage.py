@@ -10,6 +10,7 @@ from pipeline.config.loading import load
 from pipeline.errors import UsageError
 from pipeline.run.layout import Layout, Shards
 from pipeline.run.run import Run, chunks, share
+from pipeline.run.stage import Stage
 from pipeline.storage.json_files import read_json
 from stages.catalogue import declared
 from stages.cli import cli
@@ -110,14 +111,14 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
     from dataclasses import replace
 
     run, stage = make_run(tmp_path), STAGES["encode_sentences"]
-    first = Run(run).job(stage, ("tfidf",), 0).provenance.fingerprint
-    assert (
-        Run(run).job(stage, ("tfidf",), 0).provenance.fingerprint
-        == first
-        != Run(run).job(stage, ("tfidf",), 1).provenance.fingerprint
-    )
+
+    def fingerprint(declared: Stage, number: int = 0) -> str:
+        return Run(run).job(declared, ("tfidf",), number).provenance.fingerprint
+
+    first = fingerprint(stage)
+    assert fingerprint(stage) == first != fingerprint(stage, 1)
     newer, config = replace(stage, version=stage.version + 1), Run(run).config
-    assert Run(run).job(newer, ("tfidf",), 0).provenance.fingerprint != first
+    assert fingerprint(newer) != first
     assert newer.depends(config, "tfidf") != stage.depends(config, "tfidf")  # by which Snakemake makes it again
-    assert Run(run).job(replace(stage, keys=lambda config, encoder: {"a": 1}), ("tfidf",), 0).fingerprint != first
-    assert Run(run).job(replace(stage, columns=(*stage.columns, "splits")), ("tfidf",), 0).fingerprint != first
+    assert fingerprint(replace(stage, keys=lambda config, encoder: {"a": 1})) != first
+    assert fingerprint(replace(stage, columns=(*stage.columns, "splits"))) != first
