@@ -10,11 +10,10 @@ import yaml
 from pipeline.config.keys import OWN
 from pipeline.config.loading import Config, default_path, load, merge, read_mapping, validate
 from pipeline.config.reference import default_yaml, rows
-from pipeline.config.registry import MODELS
 from pipeline.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = sorted((ROOT / "config").rglob("*.yaml"))
+CONFIGS = [*sorted((ROOT / "config").rglob("*.yaml")), *(ROOT / "profiles/dask").glob("*.yaml")]
 ONE = "encoders: [{name: net, architecture: alexnet}]"
 TWO = "encoders: [{name: net, architecture: alexnet}, {name: b, architecture: alexnet}]"
 
@@ -278,19 +277,6 @@ def test_anchors_and_merged_mappings_are_legal(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("variants:\n  one: &one {model: ncca, training: joint}\n  two: {<<: *one, training: sae}\n")
     assert load(path).model("two").training == "sae" and load(path).model("one").training == "joint"
-
-
-@pytest.mark.parametrize("spec", MODELS, ids=lambda spec: spec.name)
-def test_a_spec_says_what_its_class_does(spec: Any) -> None:
-    model = spec.load()
-    assert model.sentence_view == spec.sentences
-    assert spec.made_by == "combine" or model.multi_vector == spec.multi_vector
-    assert getattr(model, "metric", "inner_product") == spec.metric
-    assert not spec.phrases or hasattr(model, "embed_phrases")
-    made = {"fit": "fit", "train": "trainer"}.get(spec.made_by)
-    assert made is None or hasattr(model, made)
-    uses = (model.uses_text_ridge, model.uses_eigenvalue_power) if spec.grid else ()
-    assert not spec.grid or ("text_ridge" in spec.grid, "eigenvalue_power" in spec.grid) == uses
 
 
 def test_roots_are_taken_of_features_without_negative_values() -> None:

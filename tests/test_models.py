@@ -66,12 +66,10 @@ def make_case(name: str) -> Case:
     """The registered model `name`, `NAME, TRAINING` of a linear one, or `NAME-csls`, made as its stage would."""
     if name.endswith("-csls"):
         return correct(make_case(name.removesuffix("-csls")))
-    name, _, training = name.partition(", ")
-    stage = model_spec(name).made_by
+    stage = model_spec(name.partition(", ")[0]).made_by
     if stage == "fit":
-        task, unseen = make_fit_task(name, training or "target")
-        model = model_spec(name).load().fit(task).model
-        return Case(model, unseen.features, {"vectors": unseen.sentences}, unseen.owners)
+        _, unseen = make_fit_task(name.partition(", ")[0])
+        return Case(fitted(name).model, unseen.features, {"vectors": unseen.sentences}, unseen.owners)
     if stage == "adopt":
         sides, owners = np.random.default_rng(0).standard_normal((2, 40, 6)).astype(np.float32), np.arange(40)
         model = model_spec(name).load()("eyes", "tfidf")
@@ -89,6 +87,13 @@ def make_case(name: str) -> Case:
     task = make_task_of(name, **own)
     model, dev = train(model_spec(name).load(), task, None, lambda training: None).model, task.dev
     return Case(model, dev.features, {model.sentence_view: dev.sentences}, dev.owners, dev.regions)
+
+
+@cache
+def fitted(name: str) -> Any:
+    """What `fit` finds for `NAME` or `NAME, TRAINING`."""
+    name, _, training = name.partition(", ")
+    return model_spec(name).load().fit(make_fit_task(name, training or "target")[0])
 
 
 def correct(case: Case) -> Case:
@@ -228,10 +233,9 @@ def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FITTED, *TRANSFERRED])
 def test_what_was_chosen_makes_the_same_model_again(name: str) -> None:
+    tuned = fitted(name)
     name, _, training = name.partition(", ")
-    task, _ = make_fit_task(name, training or "target")
-    tuned = model_spec(name).load().fit(task)
-    again = model_spec(name).load().fit(replace(task, chosen=tuned.chosen))
+    again = model_spec(name).load().fit(replace(make_fit_task(name, training or "target")[0], chosen=tuned.chosen))
     assert len(again.trials) == 1
     for part, tensor in tuned.model.tensors().items():
         np.testing.assert_allclose(again.model.tensors()[part], tensor, rtol=1e-5, atol=1e-6, err_msg=part)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError, JointspaceError
-from pipeline.runtime import THREAD_VARIABLES
 from pipeline.workers import CHUNKS_AHEAD, LEAST_SHARED, Failure, behind, isolated_map, processor_limit, shared_map
 
 
@@ -105,21 +104,6 @@ def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_use
         assert outcome["number"] == number
         arrays = [pixels[:7], pixels] * (1 + (number % 5 == 0))
         assert all(np.array_equal(*pair) for pair in zip(outcome["arrays"], arrays, strict=True))
-
-
-def blas_threads(_: int) -> tuple[str, list[int]]:
-    from threadpoolctl import threadpool_info
-
-    return os.environ["OMP_NUM_THREADS"], [each["num_threads"] for each in threadpool_info()]
-
-
-def test_processes_share_the_threads_though_numpy_counts_its_own_when_it_is_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for variable in THREAD_VARIABLES:
-        monkeypatch.setenv(variable, "2")
-    for said, counted in isolated_map(blas_threads, range(20), 2):
-        assert said == "1" and set(counted) == {1}
 
 
 def test_another_thread_follows_in_order_and_its_error_ends_the_work() -> None:
