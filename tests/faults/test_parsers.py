@@ -56,7 +56,7 @@ def give(name: str, data: bytes, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@pytest.mark.parametrize("count", [12, pytest.param(COUNT, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [6, pytest.param(COUNT, marks=pytest.mark.nightly)])
 def test_sound_data_is_taken_and_no_bytes_break_a_parser(name: str, count: int, tmp_path: Path) -> None:
     parser = PARSERS[name]
     assert all(give(name, sample, tmp_path) for sample in parser.samples)

@@ -17,7 +17,6 @@ from pipeline.models.linear.corrected import HubnessCorrection
 from pipeline.models.linear.hubness import Bank, choose_correction
 from pipeline.run.runner import run_stage
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
@@ -187,12 +186,3 @@ def test_a_query_is_corrected_by_the_bank_that_its_bundle_carries(run: Path) -> 
     products = images @ embeddings.read("sentences", np.array([asked]))[0]
     hit = searcher.images(texts[asked], 1)[0]
     assert hit.score == pytest.approx(products.max(), abs=1e-5)
-
-
-def test_several_bundles_of_corrected_vectors_answer_as_one(run: Path) -> None:
-    whole = Searcher(Bundle(build_bundle(run, model="ncca-csls", output="whole")))
-    several = Searcher(open_bundle(build_bundle(run, {"index": {"bundles": 2}}, model="ncca-csls", output="several")))
-    assert len(several.bundle.parts) == 2
-    for thing in THINGS:
-        ours, theirs = (searcher.images(f"a {thing}", 9) for searcher in (several, whole))
-        assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-5)
