@@ -144,23 +144,23 @@ def test_models_may_hold_variants_and_ensembles_in_full() -> None:
     assert "name" in fault({"models": [{"model": "ncca"}]}) or "models.0" in fault({"models": [{"model": "ncca"}]})
 
 
-@pytest.mark.parametrize("seeds", [[7, 0], ["7", "0"]], ids=["numbers", "as Snakemake's --config gives them"])
-def test_a_variant_with_seeds_is_one_a_seed_wherever_it_is_named(seeds: list) -> None:
-    config = validate(
-        {
-            "models": ["ncca", "deep", "deep-csls", "all"],
-            "regions": {"encoders": ["squeezenet-boxes"]},
-            "variants": {
-                "deep": {"model": "dvsa", "margin": 3.0, "seeds": seeds},
-                "deep-csls": {"model": "dvsa", "margin": 3.0, "seeds": seeds, "csls": True},
-            },
-            "ensembles": {"all": {"members": ["gru", "deep-csls"]}},
-            "phrases": {"models": ["deep"]},
-            "generators": ["plain", "lbl"],
-            "generator_variants": {"plain": {"generator": "mrnn", "cell": "relu", "seeds": seeds}},
-            "evaluate": {"generators": ["plain"]},
-        }
-    )
+SEEDED = """
+models: [ncca, deep, deep-csls, all]
+regions: {encoders: [squeezenet-boxes]}
+variants:
+  deep: {model: dvsa, margin: 3.0, seeds: SEEDS}
+  deep-csls: {model: dvsa, margin: 3.0, seeds: SEEDS, csls: true}
+ensembles: {all: {members: [gru, deep-csls]}}
+phrases: {models: [deep]}
+generators: [plain, lbl]
+generator_variants: {plain: {generator: mrnn, cell: relu, seeds: SEEDS}}
+evaluate: {generators: [plain]}
+"""
+
+
+@pytest.mark.parametrize("seeds", ["[7, 0]", "['7', '0']"], ids=["numbers", "as Snakemake's --config gives them"])
+def test_a_variant_with_seeds_is_one_a_seed_wherever_it_is_named(seeds: str) -> None:
+    config = read(SEEDED.replace("SEEDS", seeds))
     assert config.models == ("ncca", "deep-seed7", "deep-seed0", "deep-csls-seed7", "deep-csls-seed0", "all")
     assert config.ensembles["all"].members == ("gru", "deep-csls-seed7", "deep-csls-seed0")
     assert config.uncorrected("deep-csls-seed7") == "deep-seed7" and config.model("deep-seed7").seed == 7
