@@ -7,19 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from workflow import ROOT, snakemake
+from workflow import ROOT, TINY, run_as_printed
 
-ENCODER = {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
 SMALL = {
-    "name": "small",
-    "encoders": [ENCODER],
-    "models": ["ncca"],
-    "shard_size": 64,
-    "demo": {"train": 70, "dev": 10, "test": 10, "weak": 0},
-    "fit": {"dimensions": [8], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
-    "evaluate": {"bootstrap": 10, "splits": ["test"], "protocols": ["all-sentences"]},
-    "index": {"splits": ["test"]},
-}
+    **{key: TINY[key] for key in ("encoders", "fit")},
+    "name": "small", "models": ["ncca"], "shard_size": 64, "demo": {"train": 70, "dev": 10, "test": 10, "weak": 0},
+    "evaluate": {"bootstrap": 10, "splits": ["test"], "protocols": ["all-sentences"]}, "index": {"splits": ["test"]},
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -29,7 +23,7 @@ def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
     tmp_path.mkdir()
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
     submit = f"{ROOT}/profiles/cluster/submit {{threads}} {{resources.mem_mb}} {{resources.runtime}} {{resources.gpu}}"
-    snakemake(
+    run_as_printed(
         tmp_path, "all", "--configfile", "small.yaml", "--profile", str(ROOT / "profiles/cluster"),
         "--cluster-generic-submit-cmd", submit, "--seconds-between-status-checks", "1",
     )  # fmt: skip

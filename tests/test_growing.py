@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import warm
 import yaml
 from made_up import run_command
 from PIL import Image
-from warm import ROOT
+from workflow import snakemake
 
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import DocumentRecord, ImageRecord, SentenceRecord
@@ -52,12 +51,9 @@ def add_images(data: Path, numbers: range) -> None:
             splits.write(f"img-{i:04d}.png\t{('train', 'train', 'dev', 'test')[i % 4]}\n")
 
 
-def snakemake(folder: Path, *arguments: str, takedown: str | None = None) -> str:
+def make(folder: Path, *arguments: str, takedown: str | None = None) -> str:
     (folder / "grow.yaml").write_text(yaml.safe_dump(CONFIG | {"collection": {"takedown": takedown}}))
-    words = ["-s", ROOT / "Snakefile", "--cores", 2, *arguments, "--configfile", "grow.yaml"]
-    result = warm.snakemake(folder, *words)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    return result.stdout
+    return snakemake(folder, *arguments, "--configfile", "grow.yaml").stdout
 
 
 @pytest.fixture(scope="module")
@@ -73,22 +69,22 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "n_sentences": 2 * SHARD,
     }
     (folder / "frozen.json").write_text(json.dumps(vocabulary))
-    snakemake(folder, "all")
+    make(folder, "all")
     return folder
 
 
 @pytest.mark.slow
 def test_a_new_shard_is_computed_alone_and_the_sums_anew(fitted: Path) -> None:
     add_images(fitted / "data", range(2 * SHARD, 3 * SHARD))
-    snakemake(fitted, "results/grow/manifest/manifest.json")
-    table = snakemake(fitted, "all", "-n").partition("Job stats:")[2].partition("total")[0]
+    make(fitted, "results/grow/manifest/manifest.json")
+    table = make(fitted, "all", "-n").partition("Job stats:")[2].partition("total")[0]
     planned = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, flags=re.M)}
     parts = dict.fromkeys(("extract", "encode_sentences", "embed"), 2)
     sums = dict.fromkeys(("accumulate", "fit", "evaluate", "summarise", "build_index", "report", "all"), 1)
     assert planned == parts | sums
     old = [fitted / f"results/grow/features/untrained/shard-{number:05d}.h5" for number in range(2)]
     times = [path.stat().st_mtime_ns for path in old]
-    snakemake(fitted, "all")
+    make(fitted, "all")
     assert [path.stat().st_mtime_ns for path in old] == times
 
 
@@ -111,7 +107,7 @@ def test_what_is_taken_down_leaves_no_trace(fitted: Path, tmp_path: Path) -> Non
     run_command("remove", run / "results/grow/index/cca", f"images/{name}")
     removed = run / "results/grow/index/cca/removed.txt"
     add_images(run / "data", range(4 * SHARD, 4 * SHARD + 4))
-    snakemake(run, "all", takedown="takedown.txt")
+    make(run, "all", takedown="takedown.txt")
     counts = json.loads((run / "results/grow/manifest/manifest.json").read_text())["counts"]
     assert counts["images"]["given"] == counts["images"]["kept"]
     assert not (run / "results/grow/manifest/rejects.jsonl").read_text()

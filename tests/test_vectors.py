@@ -33,7 +33,7 @@ def planted() -> SimpleNamespace:
     return SimpleNamespace(images=images.astype("f4"), texts=texts.astype("f4"), names=names, words=words)
 
 
-def write_npy(folder: Path, planted: SimpleNamespace, texts: list[str] | None) -> None:
+def write_npy(folder: Path, planted: SimpleNamespace, texts: list[str] | None = None) -> None:
     folder.mkdir()
     np.save(folder / "images.npy", planted.images)
     np.save(folder / "texts.npy", planted.texts)
@@ -44,10 +44,6 @@ def write_npy(folder: Path, planted: SimpleNamespace, texts: list[str] | None) -
 
 def write_words(folder: Path, planted: SimpleNamespace) -> None:
     write_npy(folder, planted, planted.words)
-
-
-def write_no_words(folder: Path, planted: SimpleNamespace) -> None:
-    write_npy(folder, planted, None)
 
 
 def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
@@ -95,7 +91,7 @@ def make_bundle(run: Path) -> jointspace.Index:
     return jointspace.load(run / "index/ncca")
 
 
-@pytest.mark.parametrize("write", [write_words, write_no_words, write_image_names, write_clip_retrieval])
+@pytest.mark.parametrize("write", [write_words, write_npy, write_image_names, write_clip_retrieval])
 def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path: Path, write) -> None:
     write(tmp_path / "data", planted)
     run = begin(tmp_path, tmp_path / "data")
