@@ -19,17 +19,6 @@ ABSENT = (
 """Modules that a machine with torch may lack; those of CARRIED come with the wheels."""
 
 
-def test_a_decoder_started_by_a_program_with_torch_does_not_import_it() -> None:
-    imports = "[__import__(name) for name in ('pipeline.images.preprocess', 'pipeline.storage.sources')]"
-    program = (
-        "import torch\nfrom pipeline.workers import isolated_map\n"
-        f"print(*isolated_map(eval, [\"({imports}, 'torch' in __import__('sys').modules)[1]\"], 1))\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, env=env)
-    assert result.stdout == "False\n", result.stderr
-
-
 @pytest.mark.slow
 def test_it_runs_whole_on_a_processor_without_many_libraries(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({ABSENT}))\n")
