@@ -1,8 +1,6 @@
-"""Every kind of writer on a disk that is too small: one sentence, nothing half-written, the old artefact as it was.
+"""Every kind of writer on a disk that is too small: one sentence, nothing half-written, the old artefact as it was."""
 
-That a shortfall of 40 bytes is noticed too is tested on `publish` in tests/storage/test_files.py.
-"""
-
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -12,6 +10,7 @@ from disks import Disk, contents, files_of, pages, same
 from writers import ONE_BY_ONE, RESUMED, WRITERS
 
 from pipeline.errors import JointspaceError
+from pipeline.storage.commit import publish
 
 REFUSAL = r"cannot write {root}/\S+ \([\d,]+ bytes, [\d,]+ free on its disk\): No space left on device; make room or "
 
@@ -53,3 +52,13 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing(
 def numbers(disk: Disk) -> dict[str, int]:
     """The inode of each file of artefacts."""
     return {file: path.stat().st_ino for file, path in files_of(disk.root).items() if ".parts/" not in file}
+
+
+@pytest.mark.parametrize("shortfall", [40, 5000])
+def test_a_shortfall_of_a_few_bytes_is_noticed(disk: Disk, shortfall: int) -> None:
+    publish(disk.root / "old.bin", b"some bytes", kind="thing", rows=1)
+    free = os.statvfs(disk.root).f_bavail * os.statvfs(disk.root).f_bsize
+    before = contents(disk.root)
+    with pytest.raises(JointspaceError, match="big.bin.*make room"):
+        publish(disk.root / "big.bin", b"x" * (free + shortfall), kind="thing", rows=1)
+    assert contents(disk.root) == before

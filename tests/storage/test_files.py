@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,23 +39,6 @@ def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Pat
     os.utime(path, ns=(moved, moved))
     with pytest.raises(IntegrityError, match=r"numbers\.bin"):
         open_commit(path, "thing")
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-@pytest.mark.parametrize("shortfall", [40, 5000])
-def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, shortfall: int) -> None:
-    size = 1 << 20
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path]).returncode:
-        pytest.skip("this machine does not allow mounting a tmpfs")
-    try:
-        put(tmp_path / "old.bin")
-        free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_bsize
-        with pytest.raises(JointspaceError, match="big.bin.*make room"):
-            put(tmp_path / "big.bin", b"x" * (free + shortfall))
-        assert {item.name for item in tmp_path.iterdir()} == {"old.bin", "old.bin.json"}
-        assert read_verified(tmp_path / "old.bin", "thing")[0] == b"some bytes"
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)
 
 
 def kill_at(step: int, path: Path) -> bool:
