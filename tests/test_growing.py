@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from made_up import run_command
 from PIL import Image
 from workflow import snakemake
 
-from pipeline.collections.intake import Intake
-from pipeline.collections.records import DocumentRecord, ImageRecord, SentenceRecord
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import FEATURES, Shard
 
@@ -123,22 +120,3 @@ def found(trace: bytes, folder: Path) -> list[Path]:
 
 def _text(path: Path) -> bytes:
     return repr(pq.read_table(path).to_pylist()).encode() if path.suffix == ".parquet" else b""
-
-
-def test_a_takedown_knows_an_image_by_any_of_its_names() -> None:
-    """And what belongs to it, even what is faulty, becomes no reject."""
-    records = [
-        ImageRecord("a", "images/a.jpg", "train", "list"),
-        ImageRecord("b", "x.tar", "train", "x.tar", None, "b.jpg"),
-        ImageRecord("c", "images/c.jpg", "train", "list"),
-        SentenceRecord("a", 0, "of a", "list"),
-        SentenceRecord("a", 1, " ", "list"),
-        DocumentRecord("b", "of b", "", "", "list"),
-        SentenceRecord("c", 0, "of c", "list"),
-        SentenceRecord("gone.jpg", 0, "of none", "list"),
-    ]
-    with closing(Intake(99, takedown=["# comment", "", "images/a.jpg", "  b.jpg ", "gone.jpg", "d.jpg"])) as intake:
-        intake.add(records)
-        assert {what: count for what, count in intake.given.items() if count} == {"images": 1, "sentences": 1}
-        assert list(intake.tables.rows("SELECT path FROM images")) == [("images/c.jpg",)]
-        assert list(intake.rejects) == [] and intake.takedown.unmet() == ["'d.jpg'"]

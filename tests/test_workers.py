@@ -1,4 +1,4 @@
-"""What happens to one item of a map over processes happens to that item alone; another thread's order and errors."""
+"""What happens to one item of a map over processes happens to that item alone."""
 
 import itertools
 import os
@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipeline.errors import InputError, JointspaceError
-from pipeline.workers import CHUNKS_AHEAD, LEAST_SHARED, Failure, behind, isolated_map, processor_limit, shared_map
+from pipeline.workers import CHUNKS_AHEAD, LEAST_SHARED, Failure, isolated_map, processor_limit, shared_map
 
 
 def square(item: int) -> int:
@@ -104,38 +103,6 @@ def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_use
         assert outcome["number"] == number
         arrays = [pixels[:7], pixels] * (1 + (number % 5 == 0))
         assert all(np.array_equal(*pair) for pair in zip(outcome["arrays"], arrays, strict=True))
-
-
-def test_another_thread_follows_in_order_and_its_error_ends_the_work() -> None:
-    called, drawn = [], []
-
-    def items(last: int) -> Iterator[int]:
-        for number in range(last):
-            drawn.append(number)
-            yield number
-        if last < 30:
-            raise Stopped
-
-    def follow(number: int) -> int | None:
-        time.sleep(0.001)
-        called.append(number)
-        if number == 25:
-            raise InputError("25")
-        return number if number % 2 else None
-
-    with pytest.raises(Stopped):
-        list(behind(follow, items(20)))
-    assert called == drawn == list(range(20)), "what came before an error is done"
-    drawn.clear()
-    results = behind(follow, items(40))
-    assert [next(results) for _ in range(12)] == list(range(1, 25, 2))
-    with pytest.raises(InputError, match="25"):
-        next(results)
-    assert len(drawn) <= 26 + 6
-
-
-class Stopped(Exception):
-    """Stands for an interruption."""
 
 
 def test_an_item_that_computes_too_long_costs_itself() -> None:
