@@ -56,7 +56,7 @@ def processes_in(folder: Path) -> list[str]:
 def test_ctrl_c_ends_all_of_it_and_a_stage_that_fails_says_why(folder: Path) -> None:
     """Once the manifest is there: Snakemake does not trust a file of which it has not noted yet that it is whole."""
     process = subprocess.Popen(
-        command("mine.yaml", "--cores", "1", "--", "results/mine/text/encoders/tfidf/model.json"),  # a target of Snakemake
+        command("mine.yaml", "--cores", "1", "--", "results/mine/text/encoders/tfidf/model.json"),  # of Snakemake
         cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
