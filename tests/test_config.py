@@ -13,7 +13,7 @@ from pipeline.config.reference import default_yaml, rows
 from pipeline.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = [*sorted((ROOT / "config").rglob("*.yaml")), *(ROOT / "profiles/dask").glob("*.yaml")]
+CONFIGS = [*sorted((ROOT / "config").rglob("*.yaml")), ROOT / "profiles/dask/slurm.yaml"]
 ONE = "encoders: [{name: net, architecture: alexnet}]"
 TWO = "encoders: [{name: net, architecture: alexnet}, {name: b, architecture: alexnet}]"
 
