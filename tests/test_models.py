@@ -12,7 +12,7 @@ from scipy import sparse
 
 from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
 from pipeline.config.stored import restore
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import IntegrityError
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import count_ranks, rank_scores
 from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
@@ -239,11 +239,6 @@ def test_what_was_chosen_makes_the_same_model_again(name: str) -> None:
     assert len(again.trials) == 1
     for part, tensor in tuned.model.tensors().items():
         np.testing.assert_allclose(again.model.tensors()[part], tensor, rtol=1e-5, atol=1e-6, err_msg=part)
-
-
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown model nca; did you mean ncca[?] there are ridge, cca, ncca"):
-        model_spec("nca").load()
 
 
 def test_a_stored_model_of_another_form_is_refused_with_the_command_that_makes_it() -> None:
