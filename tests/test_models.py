@@ -186,17 +186,17 @@ def test_missing_or_misshapen_features_are_named(name: str) -> None:
         case.model.embed_images({"one": one, "two": one})
 
 
-@pytest.mark.parametrize("side", ["images", "texts"])
 @pytest.mark.parametrize("name", [*(spec.name for spec in MODELS), *TRANSFERRED, *CORRECTED])
-def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, side: str) -> None:
-    embed = getattr(make_case(name), side)
-    many, one, none = embed(np.arange(5)), embed(np.arange(2, 3)), embed(np.arange(0))
-    assert [len(found) for found in (many, one, none)] == [5, 1, 0]
-    for empty, single, full in zip(parts(none), parts(one), parts(many), strict=True):
-        assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
-        assert np.isfinite(single).all()
-    among = many.between(2, 3).vectors if isinstance(many, MultiVectors) else many[2:3]
-    np.testing.assert_allclose(parts(one)[0], among, atol=1e-4)  # rounding differs with the size of a product
+def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str) -> None:
+    case = make_case(name)
+    for embed in (case.images, case.texts):
+        many, one, none = embed(np.arange(5)), embed(np.arange(2, 3)), embed(np.arange(0))
+        assert [len(found) for found in (many, one, none)] == [5, 1, 0]
+        for empty, single, full in zip(parts(none), parts(one), parts(many), strict=True):
+            assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
+            assert np.isfinite(single).all()
+        among = many.between(2, 3).vectors if isinstance(many, MultiVectors) else many[2:3]
+        np.testing.assert_allclose(parts(one)[0], among, atol=1e-4)  # rounding differs with the size of a product
 
 
 # --- what `fit` makes
