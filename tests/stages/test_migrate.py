@@ -13,7 +13,7 @@ from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import read_commit
 
 OLD, NEW = CONFIG["encoders"][0], {**CONFIG["encoders"][0], "name": "new", "architecture": "shufflenet_v2_x0_5"}
-MAPPED = {"mapped": {"new": "eye"}, "mapping_images": 30}
+MAPPED = {"mapped": {"new": "eye"}, "mapping_images": 50}
 
 
 def configure(run: Path, encoder: dict, **extract: object) -> None:
@@ -30,7 +30,7 @@ def index(run: Path) -> Bundle:
 def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path) -> None:
     """But for the sample, whose features are true; answers that rest on mapped ones say so."""
     run = tmp_path / "colours"
-    names = draw(run / "data", 40, 0)
+    names = draw(run / "data", 64, 0)
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
     (run / "data/captions.tsv").write_text("".join(captions))
     configure(run, OLD)
@@ -43,19 +43,19 @@ def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path
         make_stage(stage, run)
     bundle = index(run)
     origins = bundle.table("images")["mapped_from"].to_pylist()
-    assert (origins.count("eye"), origins.count(None)) == (10, 30)
+    assert (origins.count("eye"), origins.count(None)) == (14, 50)
     for colour in COLOURS:
-        hits = Searcher(bundle).images(f"a {colour} picture", 9)
+        hits = Searcher(bundle).images(f"a {colour} picture", 12)
         assert {hit.row["path"].partition("-")[0] for hit in hits} == {colour}
-    commits = [run / f"features/new/shard-{number:05d}.h5.json" for number in range(3)]
+    commits = [run / f"features/new/shard-{number:05d}.h5.json" for number in range(4)]
     details = read_commit(commits[0]).details
     assert (
-        details["mapped"]["from"] == "eye" and details["mapped"]["images"] == 30 and 0 < details["mapped"]["loss"] < 1
+        details["mapped"]["from"] == "eye" and details["mapped"]["images"] == 50 and 0 < details["mapped"]["loss"] < 1
     )
 
     configure(run, NEW)
     make_stage("extract", run)
-    assert [read_commit(commit).made_by["stage"] for commit in commits] == ["extract"] * 3
+    assert [read_commit(commit).made_by["stage"] for commit in commits] == ["extract"] * 4
     times = [commit.stat().st_mtime_ns for commit in commits]
     configure(run, NEW, **MAPPED)
     make_stage("map_features", run)  # leaves them
