@@ -19,6 +19,7 @@ from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import Features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, digest_tensors, write_parameters
+from pipeline.storage.texts import VectorShard
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
@@ -160,8 +161,7 @@ def import_sentences(told: Path) -> np.ndarray:
     """(48, dim) the vectors of all sentences."""
     make_stage("import_sentences", told, "theirs")
     run = open_run(told)
-    texts = run.texts({"theirs": run.layout.sentences("theirs")})
-    shards = [texts.open(number)["theirs"] for number in range(run.manifest.n_shards)]
+    shards = [VectorShard(run.layout.sentences("theirs").shard(number)) for number in range(run.manifest.n_shards)]
     assert np.concatenate([one.sentence_id for one in shards]).tolist() == list(range(TEXTS))
     return np.concatenate([one.matrix for one in shards])
 

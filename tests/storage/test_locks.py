@@ -15,7 +15,7 @@ import pytest
 from made_up import make_stage
 
 from pipeline.errors import JointspaceError
-from pipeline.storage.locks import hold, is_held, remove_free
+from pipeline.storage.locks import hold, is_free
 from stages.catalogue import COMMANDS
 from stages.cli import cli
 
@@ -70,10 +70,10 @@ def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, pla
 
 def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, place: Path) -> None:
     lock = place.with_name(".tokens.json.lock")
-    assert is_held(lock) and not remove_free(lock)
+    assert not is_free(lock, remove=True)
     busy.kill()
     busy.wait()
-    assert lock.exists() and not is_held(lock)
+    assert lock.exists() and is_free(lock)
     write(place)
     assert place.exists() and not lock.exists()
 
