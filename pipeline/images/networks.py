@@ -15,29 +15,15 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from pipeline.errors import UsageError
 from pipeline.images.image_encoder import EncoderMaterial, ModuleEncoder
 from pipeline.images.preprocess import Preprocessing
-from pipeline.images.weights import Download, State, feature_extraction, fetch, models, ops, parse, select
+from pipeline.images.weights import State, feature_extraction, fetch, models, ops, parse, select
 
-LAYERS = ("average", "fc6", "fc7")
+HIDDEN_LAYERS = ("fc6", "fc7")
 CLASSIFIER = "rcnn/"
 """Prefix of tensors beside those of a finetuned encoder: what classifies its features of regions."""
 
 
-def require_known(architecture: str) -> None:
-    """Raises UsageError listing the known architectures."""
-    architectures = models.list_models(module=models)
-    if architecture not in architectures:
-        raise UsageError(f"unknown architecture {architecture}; torchvision has {', '.join(architectures)}")
-
-
-def download(architecture: str) -> Download:
-    """Torchvision's best weights of `architecture`, and their name. Raises InputError if the download fails."""
-    require_known(architecture)
-    return fetch(architecture, "set the encoder's `weights` to file and `file` to its name")
-
-
 def build(architecture: str, seed: int) -> nn.Module:
     """The whole network in evaluation mode, initialised from `seed`."""
-    require_known(architecture)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # googlenet and inception announce a new initialisation
         torch.default_generator.manual_seed(seed)
@@ -57,16 +43,12 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
     if layer == "average":
         return _last_map(network, graph, {name: nodes[name] for name in names[: of_head[0]]}, side)
     linear = [i for i in of_head if isinstance(_module(network, names[i]), nn.Linear)]
-    if len(linear) != 3 or layer not in LAYERS:
-        raise UsageError(f"{type(network).__name__} has no layer {layer}; use average (fc6, fc7: AlexNet and VGG only)")
-    return names[linear[LAYERS.index(layer) - 1] + 1]
+    return names[linear[HIDDEN_LAYERS.index(layer)] + 1]
 
 
 def cut(network: nn.Module, node: str) -> fx.GraphModule:
     """The part of `network` that computes `node`. Shares the network's tensors."""
     graph, nodes = _trace(network)
-    if node not in nodes:
-        raise ValueError(f"{type(network).__name__} has no node {node}")
     return _part(network, graph, nodes[node])
 
 
@@ -186,7 +168,7 @@ class NetworkEncoder(ModuleEncoder):
         if entry.weights == "untrained":
             return untrained(spec, material.seed)
         if entry.weights == "torchvision":
-            state, origin = download(entry.architecture)
+            state, origin = fetch(entry.architecture, "set the encoder's `weights` to file and `file` to its name")
             return trained(spec, state, {"origin": origin})
         data, sha256 = material.weights(entry.file, entry.sha256)
         return trained(spec, parse(data, entry.file), {"origin": entry.file, "sha256": sha256})

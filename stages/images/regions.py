@@ -151,7 +151,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
     from itertools import tee
 
     from pipeline.images import weights as states
-    from pipeline.images.detectors import build_detector, detect, download_detector
+    from pipeline.images.detectors import build_detector, detect
     from pipeline.plain_files import read_weights
     from pipeline.workers import isolated_map
 
@@ -162,7 +162,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
         data, _ = read_weights(Path(settings.weights_root) / chosen.file, chosen.sha256)
         state, source = states.parse(data, chosen.file), chosen.file
     else:
-        state, source = download_detector(chosen.architecture)
+        state, source = states.fetch(chosen.architecture, "name it in regions.detector.file")
     network = build_detector(chosen.architecture, state, source)
     device = run.device
 
