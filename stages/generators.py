@@ -1,6 +1,6 @@
 """A stored generator, what it learns from and uses (sentences, a joint space, a trigram), and what it writes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,7 @@ from pipeline.config.registry import GeneratorSpec, generator_spec
 from pipeline.errors import InputError, UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.describing import Candidates, Generator, ImageBatch, Sources, describe_images
+from pipeline.generate.describing import Generator, Sources, describe_images
 from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
 from pipeline.images.opening import ImageLimits
 from pipeline.models.neural.task import TrainingPairs
@@ -153,27 +153,29 @@ def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bu
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     settings = run.config.describe
     search = BeamSearch(settings.beam, settings.length_power, LONGEST)
-    return Sources(
-        corpus, search, settings.temperature, Candidates(settings.candidates), run.config.seed, space, trigram
-    )
+    return Sources(corpus, search, settings.temperature, settings.candidates, run.config.seed, space, trigram)
 
 
 def write_descriptions(
     run: Run,
     stored: StoredGenerator,
-    batches: Iterable[ImageBatch],
+    features: Mapping[str, Any],
+    images: Sequence[dict[str, Any]],
     folder: Path,
     about: dict[str, Any],
     provenance: Provenance,
 ) -> None:
-    """Describe `batches` and write that into `folder`: `about` says what they are."""
+    """Describe n `images`, of which this is what answers show, by their `features`, encoder -> (n, its dim), and write
+    that into `folder`: `about` says what they are."""
     settings = run.config.describe
     space = joint_space(run.config, run.layout, stored.name)
     sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
     described = []
-    for batch in tqdm(batches, f"describe with {stored.name}", unit="batch", disable=None):
-        sentences = describe_images(stored.generator, batch.features, sources, settings.top)
-        described += [{**image, "sentences": own} for image, own in zip(batch.images, sentences, strict=True)]
+    for start in tqdm(range(0, len(images), BATCH), f"describe with {stored.name}", unit="batch", disable=None):
+        part = np.arange(start, min(start + BATCH, len(images)))
+        block = {name: rows[part] for name, rows in features.items()}
+        sentences = describe_images(stored.generator, block, sources, settings.top)
+        described += [{**images[place], "sentences": own} for place, own in zip(part, sentences, strict=True)]
     value = {**about, "settings": settings.model_dump(), "precision": stored.precision, "images": described}
     page = render_descriptions(value, _thumbnails(run, described[:SHOWN]))
     beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}

@@ -167,15 +167,13 @@ def _describe_reads(config, layout, generator: str, subject: str) -> Inputs:
 )
 def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
-    from pipeline.generate.describing import stored_batches
-    from stages.generators import BATCH, read_generator, write_descriptions
+    from stages.generators import read_generator, write_descriptions
 
     split, _, kind = subject.partition(".")
     stored = read_generator(run, generator)
     features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
-    batches = stored_batches(features, shown, BATCH)
     about = {"generator": generator, "of": kind or "images", "split": split}
-    write_descriptions(run, stored, batches, job.path, about, job.provenance)
+    write_descriptions(run, stored, features, shown, job.path, about, job.provenance)
 
 
 def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
