@@ -110,13 +110,10 @@ class CollectionFolder:
 
     def lacks(self, what: str, remedy: str) -> UsageError:
         """The error for a folder that contains no `what`; it says what is there instead."""
-        return UsageError(f"{self.root} holds {self._contents()} and no {what}: {remedy}")
-
-    def _contents(self) -> str:
-        """How many photographs and lists of each kind the folder contains, at any depth."""
         photographs, lists = self._count()
         counts = [f"{count} {suffix}" for suffix, count in lists.items() if count]
-        return ", ".join([f"{photographs or 'no'} photo{'s' * (photographs != 1)}", *counts])
+        contents = ", ".join([f"{photographs or 'no'} photo{'s' * (photographs != 1)}", *counts])
+        return UsageError(f"{self.root} holds {contents} and no {what}: {remedy}")
 
     def only_photographs(self) -> bool:
         """Whether the folder contains photographs, and no list that could be about them."""
@@ -124,6 +121,7 @@ class CollectionFolder:
         return bool(photographs) and not any(lists.values())
 
     def _count(self) -> tuple[int, dict[str, int]]:
+        """How many photographs and lists of each kind there are, at any depth."""
         photographs, lists = 0, dict.fromkeys(LIST_SUFFIXES, 0)
         for _, names in self.walk():
             for name in names:

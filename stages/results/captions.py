@@ -272,7 +272,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         "n_references": sum(len(texts) for _, texts in judged),
         "tokenisation": "words of the token vocabulary's analyzer",
         **asdict(judgement),
-        **asdict(variety(candidates, [sentence["verbatim"] for sentence in best])),
+        **variety(candidates, [sentence["verbatim"] for sentence in best]),
         "perplexity": perplexity,
     }
     image_id = np.array([image["image_id"] for image, _ in judged])
