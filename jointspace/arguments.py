@@ -2,6 +2,7 @@
 Python, numpy or torch."""
 
 import operator
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ Views = Rows | Mapping[str, Rows]
 """Vectors, one a row; or those of several encoders, by name, which stand side by side."""
 NUMBERS = "biuf"
 """NumPy's kinds of dtype that are real numbers."""
+HALF = re.compile("[\ud800-\udfff]")
+"""Half of a pair of UTF-16, which no file can hold."""
 
 
 def to_count(value: Any, name: str, least: int = 1) -> int:
@@ -42,18 +45,20 @@ def to_number(value: Any, name: str) -> float:
 
 
 def require_text(value: Any, name: str) -> None:
-    """Raises UsageError for what is no str."""
+    """Raises UsageError for what is no str, and for half a character, as of a file name that is no UTF-8."""
     if not isinstance(value, str):
-        raise UsageError(f"{name} is a {type(value).__name__}; give a str")
+        raise UsageError(f"{name} is of type {type(value).__name__}; give a str")
+    if half := HALF.search(value):
+        raise UsageError(f"{name} has {half[0]!r}, which is no character; decode its bytes in their own encoding")
 
 
 def to_strings(values: Iterable[str], name: str, count: int) -> list[str]:
-    """`count` strings. Raises InputError for another number of them, and UsageError for what is no str."""
+    """`count` strings. Raises InputError for another number of them, and UsageError as `require_text`."""
     strings = list(values)
     if len(strings) != count:
         raise InputError(f"there are {len(strings)} {name} for {count} vectors; give one each")
-    for string in strings:
-        require_text(string, name)
+    for row, string in enumerate(strings):
+        require_text(string, f"{name}[{row}]")
     return strings
 
 

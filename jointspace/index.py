@@ -101,7 +101,7 @@ class Index:
                 raise InputError(f"text_vector has {len(vector)} rows; give one vector, or search for each in turn")
         if vector is not None:
             return self._searcher.nearest("images", self._row(vector), k, where)[0]
-        if isinstance(text, Sequence) and not isinstance(text, str):
+        if isinstance(text, Sequence) and not isinstance(text, str | bytes):
             if image is not None:
                 raise UsageError("several texts are searched for by themselves; leave out the image")
             for number, each in enumerate(text):

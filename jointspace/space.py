@@ -31,6 +31,7 @@ from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView, TextView
 from pipeline.precision import to_numpy
 from pipeline.storage.card import is_index
+from pipeline.storage.files import first_unplain
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
 if TYPE_CHECKING:
@@ -127,10 +128,15 @@ class FittedSpace:
 
         if is_index(Path(folder)) and not overwrite:
             raise UsageError(f"there is an index in {folder}; give another folder, or overwrite=True")
+        if text_vectors is None and (owners is not None or texts is not None):
+            raise UsageError("owners and texts are of text_vectors; give these too")
         x = to_views(image_vectors, IMAGE, _dims(self.model.view), dense=True)
         n, distinct = _count(x), Distinct.of(x)
         names = [relative_name(name) for name in to_strings(map(str, range(n)) if names is None else names, "names", n)]
         kept = [names[row] for row in distinct.first]
+        if (place := first_unplain(kept)) is not None:
+            row = distinct.first[place]
+            raise InputError(f"names[{row}] is {kept[place]!r}, which can be no file; give that image another name")
         if repeated := next((name for name, count in Counter(kept).items() if count > 1), None):
             raise InputError(
                 f"names: two images with different vectors are called {repeated!r}; give each its own name"
@@ -212,7 +218,7 @@ def fit(
             stacklevel=2,
         )
     if (count := len(np.unique(pairs.owners))) < FEWEST:
-        raise InputError(f"{count} images with a text are too few to hold some out; give at least {FEWEST}")
+        raise InputError(f"{count} different images with a text are too few to hold some out; give at least {FEWEST}")
     values = loading.load()
     try:
         settings = values.fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
@@ -257,7 +263,10 @@ def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Any]:
 def _in_blocks(
     embed: Callable[[Mapping[str, Any]], np.ndarray], vectors: Mapping[str, Any], rows: np.ndarray
 ) -> np.ndarray:
-    """(k, c) float32 of the `rows` (k,) of the vectors, of which only a block is copied at a time."""
+    """(k, c) float32 of the `rows` (k,) of the vectors, of which only a block is copied at a time. Raises InputError
+    where there are none."""
+    if not len(rows):
+        raise InputError(f"there are no vectors of {', '.join(vectors)}; give at least one")
     starts = range(0, len(rows), BLOCK_ROWS)
     chosen = (rows[start : start + BLOCK_ROWS] for start in starts)
     return np.concatenate([embed({name: block[part] for name, block in vectors.items()}) for part in chosen])

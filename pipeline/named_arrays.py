@@ -1,5 +1,6 @@
 """The matrices and lists of strings in an `.npz`, a `.safetensors` or a `.pt` file, by their names. No pickle runs."""
 
+import pickle
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,7 +47,10 @@ def read_torch(path: Path) -> NamedArrays:
     """A tensor, or a dictionary of tensors and of lists of strings, which torch.save wrote."""
     import torch
 
-    stored = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:  # which advises the reader to let the file run code
+        raise ValueError("it is damaged, or holds more than tensors and lists of strings") from error
     return _sorted_out(stored if isinstance(stored, Mapping) else {ALONE: stored})
 
 
@@ -62,9 +66,11 @@ def _sorted_out(values: Mapping[str, Any]) -> NamedArrays:
     """Those of the `values` that are matrices of floats, and those that are lists of strings."""
     matrices, strings = {}, {}
     for name, value in values.items():
-        if isinstance(value, list | tuple) or getattr(getattr(value, "dtype", None), "kind", "") == "U":
-            if all(isinstance(one, str) for one in value):
-                strings[name] = list(map(str, value))
+        if isinstance(value, np.ndarray) and value.dtype.kind in "SU" and value.ndim == 1:
+            strings[name] = (value if value.dtype.kind == "U" else np.char.decode(value, "utf-8")).tolist()
+        elif isinstance(value, list | tuple):
+            if all(isinstance(text, str) for text in value):
+                strings[name] = list(value)
         elif hasattr(value, "shape") and (array := to_numpy(value)).ndim == 2 and array.dtype.kind == "f":
             matrices[name] = array
     return NamedArrays(matrices, strings)

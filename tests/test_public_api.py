@@ -84,7 +84,8 @@ def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
         *((UsageError, "^k is", {**asked, "k": k}) for k in (0, -1, 2.5, "3", True, None)),
         *((UsageError, "weight", {**asked, "weight": weight}) for weight in ("1", None, True)),
         (UsageError, "where", {**asked, "where": b"width > 1"}),
-        (UsageError, "text", {"text": 7}),
+        *((UsageError, "^text is of type", {"text": text}) for text in (7, b"red")),
+        (UsageError, "where", {**asked, "where": "path = '\udcff'"}),
         (UsageError, "image", {"image": 7}),
         *((InputError, name, {"image": tmp_path / name}) for name in ("no.jpg", "missing.jpg")),
     ]

@@ -51,10 +51,10 @@ def write_no_words(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
-    """The rows of the texts in another order than the images."""
+    """The rows of the texts in another order than the images, which they name without their endings."""
     order = np.random.default_rng(1).permutation(PAIRS)
     shuffled = SimpleNamespace(**{**vars(planted), "texts": planted.texts[order]})
-    write_npy(folder, shuffled, [f"{planted.names[row]}#0" for row in order])
+    write_npy(folder, shuffled, [f"{Path(planted.names[row]).with_suffix('')}#0" for row in order])
 
 
 def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
@@ -112,7 +112,9 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
         assert [hit.row["price"] for hit in index.search(text_vector=planted.texts[0], where="price = 5")] == [5]
     else:
         names = planted.words if write is write_words else [f"{name}#0" for name in planted.names]
-        assert owned == list(enumerate(names))
+        assert owned == [
+            (row, name.replace(".jpg", "") if write is write_image_names else name) for row, name in enumerate(names)
+        ]
 
 
 def test_what_is_wrong_with_vectors_is_said(planted: SimpleNamespace, tmp_path: Path) -> None:
@@ -153,9 +155,13 @@ def test_a_fitted_space_is_an_index_too(planted: SimpleNamespace, tmp_path: Path
         index.embed(text_vectors=planted.texts[:, :23])
     with pytest.raises(UsageError, match="overwrite"):
         space.index(tmp_path / "bundle", planted.images)
-    for names in (["a"], ["a"] * PAIRS):
-        with pytest.raises(InputError, match="names"):
+    for names in (["a"], ["a"] * PAIRS, [""] * PAIRS, range(PAIRS), ["\udcff", *planted.names[1:]]):
+        with pytest.raises((InputError, UsageError), match="names"):
             space.index(tmp_path / "bundle", planted.images, names=names, overwrite=True)
+    with pytest.raises(UsageError, match="texts are of text_vectors"):
+        space.index(tmp_path / "other", planted.images, texts=planted.words)
+    with pytest.raises(InputError, match="no vectors of image"):
+        space.index(tmp_path / "other", planted.images[:0])
 
 
 @pytest.mark.parametrize("normalise", [("l2",), ("sqrt", "l2")])

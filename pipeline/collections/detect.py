@@ -160,7 +160,10 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             return Detected(folder.root, "webdataset")
         if files := _files_of_vectors(folder):
             return Detected(folder.root, vectors.FORMAT, files, described="texts" in files)
-        raise folder.lacks("tar shard or table of them", "give the folder that has the photos")
+        raise folder.lacks(
+            "tar shard or table of them",
+            "give the folder of photos, or name files of vectors images.npy and captions.npy",
+        )
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}

@@ -31,6 +31,8 @@ VECTORS = "vectors"
 
 FEW = 64
 """Queries whose vectors are encoded as `encode_query` does, which may be dense."""
+QUOTED = 200
+"""Characters of a query that an error repeats."""
 MOST_SUGGESTED = 8
 """Unknown words of a query for which a known one is looked for, which takes milliseconds each."""
 
@@ -70,7 +72,8 @@ class QueryEncoder:
         if missing := [name for name in self.encoders if name not in names]:
             raise UsageError(
                 f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be"
-                " searched with photos; name the encoder that made them in made_by, and build the index again"
+                " searched with photos; search by vectors (Index.search), or name the encoder that made them in made_by"
+                " and build the index again"
             )
 
     def _computed(self, embed: Callable[[], Items]) -> Items:
@@ -121,7 +124,7 @@ class QueryEncoder:
         if not any(reader.searches(sentence) for reader in readers):
             words = spell(self.ignored(sentence)) or "nothing but stop words and punctuation"
             kind = "only stop words" if any(reader.knows(sentence) for reader in readers) else "none of the words"
-            raise InputError(f"the model knows {kind} of {sentence!r} ({words}); try other words")
+            raise InputError(f"the model knows {kind} of {sentence[:QUOTED]!r} ({words[:QUOTED]}); try other words")
 
     @property
     def encoders(self) -> tuple[str, ...]:
@@ -158,7 +161,8 @@ class QueryForms:
             if missing := [name for name in model.text_encoders if name not in bundle.card.get("text_encoders", {})]:
                 raise UsageError(
                     f"{bundle.folder} has no text encoder {missing[0]}, whose vectors were imported, so it cannot be"
-                    " searched in words; name the one that made them in made_by, and build the index again"
+                    " searched in words; search by vectors (Index.search), or name the one that made them in made_by"
+                    " and build the index again"
                 )
             stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
             self.encoders = {

@@ -125,6 +125,8 @@ class Border:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # of what GET answers; the server sends no body
+            scope = {**scope, "method": "GET"}
         start = time.perf_counter()
         status = 0
 

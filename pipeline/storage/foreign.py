@@ -2,7 +2,8 @@
 
 import math
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 
 from pipeline import named_arrays
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError, UsageError, brief
 from pipeline.plain_files import read_lines
 from pipeline.storage.shards import Chained
 from pipeline.storage.tables import stored_type, unpacked_bytes
@@ -39,7 +40,10 @@ TEXT_COLUMNS = ("caption", "text", "sentence")
 """Columns that are taken for the names of sentences where there are others."""
 
 
-NEEDED = {"features": "no matrix of floating-point numbers", "names": "no column of strings"}
+NEEDED = {
+    "features": "no matrix of floating-point numbers, one row per name",
+    "names": "no column of strings, one per row",
+}
 """What a file has not, where nothing in it can be its features or its names."""
 
 
@@ -97,10 +101,17 @@ def open_foreign(source: Source) -> ForeignFeatures:
     kind = "folder" if path.is_dir() else path.suffix
     if kind not in READERS:
         raise UsageError(f"{path} has an unknown format; known are {', '.join(READERS)} (of clip-retrieval)")
-    try:
+    with _reading(path):
         return READERS[kind](source)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What the library says of a damaged file becomes an InputError that names it."""
+    try:
+        yield
     except UNREADABLE as error:
-        raise InputError(f"cannot read features from {path} ({error}); write the file again") from error
+        raise InputError(f"cannot read features from {path} ({brief(error)}); write the file again") from error
 
 
 def _read_npy(source: Source) -> ForeignFeatures:
@@ -154,6 +165,8 @@ def _read_clip_retrieval(source: Source) -> ForeignFeatures:
     parts, (folder, column) = [], CLIP_RETRIEVAL[source.of]
     for features in foreign_files(source)[::2]:
         metadata = _metadata(source, features)
+        if not metadata.exists():
+            raise InputError(f"{metadata} does not exist; copy it from where {features.name} was made")
         (names,) = _read_columns(metadata, [source.names or column])
         parts.append((features, _map_npy(features), _strings(metadata, names)))
     if not parts:
@@ -179,7 +192,7 @@ def _read_parquet(source: Source) -> ForeignFeatures:
     lengths = features.value_lengths().to_numpy(zero_copy_only=False)
     if len(odd := np.flatnonzero(lengths != lengths[:1])):
         raise InputError(f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0; repair it")
-    matrix = flat.reshape(len(features), -1)
+    matrix = flat.reshape(len(features), lengths[0] if len(lengths) else 0)
     return _assemble([(source.path, matrix, _strings(source.path, names))])
 
 
@@ -190,6 +203,8 @@ def _read_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
 
 def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
     _require_modest(path, unpacked_bytes(pq.read_metadata(path)))
+    if missing := set(columns).difference(there := pq.read_schema(path).names):
+        raise InputError(f"{path} has no column {min(missing)}, only {', '.join(there)}; name another as `names`")
     table = pq.read_table(path, columns=columns)
     return [table.column(name) for name in columns]
 
@@ -208,7 +223,7 @@ def _read_hdf5(source: Source) -> ForeignFeatures:
             matrix = features[:]
         else:
             matrix = np.memmap(source.path, features.dtype, "r", offset, features.shape)
-        return _assemble([(source.path, matrix, names.asstr()[:].tolist())])
+        return _assemble([(source.path, matrix, names.asstr("utf-8")[:].tolist())])
 
 
 READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
@@ -227,7 +242,7 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> Foreign
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
             raise InputError(
-                f"{path} holds {matrix.dtype} {matrix.shape}; give floating-point numbers, one row per name"
+                f"{path} holds {matrix.dtype} {matrix.shape}; give a matrix of floating-point numbers, one row per name"
             )
         if names is not None and len(matrix) != len(names):
             raise InputError(f"{path} has {len(matrix)} rows and {len(names)} names; give one name per row")
@@ -242,7 +257,8 @@ def _map_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
         if file.read(len(NPY)) != NPY:  # which numpy would read as an archive or a pickle
             raise InputError(f"{path} is not numpy's .npy; save one array with numpy.save")
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    with _reading(path):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
@@ -258,7 +274,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_string(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:

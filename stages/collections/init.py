@@ -129,7 +129,7 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
     if "train" not in splits:
         if not encoder:
             if seen["format"] == VECTORS:
-                yield "There are no vectors of texts. If CLIP's ViT-B-32 made the images' vectors, search in words:"
+                yield "None of these images has a vector of a text. If CLIP's ViT-B-32 made theirs, search in words:"
                 return
             yield "None of these photos has a caption to train on. To search them with a pretrained model (605 MB):"
         return

@@ -126,6 +126,12 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(client: TestClient, query
     assert error in answer.json()["error"]
 
 
+@pytest.mark.parametrize("path", ["/", "/api/health", "/api/models/ncca/images?sentence=dog", "/api/models/no/images"])
+def test_a_head_is_that_of_the_answer(client: TestClient, path: str) -> None:
+    head, answer = client.head(path), client.get(path)
+    assert (head.status_code, head.headers["Content-Type"]) == (answer.status_code, answer.headers["Content-Type"])
+
+
 def test_metrics(client: TestClient) -> None:
     for sentence in ("dog", "cat", "unicorn"):
         client.get("/api/models/ncca/images", params={"sentence": sentence})

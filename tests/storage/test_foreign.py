@@ -31,7 +31,7 @@ def make_hdf5(folder: Path, **layout: object) -> Path:
     with h5py.File(folder / "f.h5", "w") as file:
         file.create_dataset("embeddings", data=ROWS, **layout)
         file.create_dataset("labels", data=np.arange(5))
-        file.create_dataset("files", data=NAMES, dtype=h5py.string_dtype())
+        file.create_dataset("files", data=[name.encode() for name in NAMES] if layout else NAMES)
     return folder / "f.h5"
 
 
@@ -73,7 +73,8 @@ def make_clip_retrieval_with_an_empty_part(folder: Path) -> Path:
 
 
 def make_npz(folder: Path) -> Path:
-    np.savez(folder / "f.npz", embeddings=ROWS, files=np.array(NAMES), labels=np.arange(5))
+    files = np.array([name.encode() for name in NAMES])
+    np.savez(folder / "f.npz", embeddings=ROWS, files=files, labels=np.arange(5), encoder=np.array("ViT-B-32"))
     return folder / "f.npz"
 
 
@@ -140,8 +141,8 @@ def test_sentences_may_be_in_the_order_of_the_run(tmp_path: Path) -> None:
     ("features", "names", "said"),
     [
         (ROWS, NAMES[:4], "5 rows and 4 names"),
-        (ROWS[0], NAMES, r"float32 \(3,\); give floating-point"),
-        (np.arange(10).reshape(5, 2), NAMES, r"int64 \(5, 2\); give floating-point"),
+        (ROWS[0], NAMES, r"float32 \(3,\); give a matrix of floating-point"),
+        (np.arange(10).reshape(5, 2), NAMES, r"int64 \(5, 2\); give a matrix of floating-point"),
         (np.array([[{}]], dtype=object), ["a"], "cannot read features from .*Python objects"),
     ],
 )
@@ -158,6 +159,24 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:60])
         with pytest.raises(InputError, match=rf"cannot read .*{path.name}"):
             read(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "data"), [("img_emb/img_emb_10.npy", "half"), ("metadata/metadata_2.parquet", None), ("f.pt", [Path()])]
+)
+def test_the_part_and_the_remedy_are_in_one_line(tmp_path: Path, place: str, data: object) -> None:
+    """Of a truncated part, of metadata that were not copied, and of objects that torch advises to unpickle."""
+    path, source = make_clip_retrieval(tmp_path) / place, tmp_path
+    if data is None:
+        path.unlink()
+    elif data == "half":
+        path.write_bytes(path.read_bytes()[:-9])
+    else:
+        torch.save(data, path)
+        source = path
+    with pytest.raises(InputError, match=rf"^[^\n]*{path.name}[^\n]*$") as error:
+        read(source)
+    assert "weights_only" not in str(error.value)
 
 
 def test_a_file_that_ends_pyarrows_process_is_refused(tmp_path: Path) -> None:

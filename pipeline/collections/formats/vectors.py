@@ -53,18 +53,21 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     if vectors.names is None and len(vectors) != len(names):
         yield Reject(file, None, "sentences", f"{len(vectors)} rows for {len(names)} images; name the rows IMAGE#k")
         return
-    numbers = dict(zip(raw_names, range(len(names)), strict=True))
-    in_order = len(words) == len(names)
-    for row, text in enumerate(words):
-        head, _, number = text.rpartition("#")
-        owner = numbers.get(head) if number.isdecimal() else None
-        if owner is None and in_order:
-            owner = row
+    owners = list(map(_owner, words))
+    if 2 * owners.count(None) >= len(words):
+        owners = names if len(words) == len(names) else [None] * len(words)
+    for row, (text, owner) in enumerate(zip(words, owners, strict=True), 1):
         if owner is None:
-            reason = f"{len(words)} texts for {len(names)} images, and no image is named; name the rows IMAGE#k"
-            yield Reject(file, row + 1, "sentences", reason)
+            reason = f"not named IMAGE#k, of {len(words)} texts for {len(names)} images; name all rows so"
+            yield Reject(file, row, "sentences", reason)
         else:
-            yield SentenceRecord(names[owner], None, text, file, row + 1)
+            yield SentenceRecord(owner, None, text, file, row)
+
+
+def _owner(name: str) -> str | None:
+    """The IMAGE of a text named IMAGE#k; None where the name is the text's own words."""
+    image, _, number = name.rpartition("#")
+    return relative_name(image) if number.isdecimal() else None
 
 
 def nameless(images: Sequence[str]) -> list[str]:
