@@ -131,8 +131,7 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     for below, names in folder.walk():
         images = {posixpath.splitext(name)[0] for name in names if is_image(name)}
         kinds["photographs"] += len(images)
-        kinds["outside"] += len(images) if below.split("/")[0] != "images" else 0
-        kinds["inside"] += len(images) if below.split("/")[0] == "images" else 0
+        kinds["inside" if below.split("/")[0] == "images" else "outside"] += len(images)
         kinds["texts"] += sum(posixpath.splitext(name)[0] in images for name in names if name.lower().endswith(".txt"))
         kinds["shards"] += sum(name.lower().endswith(".tar") for name in names)
         lists += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]

@@ -48,10 +48,9 @@ class Sources:
 
 
 class Generator(Protocol):
-    """A registered generator: takes the features of `encoders`, and the joint space if it is `in_space`."""
+    """A registered generator: takes the features of `encoders`, and the joint space if its settings are `in_space`."""
 
     encoders: tuple[str, ...]
-    in_space: bool
 
     def to(self, device: torch.device) -> "Generator":
         """Moves its network to `device`; returns itself."""

@@ -72,7 +72,6 @@ class LanguageModel:
     """A log-bilinear network and the structures (sequences of parts of speech) of its training sentences."""
 
     network_type: ClassVar[type[LogBilinear]]
-    in_space = True
 
     def __init__(self, encoders: tuple[str, ...], network: LogBilinear, structures: Tokens | None) -> None:
         self.encoders, self.structures = encoders, structures

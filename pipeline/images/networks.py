@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.fx.experimental.optimization import fuse
 
 from pipeline.errors import UsageError
 from pipeline.images.image_encoder import EncoderMaterial, ModuleEncoder
@@ -74,22 +74,6 @@ def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, 
     return fx.GraphModule(network, graph)
 
 
-def fold_batch_norms(body: fx.GraphModule) -> fx.GraphModule:
-    """`body` with each batch norm that follows a convolution folded into it: the same function in fewer passes."""
-    body = fx.symbolic_trace(body)  # also into torchvision's blocks, which `cut` leaves whole
-    for node in list(body.graph.nodes):
-        convolution = node.args[0] if node.op == "call_module" else None
-        if not (isinstance(convolution, fx.Node) and convolution.op == "call_module" and len(convolution.users) == 1):
-            continue
-        pair = [_module(body, part.target) for part in (convolution, node)]
-        if [type(module) for module in pair] == [nn.Conv2d, nn.BatchNorm2d]:
-            parent, _, name = convolution.target.rpartition(".")
-            setattr(body.get_submodule(parent), name, fuse_conv_bn_eval(*pair))
-            node.replace_all_uses_with(convolution)
-            body.graph.erase_node(node)
-    return fx.GraphModule(body, body.graph)
-
-
 def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node], side: int) -> str:
     """The last of `nodes` whose output is a map, not before the last node with parameters."""
     candidates = []
@@ -141,7 +125,7 @@ class NetworkEncoder(ModuleEncoder):
 
     def folded(self) -> fx.GraphModule:
         """With batch norms folded into convolutions."""
-        return fold_batch_norms(super().folded())
+        return fuse(self.body)
 
     def settings(self) -> dict[str, Any]:
         return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}

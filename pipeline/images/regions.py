@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import fx, nn
+from torch.fx.experimental.optimization import fuse
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
@@ -18,7 +19,7 @@ from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE, Candidates, suppress
 from pipeline.images.extraction import ExtractionPlan, Extractor
 from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder
-from pipeline.images.networks import NetworkEncoder, fold_batch_norms
+from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Crops, Cutting, PreparedImage, WholeImages
 from pipeline.workers import Failure
 
@@ -51,7 +52,7 @@ class RegionEncoder(nn.Module):
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "RegionEncoder":
         """A faster copy on `device`, in `dtype`, in fewer passes."""
-        trunk = fold_batch_norms(copy.deepcopy(self.trunk)).to(device, dtype, memory_format=torch.channels_last)
+        trunk = fuse(self.trunk).to(device, dtype, memory_format=torch.channels_last)
         return RegionEncoder(self.encoder.optimised(device, dtype), trunk)
 
 

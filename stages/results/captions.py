@@ -86,7 +86,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
             "generator": spec.name,
             "encoders": people.encoders,
             "vocabulary": people.vocabulary_fingerprint,
-            "space": space.fingerprint if learned.generator.in_space else None,
+            "space": space and space.fingerprint,
             "training_log": learned.log,
         }
         run.write_model(job, learned.generator, details)

@@ -6,7 +6,7 @@ from pictures import make_pixels, normalise
 from torch import nn
 
 from pipeline.errors import UsageError
-from pipeline.images.networks import build, cut, find_node, fold_batch_norms
+from pipeline.images.networks import build, cut, find_node
 
 
 def globally(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
@@ -67,24 +67,6 @@ def test_hidden_layers_of_alexnet_come_after_relu_and_without_dropout(layer: str
         flat = network.avgpool(network.features(images)).flatten(1)
         torch.testing.assert_close(output, network.classifier[:depth](flat))
     assert output.shape == (2, 4096) and output.min() == 0
-
-
-@pytest.mark.parametrize("architecture", ["mobilenet_v2", "resnet18", "densenet121"])
-def test_folding_batch_norms_changes_nothing(architecture: str) -> None:
-    network = build(architecture, seed=0)
-    generator = torch.Generator().manual_seed(0)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            for values in (module.running_mean, module.running_var, module.weight.data, module.bias.data):
-                values.uniform_(0.5, 1.5, generator=generator)
-    body = cut(network, find_node(network, "average", 64))
-    folded = fold_batch_norms(body)
-    images = normalise(make_pixels(2))
-    with torch.inference_mode():
-        before, after = body(images), folded(images)
-    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4 * before.abs().max().item())
-    left = sum(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
-    assert left == {"mobilenet_v2": 0, "resnet18": 0, "densenet121": 62}[architecture]
 
 
 def test_a_network_without_a_map_of_such_images_is_refused() -> None:
