@@ -9,11 +9,7 @@ from torchvision.ops import roi_align
 
 from pipeline.images.boxes import Candidates
 from pipeline.images.preparation import Crops
-from pipeline.images.regions import (
-    Classifier,
-    pool_regions,
-    region_encoder,
-)
+from pipeline.images.regions import Classifier, pool_regions, region_encoder
 
 
 def test_a_crop_is_the_box_with_its_context() -> None:
