@@ -1,10 +1,7 @@
 """Which format a folder or file is in, told without being asked."""
 
-import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.collections.detect import detect
@@ -45,23 +42,6 @@ def test_a_folder(make, names: list[str], format: str, files: dict) -> None:
         (folder / "metadata.csv").write_text("file,price\na.jpg,3\n")
     found = detect(folder)
     assert (found.format, found.files, found.columns) == (format, files, {})
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_a_table_and_its_columns(make, suffix: str) -> None:
-    folder = make("a.jpg", "prices.csv")
-    row, path = {"Filename": "a.jpg", "caption": "a dog", "sku": "7"}, folder / f"list{suffix}"
-    between = "\t" if suffix == ".tsv" else ","
-    if suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist([row]), path)
-    elif suffix == ".jsonl":
-        path.write_text(json.dumps(row) + "\n")
-    else:
-        path.write_text("\n".join(map(between.join, (row, row.values()))) + "\n")
-    columns = {"file": "Filename", "sentence": "caption"}
-    found = detect(folder)
-    assert (found.format, found.files, found.columns) == ("table", {"table": path.name}, columns)
-    assert detect(path) == found
 
 
 def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) -> None:

@@ -188,24 +188,22 @@ ODD = ("line\nfeed", "tab\there", '"it\'s"', "-rf", "$(touch x)", "*?[a]", "; :"
 is no JPEG in spite of its ending."""
 
 
-@pytest.mark.parametrize("kind", ["text-files", "table"])
-def test_odd_names_are_names(kind: str, tmp_path: Path, photograph, gather) -> None:
+def test_odd_names_are_names(tmp_path: Path, photograph, gather) -> None:
     names, kinds = [f"{name}.jpg" for name in (*ODD, "x" * 251)], ("JPEG", "PNG")
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(photograph(number, kinds[number % 2]))
-        if kind == "text-files":
-            (tmp_path / name).with_suffix(".txt").write_text(f"picture {number}\n")
-    if kind == "table":
-        rows = [{"file": name, "sentence": f"picture {number}"} for number, name in enumerate(names)]
-        (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    collection = gather(tmp_path, kind, files={"table": "t.jsonl"} if kind == "table" else {})
-    assert collection.rejects == []
-    images, source = collection.tables["images"].to_pylist(), ImageSource(tmp_path)
-    assert {image["path"] for image in images} == set(names)
-    for image, sentence in zip(images, collection.tables["sentences"].to_pylist(), strict=True):
-        number = names.index(image["path"])
-        assert sentence["text"] == f"picture {number}"
-        assert source.read(image["path"]) == photograph(number, kinds[number % 2])
+        (tmp_path / name).with_suffix(".txt").write_text(f"picture {number}\n")
+    rows = [{"file": name, "sentence": f"picture {number}"} for number, name in enumerate(names)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for kind, files in (("text-files", {}), ("table", {"table": "t.jsonl"})):
+        collection = gather(tmp_path, kind, files=files)
+        assert collection.rejects == []
+        images, source = collection.tables["images"].to_pylist(), ImageSource(tmp_path)
+        assert {image["path"] for image in images} == set(names)
+        for image, sentence in zip(images, collection.tables["sentences"].to_pylist(), strict=True):
+            number = names.index(image["path"])
+            assert sentence["text"] == f"picture {number}"
+            assert source.read(image["path"]) == photograph(number, kinds[number % 2])
 
 
 LACKS = {

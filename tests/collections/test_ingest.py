@@ -1,6 +1,5 @@
 """The command: what it publishes, and that it publishes nothing of a collection that it refuses."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,11 +11,10 @@ from made_up import ingest
 
 from pipeline.collections.assembly import Assembly
 from pipeline.collections.intake import Intake
-from pipeline.collections.records import DIVIDED, ImageRecord, Reject, SentenceRecord
+from pipeline.collections.records import DIVIDED, ImageRecord, SentenceRecord
 from pipeline.errors import RejectLimitError
 from pipeline.images.decode import Inspection
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.sources import ImageSource
 
 
 @pytest.fixture
@@ -31,25 +29,6 @@ def root(tmp_path: Path, photograph) -> Path:
     splits = ["train"] * 16 + ["dev"] * 2 + ["test"] * 2
     (folder / "splits.tsv").write_text("".join(f"{n}\t{s}\n" for n, s in zip(names, splits, strict=True)))
     return folder
-
-
-def test_the_manifest(root: Path, tmp_path: Path, photograph) -> None:
-    (root / "images" / "03.jpg").write_bytes(b"")
-    ingest(tmp_path, root, processes=2)
-    manifest = Manifest(tmp_path / "manifest")
-    assert manifest.summary["counts"]["images"] == {"given": 20, "kept": 19, "rejected": 1, "duplicate": 0}
-    assert manifest.summary["splits"] == {"train": 15, "dev": 2, "test": 2}
-    assert manifest.images["path"].to_pylist()[:4] == [f"images/{n:02d}.jpg" for n in (0, 1, 2, 4)]
-    rejects = [
-        Reject(**json.loads(line)) for line in (tmp_path / "manifest" / "rejects.jsonl").read_text().splitlines()
-    ]
-    assert [(r.what, r.file, r.row) for r in rejects] == [
-        ("images", "images/03.jpg", None),
-        ("sentences", "captions.tsv", 4),
-    ]
-    source = ImageSource(manifest.root)
-    assert source.read(manifest.images["path"][3].as_py()) == photograph(4)
-    assert not (tmp_path / "rejects.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -71,13 +50,11 @@ def test_images_that_take_too_long_are_rejected_and_nothing_else(
     assert manifest.images.num_rows == 18
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_a_second_run_writes_the_same(root: Path, tmp_path: Path, processes: int) -> None:
-    fingerprints = set()
-    for name in ("one", "two"):
-        ingest(tmp_path / name, root, processes=processes)
-        fingerprints.add(Manifest(tmp_path / name / "manifest").fingerprint)
-    assert len(fingerprints) == 1
+def test_a_second_run_writes_the_same_whatever_the_processes(root: Path, tmp_path: Path) -> None:
+    for processes in (0, 2):
+        ingest(tmp_path / str(processes), root, processes=processes)
+    first, second = (Manifest(tmp_path / name / "manifest").fingerprint for name in ("0", "2"))
+    assert first == second
 
 
 def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: Path) -> None:
@@ -115,4 +92,4 @@ def test_images_in_no_split_are_divided() -> None:
     assert [row for row, split in enumerate(splits) if split == "test"] == [11, 21]
     assert Counter(splits) == {"train": 19, "dev": 2, "test": 2, "gallery": 2}
     assert divided(20, silent=(0, 7)) == splits[:20]
-    assert Counter(divided(30_000)) == {"train": 28_000, "dev": 1000, "test": 1000}
+    assert Counter(divided(11_000)) == {"train": 9_000, "dev": 1000, "test": 1000}

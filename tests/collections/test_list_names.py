@@ -56,10 +56,15 @@ def images(tmp_path_factory: pytest.TempPathFactory, photograph) -> Path:
     return folder
 
 
-@pytest.fixture(params=WRITINGS)
+@pytest.fixture(params=range(len(WRITINGS)))
 def names(request: pytest.FixtureRequest, images: Path) -> list[str]:
-    """Each of the photographs' names in one of the WRITINGS."""
-    return [WRITINGS[request.param](number, images) for number in range(len(FILES))]
+    """The photographs' names in all of the WRITINGS by turns, each in another one for each number."""
+    writings = [*WRITINGS.values()]
+    return [writings[(number + request.param) % len(writings)](number, images) for number in range(len(FILES))]
+
+
+INGESTED = pytest.mark.parametrize("names", [0, 3], indirect=True)
+"""Of which that many writings are ingested, which takes longer than what needs no table."""
 
 
 @pytest.fixture
@@ -87,6 +92,7 @@ def write(path: Path, lines: list[str], end: str) -> None:
 RIGHT = {f"images/{name}": f"photograph {number}" for number, name in enumerate(ON_DISK)}
 
 
+@INGESTED
 def test_captions_splits_boxes_documents_and_own_columns(root: Path, names: list[str], gather) -> None:
     rows = [*names, *STRANGERS]
     spelt = [WRITINGS["backslashes"](number, root) for number in range(len(names))]
@@ -114,21 +120,17 @@ def test_captions_splits_boxes_documents_and_own_columns(root: Path, names: list
         assert sum(int(note.split()[0]) for note in said) == len(odd)
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_tables(root: Path, names: list[str], gather, kind: str) -> None:
-    rows = [{"file": name if name.startswith("/") else f"images/{name}", "sentence": f"photograph {number}"}
-            for number, name in enumerate([*names, *STRANGERS])]  # fmt: skip
-    path = root / f"table.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        quoted = ['"' + row["file"].replace('"', '""') + '",' + row["sentence"] for row in rows]
-        write(path, ["file,sentence", *quoted], "\n")
+@INGESTED
+def test_tables(root: Path, names: list[str], gather) -> None:
+    paths = [name if name.startswith("/") else f"images/{name}" for name in (*names, *STRANGERS)]
+    quoted = ['"' + path.replace('"', '""') + f'",photograph {number}' for number, path in enumerate(paths)]
+    write(root / "table.csv", ["file,sentence", *quoted], "\n")
     result = gather(root, "table", default="train")
     assert sentences_of(result) == RIGHT
     assert [reject.file for reject in result.rejects if reject.what == "images"] == [f"images/{n}" for n in STRANGERS]
 
 
+@INGESTED
 def test_takedown_lists(root: Path, names: list[str], gather, tmp_path: Path) -> None:
     write(root / "captions.tsv", [f"{name}\t0\tphotograph {number}" for number, name in enumerate(ON_DISK)], "\n")
     gone = [name for name, file in zip(names, ON_DISK, strict=True) if file not in ("plain.jpg", "Übung.jpg")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.errors import InputError, RejectLimitError
+from pipeline.errors import InputError
 
 
 def append(path: Path, text: str) -> None:
@@ -57,25 +57,15 @@ def test_a_copy_goes_and_its_other_sentences_stay(collection: Path, photograph, 
     result.check_counts()
 
 
-@pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "x/../../secret.jpg"])
-def test_names_that_lead_out_are_never_opened(name: str, collection: Path, photograph, gather) -> None:
+def test_names_that_lead_out_are_never_opened(collection: Path, photograph, gather) -> None:
     (collection.parent / "secret.jpg").write_bytes(photograph(99))
-    append(collection / "captions.tsv", f"{name}\t0\tA dog .\n")
+    names = ("../secret.jpg", "/etc/passwd", "x/../../secret.jpg")
+    append(collection / "captions.tsv", "".join(f"{name}\t0\tA dog .\n" for name in names))
     result = gather(collection)
-    ((file, row, reason),) = result.rejected("images")
-    assert (file, row) == ("captions.tsv", 4) and reason.startswith("outside")
-    assert result.rejected("sentences") == [("captions.tsv", 4, "image rejected")]
+    rejected = [(file, row, reason.partition(":")[0]) for file, row, reason in result.rejected("images")]
+    assert rejected == [("captions.tsv", row, "outside") for row in (4, 5, 6)]
+    assert result.rejected("sentences") == [("captions.tsv", row, "image rejected") for row in (4, 5, 6)]
     result.check_counts()
-
-
-def test_links_that_lead_out_are_not_followed(collection: Path, photograph, gather) -> None:
-    secret = collection.parent / f"{collection.name}-secret.jpg"
-    secret.write_bytes(photograph(99))
-    (collection / "images" / "link.jpg").symlink_to(secret)
-    (collection / "images" / "inner.jpg").symlink_to(collection / "images" / "a.jpg")
-    append(collection / "captions.tsv", "link.jpg\t0\tA dog .\ninner.jpg\t0\tA dog .\n")
-    reasons = [reason for *_, reason in gather(collection).rejected("images")]
-    assert reasons[0].startswith("outside") and reasons[1].startswith("duplicate")
 
 
 def test_names_that_are_not_utf8(tmp_path: Path, photograph, gather) -> None:
@@ -94,15 +84,7 @@ def test_names_that_are_not_utf8(tmp_path: Path, photograph, gather) -> None:
     result.check_counts()
 
 
-def test_the_reject_limit(collection: Path, gather) -> None:
-    (collection / "images" / "b.jpg").write_bytes(b"")
-    result = gather(collection)
-    result.check(0.34, "rejects.jsonl")
-    with pytest.raises(RejectLimitError, match=r"1 of 3 images .*reject_limit 0\.3 .*rejects\.jsonl"):
-        result.check(0.3, "rejects.jsonl")
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_counts_hold_for_any_mixture(seed: int, tmp_path: Path, photograph, gather) -> None:
     rng = random.Random(seed)
     (tmp_path / "images").mkdir()

@@ -1,9 +1,11 @@
 """Tar shards, sound and damaged."""
 
+import gzip
 import tarfile
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from test_formats import write_tar
 
 
@@ -32,12 +34,7 @@ def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
     )
     result = gather(tmp_path, "webdataset")
     reasons = [(file, reason.partition(":")[0].partition(" ")[0]) for file, _, reason in result.rejected("images")]
-    assert sorted(reasons) == [
-        ("0.tar", "duplicate"),
-        ("0.tar", "not"),
-        ("0.tar", "outside"),
-        ("0.tar", "outside"),
-    ]
+    assert sorted(reasons) == [("0.tar", "duplicate"), ("0.tar", "not"), ("0.tar", "outside"), ("0.tar", "outside")]
     assert [(file, reason.partition(" but")[0]) for file, _, reason in result.rejected("sentences")] == [
         ("0.tar/5.txt", "not UTF-8"),
         ("0.tar/6.txt", "unknown image: '0.tar/6'"),
@@ -48,34 +45,31 @@ def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
     result.check_counts()
 
 
-@pytest.mark.parametrize("damage", ["cut in a member", "cut between members", "bad header", "compressed", "empty"])
-def test_damaged_shards_leave_the_others_alone(damage: str, tmp_path: Path, photograph, gather) -> None:
-    members = [(f"{n}.{kind}", data) for n in range(3) for kind, data in (("jpg", photograph(n)), ("txt", b"A dog ."))]
-    write_tar(tmp_path / "0.tar", members)
-    write_tar(tmp_path / "1.tar", [("9.jpg", photograph(9)), ("9.txt", b"A cat .")])
-    data = bytearray((tmp_path / "0.tar").read_bytes())
-    with tarfile.open(tmp_path / "0.tar") as tar:
-        last = tar.getmember("2.jpg")
-    if damage == "cut in a member":
-        del data[last.offset_data + 100 :]
-    elif damage == "cut between members":
-        del data[last.offset :]
-    elif damage == "bad header":
-        data[last.offset + 3] ^= 1
-    elif damage == "compressed":
-        import gzip
+DAMAGES: dict[str, tuple[Callable[[bytes, tarfile.TarInfo], bytes], str, int]] = {
+    "cut in a member": (lambda data, last: data[: last.offset_data + 100], "truncated", 2),
+    "cut between members": (lambda data, last: data[: last.offset], "damaged", 2),
+    "bad header": (lambda data, last: data[: last.offset] + b"\xff" + data[last.offset + 1 :], "damaged", 2),
+    "compressed": (lambda data, _: gzip.compress(data), "not", 0),
+    "empty": (lambda *_: b"", "not", 0),
+}
+"""Damage -> what it makes of a shard and its last image, what is said of it, and how many images are left."""
 
-        data = gzip.compress(data)
-    else:
-        data = b""
-    (tmp_path / "0.tar").write_bytes(data)
+
+def test_damaged_shards_leave_what_comes_before_and_the_others_alone(tmp_path: Path, photograph, gather) -> None:
+    for number, (name, (damage, _, _)) in enumerate(DAMAGES.items()):
+        path, names = tmp_path / f"{name}.tar", [f"{3 * number + n}.jpg" for n in range(3)]
+        images = [(name, photograph(3 * number + n)) for n, name in enumerate(names)]
+        write_tar(path, [part for image in images for part in (image, (image[0].replace("jpg", "txt"), b"A dog ."))])
+        with tarfile.open(path) as tar:
+            last = tar.getmember(names[-1])
+        path.write_bytes(damage(path.read_bytes(), last))
+    write_tar(tmp_path / "whole.tar", [("99.jpg", photograph(99)), ("99.txt", b"A cat .")])
     result = gather(tmp_path, "webdataset")
-    ((file, _, reason),) = result.rejected("images")
-    assert file == "0.tar" and reason.startswith(
-        {"cut in a member": "truncated", "compressed": "not", "empty": "not"}.get(damage, "damaged")
-    )
+    reasons = {file: reason.partition(":")[0].partition(" ")[0] for file, _, reason in result.rejected("images")}
+    assert reasons == {f"{name}.tar": reason for name, (_, reason, _) in DAMAGES.items()}
+    kept = Counter(Path(path).stem for path in result.tables["images"]["path"].to_pylist())
+    assert kept == Counter({name: count for name, (_, _, count) in DAMAGES.items() if count} | {"whole": 1})
     assert result.tables["sentences"]["text"].to_pylist()[-1] == "A cat ."
-    assert result.counts["images"]["kept"] == (1 if damage in ("compressed", "empty") else 3)
     result.check_counts()
 
 
@@ -108,12 +102,14 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_shard_costs_itself(name: str, tmp_path: Path, photograph, gather) -> None:
-    (tmp_path / "0.tar").write_bytes(HOSTILE[name] + bytes(1024))
+def test_a_hostile_shard_costs_itself(tmp_path: Path, photograph, gather) -> None:
+    for name, data in HOSTILE.items():
+        (tmp_path / f"{name}.tar").write_bytes(data + bytes(1024))
     write_tar(tmp_path / "1.tar", [("9.jpg", photograph(9)), ("9.txt", b"A cat .")])
     result = gather(tmp_path, "webdataset")
-    ((file, row, reason),) = result.rejected("images")
-    assert (file, row) == ("0.tar", None) and reason.startswith(("damaged: ", "truncated: ", "not an uncompressed"))
+    rejected = result.rejected("images")
+    assert sorted((file, row) for file, row, _ in rejected) == sorted((f"{name}.tar", None) for name in HOSTILE)
+    beginnings = ("damaged: ", "truncated: ", "not an uncompressed")
+    assert all(reason.startswith(beginnings) for *_, reason in rejected)
     assert result.tables["sentences"]["text"].to_pylist() == ["A cat ."]
     result.check_counts()

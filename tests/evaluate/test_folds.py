@@ -22,18 +22,6 @@ def vectors(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return images, sentences, owners
 
 
-@pytest.mark.parametrize(("n", "count"), [(50, 5), (53, 5), (7, 7)])
-def test_folds_are_consecutive_and_of_one_size(n: int, count: int) -> None:
-    _, _, owners = vectors(n)
-    folds = divide(owners, count)
-    sizes = [fold.images.stop - fold.images.start for fold in folds]
-    assert len(folds) == count and sum(sizes) == n and max(sizes) - min(sizes) <= 1
-    for before, after in pairwise(folds):
-        assert before.images.stop == after.images.start and before.sentences.stop == after.sentences.start
-    for fold in folds:
-        assert (fold.owners + fold.images.start == owners[fold.sentences]).all() and fold.owners[0] == 0
-
-
 def test_the_mean_is_that_of_each_subset_evaluated_alone() -> None:
     images, sentences, owners = vectors(53)
     folds = divide(owners, 5)

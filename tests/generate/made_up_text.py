@@ -3,11 +3,7 @@
 import numpy as np
 import torch
 
-from pipeline.config.generators import (
-    LogBilinearSettings,
-    NearestSettings,
-    RecurrentSettings,
-)
+from pipeline.config.generators import LogBilinearSettings, NearestSettings, RecurrentSettings
 from pipeline.generate.material import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs

@@ -13,10 +13,7 @@ from pipeline.generate.material import HeldOut
 from pipeline.generate.mrnn import MultimodalRNN
 from pipeline.models.neural.training import Checkpoint
 
-GENERATORS = {
-    "mrnn": (MultimodalRNN, RECURRENT),
-    "sc-nlm": (StructureContentModel, LOG_BILINEAR),
-}
+GENERATORS = {"mrnn": (MultimodalRNN, RECURRENT), "sc-nlm": (StructureContentModel, LOG_BILINEAR)}
 FEATURES = {"eyes": np.eye(6, dtype=np.float32)[:4]}
 
 

@@ -5,15 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_up_text import (
-    LOG_BILINEAR,
-    THINGS,
-    Space,
-    make_material,
-    make_pairs,
-    make_sentences,
-    make_vocabulary,
-)
+from made_up_text import LOG_BILINEAR, THINGS, Space, make_material, make_pairs, make_sentences, make_vocabulary
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
@@ -107,16 +99,6 @@ def test_word_by_word_is_the_same_as_all_at_once(kind: type) -> None:
             alone.append(logits.log_softmax(1)[row])
             logits, state = decoder.step(torch.full((2,), word), state)
     torch.testing.assert_close(torch.stack(alone), together)
-
-
-def test_windows_are_what_stands_before_each_word() -> None:
-    tokens = Tokens(np.array([1, 2, 3], np.int32), np.array([0, 2, 3]))
-    tags = Tokens(np.array([5, 6, 5], np.int32), tokens.offsets)
-    found = windows(tokens, 9, 2, tags, 7, 1)
-    assert found.context.tolist() == [[9, 9], [9, 1], [1, 2], [9, 9], [9, 3]]
-    assert found.targets.tolist() == [1, 2, 9, 3, 9]
-    assert found.sentences.tolist() == [0, 0, 0, 1, 1]
-    assert found.tags.tolist() == [[5, 6], [6, 7], [7, 7], [5, 7], [7, 7]]
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -3,24 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from made_up_text import (
-    RECURRENT,
-    THINGS,
-    VIEW,
-    Space,
-    make_material,
-    make_pairs,
-    make_sentences,
-    make_vocabulary,
-)
+from made_up_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pairs, make_sentences, make_vocabulary
 
 from pipeline.generate.beam import BeamSearch
-from pipeline.generate.corpus import Corpus, pad
+from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Candidates, Sources
 from pipeline.generate.mrnn import DescribingNetwork, MultimodalRNN, RecurrentDecoder, image_moments
 from pipeline.generate.training import framed, log_frequencies
-from pipeline.models.neural.training import Checkpoint, seeded
-from pipeline.text.sequences import Tokens
+from pipeline.models.neural.training import seeded
 
 PAIRS = make_pairs(10, 3)
 
@@ -71,13 +61,6 @@ def test_word_by_word_is_the_same_as_all_at_once(cell: str) -> None:
         assert np.mean(losses) == pytest.approx(network(x, framed(sentences, boundary)).item(), rel=1e-5)
 
 
-def test_the_image_matters_through_the_first_step_only_and_gets_a_gradient() -> None:
-    network = make_network("lstm")
-    x = torch.from_numpy(VIEW.stack(PAIRS.images(np.arange(4)))).requires_grad_()
-    network(x, framed(PAIRS.sentences.take(np.arange(4)), len(network.words) - 1)).backward()
-    assert (x.grad.abs().sum(dim=1) > 0).all() and network.image_map.grad.abs().sum() > 0
-
-
 @pytest.fixture(scope="module")
 def learned():
     return MultimodalRNN.learn(make_material({**RECURRENT, "epochs": 12}))
@@ -98,30 +81,3 @@ def test_it_says_what_an_image_shows(learned, temperature: float | None) -> None
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     perplexities = [entry["dev"] for entry in learned.log["history"]]
     assert learned.log["chosen"]["perplexity"] == min(perplexities) < perplexities[0]
-
-
-def test_a_killed_training_goes_on_to_the_same_parameters(learned) -> None:
-    class Killed(Exception):
-        pass
-
-    kept: list[Checkpoint] = []
-
-    def kill(training) -> None:
-        if training.steps_done == 20:
-            kept.append(training.checkpoint())
-            raise Killed
-
-    settings = {**RECURRENT, "epochs": 12}
-    with pytest.raises(Killed):
-        MultimodalRNN.learn(make_material(settings, after_step=kill))
-    resumed = MultimodalRNN.learn(make_material(settings, checkpoint=kept[0])).generator
-    for name, tensor in learned.generator.tensors().items():
-        np.testing.assert_array_equal(tensor, resumed.tensors()[name])
-
-
-def test_frames_stand_around_every_sentence() -> None:
-    tokens = Tokens(np.array([4, 5, 6], np.int32), np.array([0, 2, 2, 3]))
-    assert [list(ids) for ids in pad(tokens, 1, 1, 9)] == [[9, 4, 5, 9], [9, 9], [9, 6, 9]]
-    both = framed(tokens, 9)
-    pairs = set(zip(both.inputs.ids.tolist(), both.targets.ids.tolist(), strict=True))
-    assert pairs == {(9, 4), (4, 5), (5, 9), (9, 9), (9, 6), (6, 9)}

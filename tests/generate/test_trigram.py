@@ -36,14 +36,6 @@ def test_probabilities_are_nltks() -> None:
         assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_probabilities_after_a_history_sum_to_one() -> None:
-    ours = Trigram(make_tokens(60, 0), BOUNDARY)
-    seen = [word for word in range(BOUNDARY + 1) if word < 6 or word == BOUNDARY]
-    grams = np.array([[0, 1, word] for word in seen])
-    lower = ours._interpolate(ours.pairs, ours._key(grams[:, 1:]), ours.word[grams[:, 2]])
-    assert ours._interpolate(ours.triples, ours._key(grams), lower).sum() == pytest.approx(1)
-
-
 def test_a_run_counts_its_further_text_too(tmp_path: Path) -> None:
     vocabulary, further = make_vocabulary(), ["one big road", "a dog by the boat"]
     (tmp_path / "text.tsv").write_text("".join(f"{i}\t{text}\n" for i, text in enumerate(further)))

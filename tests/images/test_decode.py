@@ -19,7 +19,6 @@ LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
 PHOTOGRAPH = Image.fromarray(PIXELS)
-GREY_16 = RNG.integers(0, 65536, (40, 60)).astype(np.uint16)
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -53,7 +52,7 @@ def with_chunk(name: bytes, data: bytes, before: bytes = b"IDAT") -> bytes:
 JPEG = encoded(PHOTOGRAPH, "JPEG")
 PNG = encoded(PHOTOGRAPH, "PNG")
 GIF = encoded(PHOTOGRAPH, "GIF", save_all=True, append_images=[PHOTOGRAPH.rotate(180)])
-NOT_FINITE = (GREY_16 / 65535).astype(np.float32)
+NOT_FINITE = PIXELS[..., 0].astype(np.float32) / 255
 NOT_FINITE[3, 4] = np.nan
 
 KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", *(["AVIF"] if features.check("avif") else []))
@@ -91,7 +90,6 @@ REFUSED: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     "PNG without its last byte": (PNG[:-1], "truncated"),
     "half a PNG": (PNG[: len(PNG) // 2], "truncated"),
     "144 million pixels in 18 KB": (lambda: png(12_000, 12_000), "too-large"),
-    "900 million pixels": (lambda: png(30_000, 30_000), "too-large"),
     "just too large": (lambda: png(8_001, 8_000), "too-large"),
     "one pixel": (png(1, 1), "too-small"),
     "line": (png(1, 2000), "too-small"),
@@ -111,6 +109,8 @@ def test_accepted(name: str) -> None:
     assert image.mode == "RGB" and image.size == (60, 40)
     if "alpha" not in name and name != "1":
         assert np.asarray(image).mean() == pytest.approx(PIXELS.mean(), abs=2)
+    if name in ("PNG", "BMP", "TIFF", "PPM"):
+        assert np.array_equal(np.asarray(image), PIXELS)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -127,19 +127,9 @@ def test_a_hundred_scans_are_decoded() -> None:
     assert decode(many_scans(100, 40), LIMITS).size == (40, 40)
 
 
-def test_exact_pixels() -> None:
-    assert np.array_equal(np.asarray(decode(PNG, LIMITS)), PIXELS)
-
-
 def test_transparent_parts_are_white() -> None:
     clear = Image.new("RGBA", (10, 10), (10, 20, 30, 0))
     assert (np.asarray(decode(encoded(clear, "PNG"), LIMITS)) == 255).all()
-
-
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_16_bits_are_scaled_by_their_depth(kind: str) -> None:
-    image = np.asarray(decode(encoded(Image.fromarray(GREY_16), kind), LIMITS))
-    assert np.abs(image[..., 0] - GREY_16 / 257).max() <= 0.51
 
 
 def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None:
@@ -159,7 +149,7 @@ def test_one_decoding_serves_several_sizes(size: tuple[int, int]) -> None:
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
     data, sides = encoded(smooth, "JPEG", quality=95), [20, 448, 120, None, 224]
     alone = [decode(data, LIMITS, side) for side in sides]
-    for asked in (sides, sides[:3], sides[4:]):
+    for asked in (sides, sides[:3]):
         largest = None if None in asked else max(asked)
         for side, image, made in zip(
             asked, alone[sides.index(asked[0]) :], decode_each(data, LIMITS, asked), strict=False

@@ -63,8 +63,10 @@ def test_bad_boxes_are_clipped_or_left_out_with_a_reason() -> None:
 
 @pytest.mark.parametrize("size", [(100, 80), (1, 1), (1, 20000), (20000, 1), (7, 3)])
 def test_windows_lie_inside_and_cover_the_image(size: tuple[int, int]) -> None:
-    windows = grid_windows(size)
-    assert len(windows) < 2000
+    windows, proposed = grid_windows(size), propose_windows(size)
+    assert len(windows) < 2000 and set(tidy(proposed, size, 0)[1]) <= {"too-small"}
+    regions, _ = select(proposed, size, SELECTION)
+    assert (regions.boxes[:, 2:] > regions.boxes[:, :2]).all()
     assert (windows >= 0).all() and (windows <= np.float32([*size, *size])).all()
     assert (windows[:, 2:] > windows[:, :2]).all()
     square = grid_windows(size, scales=(0.5,), aspects=(1.0,))
@@ -84,16 +86,6 @@ def test_regions_are_the_whole_image_then_the_best_then_windows() -> None:
     assert (np.diff(regions.scores[1:]) <= 0).all() and counts["filled"] == 19 - len(kept)
     among = overlaps(regions.boxes[1:], regions.boxes[1:])
     assert among[~np.eye(19, dtype=bool)].max() <= 0.5
-
-
-@pytest.mark.parametrize("size", [(90, 70), (1, 1), (3, 200)])
-def test_windows_are_proposed_inside_the_image(size: tuple[int, int]) -> None:
-    found = propose_windows(size)
-    assert found.boxes.shape == (len(found.scores), 4) and found.boxes.dtype == found.scores.dtype == np.float32
-    kept, counts = tidy(found, size, 0)
-    assert set(counts) <= {"too-small"} and len(kept.boxes) + counts["too-small"] == len(found.boxes)
-    regions, _ = select(found, size, SELECTION)
-    assert (regions.boxes[:, 2:] > regions.boxes[:, :2]).all()
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,7 @@ from torchvision.ops import roi_align
 
 from pipeline.images.boxes import Candidates
 from pipeline.images.preparation import Crops
-from pipeline.images.regions import (
-    Classifier,
-    pool_regions,
-    region_encoder,
-)
+from pipeline.images.regions import Classifier, pool_regions, region_encoder
 
 
 def test_a_crop_is_the_box_with_its_context() -> None:
@@ -44,11 +40,7 @@ def test_pooling_is_the_limit_of_roi_align(bins: int) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "layer", "side"),
-    [
-        ("squeezenet1_1", "average", 64),
-        ("mobilenet_v3_small", "average", 64),
-        ("alexnet", "fc7", 96),
-    ],
+    [("squeezenet1_1", "average", 64), ("mobilenet_v3_small", "average", 64), ("alexnet", "fc7", 96)],
 )
 def test_the_whole_image_as_a_region_is_the_whole_image(architecture: str, layer: str, side: int) -> None:
     encoder = make_encoder(architecture, layer=layer, side=side)

@@ -70,7 +70,7 @@ def test_few_vectors_are_indexed_exactly(metric: str) -> None:
 def test_the_recall_floor_is_reached_by_parameters_that_travel_in_the_file(
     factory: str, metric: str, floor: float
 ) -> None:
-    vectors, queries = clustered(3000, 16)
+    vectors, queries = clustered(2500, 16)
     built = make(vectors, queries, metric, recall_floor=floor, candidates=(factory,))
     card = built.card
     assert card["factory"] == factory and card["recall@10"] >= floor

@@ -27,8 +27,7 @@ def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return images, (images[owners] + noise).astype(np.float32), owners
 
 
-@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-@pytest.mark.parametrize("coverage", [0.5, 0.9])
+@pytest.mark.parametrize(("metric", "coverage"), [("inner_product", 0.9), ("euclidean", 0.5)])
 def test_the_photograph_that_is_meant_is_likely_as_often_as_was_asked_for(metric: str, coverage: float) -> None:
     calibration = Calibration.fit(*pairs(400, 0), metric, coverage)
     images, sentences, owners = pairs(400, 1)

@@ -4,41 +4,25 @@ import pytest
 from test_build import clustered, make
 
 from pipeline.errors import UsageError
-from pipeline.index.chooser import CandidateTrial, Requirements, choose, in_order
+from pipeline.index.chooser import CandidateTrial, in_order
 from pipeline.index.tuning import SearchSetting
-from pipeline.index.vectors import ArrayVectors
 
-ASKED = {
-    "recall_floor": 0.9,
-    "memory": None,
-    "latency_ms": None,
-    "exact_limit": 100,
-    "candidates": ("Flat", "SQ8", "PQ4x4"),
-    "sample": 2000,
-}
-
-
-def trials(**asked: object) -> list[CandidateTrial]:
-    vectors, queries = clustered(8000, 32)
-    requirements = Requirements(**{**ASKED, **asked})
-    return choose(ArrayVectors(vectors), queries, "inner_product", requirements, lambda items, what: items)
+THREE = {"candidates": ("Flat", "SQ8", "PQ4x4"), "sample": 2000}
 
 
 def test_the_estimates_are_near_the_truth() -> None:
     vectors, queries = clustered(8000, 32)
-    factories = ("SQ8", "IVF300,Flat", "HNSW16", "IVF100,PQ16x4fsr,Refine(SQ8)")
-    found = [trial for one in factories for trial in trials(recall_floor=0.5, candidates=(one,))]
-    assert len(found) == 4
-    for trial in found:
-        built = make(vectors, queries, candidates=(trial.factory,), sample=2000, recall_floor=0.5)
-        assert trial.bytes == pytest.approx(built.card["bytes"], rel=0.1), trial.factory
-        assert built.tradeoff["candidates"][0]["factory"] == trial.factory
+    for factory in ("SQ8", "IVF300,Flat", "HNSW16", "IVF100,PQ16x4fsr,Refine(SQ8)"):
+        built = make(vectors, queries, candidates=(factory,), sample=2000, recall_floor=0.5)
+        (trial,) = built.tradeoff["candidates"]
+        assert trial["factory"] == factory
+        assert trial["bytes"] == pytest.approx(built.card["bytes"], rel=0.1), factory
 
 
 def test_what_misses_a_requirement_comes_last_and_says_so() -> None:
-    measured = trials()
-    assert [trial.factory for trial in measured] == ["SQ8", "Flat", "PQ4x4"]  # SQ8: a quarter of the bytes
-    assert measured[-1].failure == "recall below 0.9" and measured[-1].recall < 0.9
+    measured = make(*clustered(8000, 32), **THREE).tradeoff["candidates"]
+    assert [trial["factory"] for trial in measured] == ["SQ8", "Flat", "PQ4x4"]  # SQ8: a quarter of the bytes
+    assert measured[-1]["failure"] == "recall below 0.9" and measured[-1]["recall@10"] < 0.9
 
 
 def test_memory_excludes_what_is_larger() -> None:
@@ -57,7 +41,7 @@ def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
     with pytest.raises(UsageError, match=message):
         make(vectors, queries, memory=1, candidates=("SQfp16", "PQ4x4"), sample=2000)
     with pytest.raises(UsageError, match="within index.latency_ms 1e-06 ms; the smallest that has it needs 1 MiB"):
-        trials(latency_ms=1e-6, candidates=("Flat", "SQ8"))
+        make(*clustered(8000, 32), latency_ms=1e-6, **THREE)
 
 
 def trial(factory: str, size: int, seconds: float, build_seconds: float) -> CandidateTrial:

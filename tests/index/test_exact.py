@@ -51,7 +51,7 @@ def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: py
 @pytest.mark.parametrize("by", [None, "cpu"])
 def test_equal_scores_come_by_their_rows(asked: int, metric: str, by: str | None) -> None:
     """Vectors whose scores any arithmetic gives exactly, with many equal ones among them."""
-    vectors, queries = (np.random.default_rng(n).integers(-2, 3, size=(n, 4)).astype(np.float32) for n in (9000, asked))
+    vectors, queries = (np.random.default_rng(n).integers(-2, 3, size=(n, 4)).astype(np.float32) for n in (3000, asked))
     blocks = [vectors[:1], vectors[1:1700], vectors[1700:]]
     found = search_exact(queries, blocks, 20, metric, by and torch.device(by))
     own = np.arange(asked)[:, None]

@@ -49,12 +49,6 @@ def test_arrays_and_lines(run: Path, bundle: Path, query: np.ndarray, right: lis
     assert [rows[at]["path"] for at in np.argsort(-(np.load(folder / "images.npy") @ query))[:3]] == right
 
 
-def test_parquet(bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
-    table = pq.read_table(make(bundle, "parquet", tmp_path / "out") / "images.parquet")
-    vectors = np.array(table["vector"].to_pylist(), np.float32)
-    assert [table["path"][int(at)].as_py() for at in np.argsort(-(vectors @ query))[:3]] == right
-
-
 BLOCKS = re.findall(r"```python\n(.+?)```", (Path(__file__).parents[2] / "docs/searching.md").read_text(), re.S)
 PROGRAMS = [block for block in BLOCKS if "vectors/images.parquet" in block]
 

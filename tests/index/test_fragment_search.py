@@ -6,14 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import THINGS, build_bundle, run_command
-from made_up_sets import OTHER, SCORE, THING
+from made_up_sets import OTHER, THING
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.multivectors import MultiVectors
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.manifest import Manifest
 
 
 @pytest.fixture
@@ -44,24 +42,6 @@ def worded(folder: Path) -> Searcher:
     searcher.model = model
     model.sentence_view = "tokens"
     return searcher
-
-
-def test_the_bundle_holds_every_fragment_and_its_card_says_what_it_does(run: Path, bundle: Path) -> None:
-    opened, stored = Bundle(bundle), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
-    opened.check()
-    card, arrays = opened.card, opened.arrays("fragments.safetensors")
-    assert {"regions.faiss", "words.faiss", "images.parquet", "sentences.parquet", "fragments.safetensors"} <= set(
-        card["files"]
-    )
-    assert "images.faiss" not in card["files"] and (card["kind"], card["score"]) == ("fragments", SCORE)
-    for modality, name in (("images", "regions"), ("sentences", "words")):
-        sets = stored.read(modality, np.arange(opened.table(modality).num_rows))
-        assert card[name]["count"] == len(sets.vectors)
-        np.testing.assert_array_equal(arrays[f"{modality[:-1]}_offsets"], sets.offsets)
-        assert card[name]["shortlist"]["recall@10"] == 1 and card[name]["shortlist"]["queries_per_second"] > 0
-        assert card[name]["shortlist"]["shortlist"] is None  # few enough to score them all
-    np.testing.assert_array_equal(arrays["boxes"], stored.read("images", np.arange(24)).boxes)
-    assert set(arrays) == {"image_offsets", "sentence_offsets", "boxes"} and set(card["encoders"]) == {"colour"}
 
 
 @pytest.mark.parametrize("kind", ["bundle", "inverted"])

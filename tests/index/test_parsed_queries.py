@@ -4,71 +4,43 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from made_up import (
-    MADE_BY,
-    THINGS,
-    build_bundle,
-    by_colour,
-    by_hand,
-    make_run,
-    make_stage,
-    write_config,
-)
-from made_up_training import encode_parses
+from made_up import THINGS, build_bundle, by_colour, make_run, make_stage, write_config
+from made_up_training import CONFIG, encode_parses, train
 
-from pipeline.config.registry import model_spec
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
-from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.training import seeded
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.json_files import read_json
+from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.parameters import MODEL, write_parameters
-from pipeline.storage.shards import FEATURES, write_shard
+from pipeline.storage.shards import shard_path
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The made-up run with its sentences parsed by a spaCy pipeline that `train-parser` has made of the demo's, and an
-    untrained model of trees."""
+    """The made-up run with its sentences parsed by a spaCy pipeline that `train-parser` has made of the demo's, and a
+    model of trees."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
     from pipeline.demo import DrawingSettings, collection_texts, scene_record
 
-    run = make_run(tmp_path_factory.mktemp("run"))
-    settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=3)
-    texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
+    run = make_run(tmp_path_factory.mktemp("run"), held_out="dev")
+    drawing = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=3)
+    texts = collection_texts([scene_record(drawing, index) for index in range(drawing.images)])
     (run / "bank.conllu").write_text(texts["trees.conllu"])
     parsing = {"engine": "spacy", "workers": 0, "training": {"epochs": 2}}
     parsing["treebank"] = dict.fromkeys(("train", "dev", "test"), "bank.conllu")
-    write_config(run, {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run), "models": ["dtrnn"]})
+    settings = {"parse": parsing, "weights_root": str(run), "train_defaults": {"epochs": 1, "patience": 1}}
+    write_config(run, CONFIG, settings)
     make_stage("train_parser", run)
     make_stage("parse", run)
     encode_parses(run)
-    for number in range(Manifest(run / "manifest").n_shards):
-        rows = Manifest(run / "manifest").shard(number)
+    manifest = Manifest(run / "manifest")
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
-        arrays = {"features": np.eye(8, dtype=np.float32)[ids % 8], "image_id": ids}
-        details = {"encoder": {"name": "colour"}}
-        path = run / f"features/colour/shard-{number:05d}.h5"
-        write_shard(path, FEATURES, arrays, rows=len(ids), provenance=by_colour(run), details=details)
-    vocabulary, table = read_json(run / "text/tokens.json"), read_json(run / "text/labels.json")
-    words = np.random.default_rng(0).standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
-    view, mean = ImageView(("colour",), (8,), ()), np.full(8, 0.1, np.float32)
-    learned = {"left": 4, "right": 4, "activation": "tanh"}
-    registered = model_spec("dtrnn").load()
-    with seeded(0):
-        network = registered.make_network(torch.tensor(mean), torch.tensor(words), 8, 0.0, learned, "cosine")
-    model = registered(view, network, learned)
-    write_parameters(
-        run / "models/dtrnn/model.safetensors", MODEL, model.tensors(), settings=model.settings(),
-        provenance=by_hand(run), details={
-            "model": "dtrnn", "registered": "dtrnn", "vocabulary": vocabulary["fingerprint"],
-            "labels": table["fingerprint"], "encoders": {"colour": MADE_BY},
-        },
-    )  # fmt: skip
+        features = np.eye(8, dtype=np.float32)[ids % 8]
+        write_features(shard_path(run / "features/colour", number), features, ids, by_colour(run), {})
+    train(run, "dtrnn", settings)
     make_stage("embed", run, "dtrnn")
     return run
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from made_up import build_bundle, features_of, make_run, run_command
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.search import Searcher, blend, compose
+from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -85,8 +85,7 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     assert answers[1]["results"] == json.loads(search("a dog", "--json")[0]) and answers[1]["query"] == "a dog"
     tables = [table.splitlines() for table in search("--file", queries)[0].split("\n\n")]
     assert [table[0] for table in tables] == ["a purple dog", "a dog", "a unicorn"]
-    assert "this model: purple" in tables[0][1] and tables[1][1:] == search("a dog")[0].splitlines()
-    assert "none of the words of 'a unicorn'" in tables[2][1] and len(tables[2]) == 2
+    assert "none of the words of 'a unicorn'" in tables[2][1] and tables[1][1:] == search("a dog")[0].splitlines()
     queries.write_bytes(b"\xff")
     with pytest.raises(InputError, match="queries.txt: line 1 is not UTF-8"):
         run_command("search", "--index", bundle, "--file", queries)
@@ -102,19 +101,6 @@ def test_a_query_of_zeros_is_refused_and_costs_no_other_answer(bundle: Path, mon
     assert "is zero" in refused.error and refused == [] and len(answered) == 2 and answered.error is None
     with pytest.raises(InputError, match="is zero"):
         searcher.images("a cat", 2)
-
-
-def test_a_sum_is_of_unit_length_and_goes_from_one_to_the_other() -> None:
-    image, sentence = np.eye(3, dtype=np.float32)[[0]], np.eye(3, dtype=np.float32)[[1]]
-    np.testing.assert_allclose(blend(image, sentence, 0.2), np.array([[0.8, 0.2, 0]]) / np.hypot(0.8, 0.2), rtol=1e-6)
-    np.testing.assert_allclose(blend(image, sentence, 0), image)
-    np.testing.assert_allclose(blend(image, sentence, 1), sentence)
-    image, minus, plus = np.eye(4, dtype=np.float32)[[0]], np.eye(4)[[1]], np.eye(4)[[2, 3]]
-    np.testing.assert_allclose(compose(image, minus, plus), [[0.5, -0.5, 0.5, 0.5]])
-    np.testing.assert_allclose(compose(image, minus[:0], plus[:0]), image)
-    for cancelled in (lambda: blend(image, -image, 0.5), lambda: compose(image, image, plus[:0])):
-        with pytest.raises(InputError, match="cancel each other out"):
-            cancelled()
 
 
 @pytest.mark.parametrize(("sentence", "weight"), [(None, 0.5), ("a cat", 0.0), ("a cat", 0.3), ("a cat", 1.0)])
@@ -137,6 +123,8 @@ def test_a_dog_less_dog_plus_cat_is_a_cat(run: Path) -> None:
     assert {hit.row["path"].partition("-")[0] for hit in both} == {"dog", "cat"}
     middle = searcher.analogy(features_of("dog"), ["dog"], ["cat"], 1, 3)
     assert middle[0].row["path"] == "cat-9.png"  # the one between the other two
+    with pytest.raises(InputError, match="cancel each other out"):
+        searcher.analogy(features_of("dog"), ["dog"], [], 3, 0)
 
 
 def test_what_is_wrong_with_the_words_is_said_before_the_photograph_is_encoded(run: Path) -> None:

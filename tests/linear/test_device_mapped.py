@@ -2,33 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
 from made_up_models import make_fit_task
 from pretended import full_beyond
-from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
+from test_feature_maps import BLOCKS, MAPS, assert_same, moments_of
 
 from pipeline.config.registry import model_spec
 from pipeline.device import OomBatcher
 from pipeline.models.linear.accumulation import mapped_moments
-from pipeline.models.linear.device_views import sparse_on
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
-
-
-def assert_same(found, expected) -> None:
-    for name in ("n", "mean_x", "mean_y", "xx", "xy", "yy"):
-        left, right = np.asarray(getattr(found, name)), np.asarray(getattr(expected, name))
-        np.testing.assert_allclose(left, right, atol=2e-5 * np.abs(right).max(), err_msg=name)
-
-
-@pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
-def test_the_map_is_that_of_numpy(device: torch.device, rule: str) -> None:
-    block, (of_images, of_texts) = BLOCKS[0], (make_fourier(12, 3, rule), make_fourier(9, 4, rule))
-    for fourier, rows, tensor in (
-        (of_images, block.x, torch.from_numpy(block.x).to(device)),
-        (of_texts, block.y, sparse_on(block.y, device)),
-    ):
-        np.testing.assert_allclose(fourier.on(device)(tensor).cpu(), fourier(rows), atol=1e-5)
 
 
 @pytest.mark.parametrize("maps", list(ON_DEVICES.values())[:2])

@@ -1,5 +1,7 @@
 """FeatureMaped and expanded views against dense matrices; each feature_map against what it stands for."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -12,12 +14,12 @@ from pipeline.models.linear.feature_maps import (
     FourierFeatures,
     FourierMap,
     NeighbourText,
+    ReservoirSample,
     TanhFeatures,
-    bandwidth,
     mapped_columns,
 )
 from pipeline.models.linear.kernels import KernelFeatures
-from pipeline.models.linear.moments import Expansion, Moments
+from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.views import ViewBlock
 
 
@@ -44,10 +46,10 @@ def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
     return Moments(len(x), x.mean(axis=0), y.mean(axis=0), a.T @ a, a.T @ b, b.T @ b)
 
 
-def assert_same(left: Moments, right: Moments) -> None:
+def assert_same(left: Moments, right: Moments, tolerance: float = 2e-5) -> None:
     for name in ("n", "mean_x", "mean_y", "xx", "xy", "yy"):
         expected = np.asarray(getattr(right, name))
-        np.testing.assert_allclose(getattr(left, name), expected, atol=2e-5 * np.abs(expected).max(), err_msg=name)
+        np.testing.assert_allclose(getattr(left, name), expected, atol=tolerance * np.abs(expected).max(), err_msg=name)
 
 
 def dense_columns(rows, feature_map) -> np.ndarray:
@@ -91,29 +93,12 @@ def test_the_second_pass_equals_dense_mapped_rows(maps: FeatureMaps) -> None:
     assert_same(found, dense_moments(x, y))
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
-    rng = np.random.default_rng(6)
-    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((12, 3), (9, 4)))
-    block = BLOCKS[2]
-    x, y = block.x[block.owners], block.y.toarray()
-    columns = [np.hstack([rows, rows @ matrix]) if keep else rows @ matrix for rows, matrix in ((x, a), (y, b))]
-    expected = dense_moments(*columns)
-    assert_same(moments_of(block).expanded(Expansion(a, keep), Expansion(b, keep)), expected)
-
-
 def test_fourier_products_estimate_the_gaussian_kernel() -> None:
     """Of a row with itself exactly (Sutherland and Schneider 2015, section 3)."""
     z = np.random.default_rng(8).standard_normal((40, 6)).astype(np.float32)
     features = FourierMap.draw("cosine-sine", 6, 40_000, 2.0, np.random.default_rng(9))(z)
     np.testing.assert_allclose(features @ features.T / 40_000, rbf_kernel(z, gamma=1 / 8), atol=0.03)
     np.testing.assert_allclose(np.square(features).sum(axis=1), 40_000, rtol=1e-5)
-
-
-def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
-    z = np.random.default_rng(11).standard_normal((120, 3))
-    distances = np.sort(np.linalg.norm(z[:, None] - z, axis=2), axis=1)
-    assert bandwidth(z) == pytest.approx(distances[:, 50].mean())
 
 
 def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
@@ -142,3 +127,21 @@ def test_transferred_text_is_the_mean_of_the_nearest() -> None:
     feature_map = NeighbourText(gallery, texts, 2)
     np.testing.assert_allclose(feature_map(np.array([[0.2, 0]], np.float32)), [[1, 2]])
     assert NeighbourText(gallery, texts, 50).neighbours == 3
+
+
+def test_a_sample_is_uniform_and_the_same_whatever_the_blocks() -> None:
+    rows = np.arange(50, dtype=np.float32)[:, None]
+
+    def draw(seed: int, *bounds: int, rows=rows):
+        sample = ReservoirSample(10, np.random.default_rng(seed))
+        for start, stop in pairwise((0, *bounds, 50)):
+            sample.add(rows[start:stop])
+            assert sample.rows().shape[0] <= 10
+        return sample.rows()
+
+    whole = [draw(seed) for seed in range(2000)]
+    for seed, bounds in enumerate([(1, 2, 30), (5, 10, 10), range(1, 50)]):
+        np.testing.assert_array_equal(draw(seed, *bounds), whole[seed])
+    np.testing.assert_array_equal(draw(0, 7, rows=sparse.csr_array(rows)).toarray(), whole[0])
+    counts = np.bincount(np.concatenate(whole).astype(int).ravel(), minlength=50)
+    assert np.abs(counts - 400).max() < 5 * (400 * 0.8) ** 0.5

@@ -8,13 +8,7 @@ from scipy import sparse
 
 from pipeline.errors import InputError
 from pipeline.models.linear import wsabie
-from pipeline.models.linear.wsabie import (
-    WsabieSchedule,
-    differentiate,
-    find_violators,
-    rank_weights,
-    train,
-)
+from pipeline.models.linear.wsabie import WsabieSchedule, differentiate, find_violators, rank_weights, train
 
 SGD = WsabieSchedule(
     epochs=30, batch=32, learning_rate=0.5, max_norm=50, adaptive=False, dimensions=8, seed=0, max_samples=200

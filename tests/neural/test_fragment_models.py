@@ -8,10 +8,21 @@ from made_up_models import VIEW, WORDS, MadeUpRegions, draw_boxes, make_task, ma
 from pipeline.config.registry import model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_models import DVSA
-from pipeline.models.neural.task import RegionView
+from pipeline.models.neural.task import WHOLE, RegionView, locate
 from pipeline.multivectors import MultiVectors
 from pipeline.ragged import offsets_of
 from pipeline.text.sequences import Tokens
+
+
+def test_a_region_lies_where_its_corners_are() -> None:
+    lengths = (4, 1, 0, 7)
+    boxes = np.concatenate([draw_boxes(count) for count in lengths])  # of images of 30 by 20 pixels
+    found = locate(boxes, offsets_of(np.array(lengths)))
+    for (x1, y1, x2, y2), row in zip(boxes, found, strict=True):
+        width, height = (x2 - x1) / 30, (y2 - y1) / 20
+        shares = [x1 / 30, y1 / 20, x2 / 30, y2 / 20, width, height, (width * height) ** 0.5]
+        np.testing.assert_allclose(row, np.sqrt(shares) / sum(shares) ** 0.5, rtol=1e-5)
+    np.testing.assert_array_equal(found[[0, 4, 5]], np.tile(WHOLE, (3, 1)))
 
 
 @pytest.mark.parametrize("name", ["dvsa", "deptree", "defrag"])

@@ -26,13 +26,19 @@ def test_fixed_word_vectors_stay() -> None:
     np.testing.assert_array_equal(model.tensors()["sentences.words"], task.words)
 
 
-@pytest.mark.parametrize("changes", [{"loss": "squared"}, {"loss": "ranking", "score": "product"}])
-def test_vectors_that_keep_their_length_are_a_map_of_images_as_they_are(changes: dict) -> None:
+@pytest.mark.parametrize(
+    ("changes", "metric"),
+    [({"loss": "squared"}, "euclidean"), ({"loss": "ranking", "score": "product"}, "inner_product")],
+)
+def test_vectors_that_keep_their_length_are_a_map_of_images_as_they_are(changes: dict, metric: str) -> None:
     """W z of Socher et al. 2014: a map of centred images without a bias never reaches the mean sentence."""
     task = make_task_of("bow", train=40, epochs=1, encoder_dropout=0.0, **changes)
     model = train(model_spec("bow").load(), task, None, lambda training: None).model
     expected = VIEW.stack(task.dev.features) @ model.tensors()["image_map"].T
-    np.testing.assert_allclose(model.embed_images(task.dev.features), expected, atol=1e-5)
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    for one in (model, twin):
+        np.testing.assert_allclose(one.embed_images(task.dev.features), expected, atol=1e-5)
+        assert one.metric == metric and np.linalg.norm(one.embed_sentences(task.dev.sentences), axis=1).std() > 0.01
 
 
 def test_the_forget_gates_of_an_lstm_begin_with_a_bias() -> None:

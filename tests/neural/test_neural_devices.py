@@ -73,11 +73,10 @@ def test_training_and_embedding_are_those_of_the_processor(name: str, other_devi
 
 
 @pytest.mark.parametrize("rule", SUMS)
-@pytest.mark.parametrize("regions", [[4, 4, 4], [3, 1, 0]])
-def test_fragment_scores_are_those_of_the_processor(rule: str, regions: list[int], other_device) -> None:
+def test_fragment_scores_are_those_of_the_processor(rule: str, other_device) -> None:
     rng, gradients = np.random.default_rng(0), []
-    parts = [rng.standard_normal((n, 5)).astype(np.float32) for n in (sum(regions), 9)]
-    offsets = np.cumsum([0, *regions]), np.array([0, 2, 2, 9])
+    parts = [rng.standard_normal((n, 5)).astype(np.float32) for n in (4, 9)]
+    offsets = np.array([0, 3, 4, 4]), np.array([0, 2, 2, 9])
     wholes = [rng.standard_normal((3, 4)).astype(np.float32) for _ in range(2)]
     scores = []
     for device in (torch.device("cpu"), other_device):

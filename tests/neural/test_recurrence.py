@@ -19,19 +19,6 @@ def make_tokens(lengths: list[int], vocabulary: int = 20) -> Tokens:
     return Tokens(rng.integers(vocabulary, size=offsets[-1]).astype(np.int32), offsets)
 
 
-def test_every_word_is_packed_once_by_position() -> None:
-    tokens = make_tokens(LENGTHS)
-    packed = pack(tokens, unknown=20)
-    sentences = [list(ids) or [20] for ids in tokens]
-    longest_first = [sentences[i] for i in packed.order.tolist()]
-    expected = [ids[t] for t in range(7) for ids in longest_first if len(ids) > t]
-    assert packed.ids.tolist() == expected and sum(packed.sizes) == sum(map(len, sentences))
-    assert packed.ids[packed.last].tolist() == [ids[-1] for ids in sentences]
-    owners = packed.owners.tolist()
-    for i, ids in enumerate(sentences):
-        assert [w for w, owner in zip(packed.ids.tolist(), owners, strict=True) if owner == i] == ids
-
-
 @pytest.mark.parametrize("name", CELLS)
 def test_states_and_gradients_are_those_of_torch(name: str) -> None:
     torch.manual_seed(0)

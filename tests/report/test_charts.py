@@ -5,17 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.report.charts import (
-    EDGE,
-    HEIGHT,
-    NAMES,
-    ROW_WIDTH,
-    WIDTH,
-    Chart,
-    Line,
-    draw_bars,
-    draw_intervals,
-)
+from pipeline.report.charts import EDGE, HEIGHT, NAMES, ROW_WIDTH, WIDTH, Chart, Line, draw_bars, draw_intervals
 
 PLOT = ROW_WIDTH - NAMES - EDGE
 

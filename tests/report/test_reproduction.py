@@ -1,7 +1,5 @@
 """Printed tables with made-up systems below their rows."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,6 @@ from pipeline.papers.reproduction import Reproduction, System, systems, verdict
 BOOTSTRAP = Bootstrap(200, 0)
 KARPATHY, NIU = "Karpathy and Fei-Fei: Table 5, Flickr8K", "Niu et al.: Table 1, Flickr8K"
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
-CHANCE = dict.fromkeys(("sentence_to_image", "image_to_sentence"), VALUES)
 PRINTED = {row.name: row.settings for table in printed_tables()["karpathy"] for row in table.rows}
 
 
@@ -117,26 +114,6 @@ def test_orders_have_paired_intervals() -> None:
     assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| +0.0 (+0.0 to +0.0; printed +61.6): open |")
 
 
-def test_a_page_shows_a_stored_result() -> None:
-    low, high = np.full(40, 2), np.full(40, 7)
-    ours = [system("sdtrnn", "sdtrnn"), system("dtrnn", "dtrnn")]
-    found = Reproduction(
-        [evaluation(one.label, n_images=100) for one in ours], ours, "pascal1k", (),
-        lambda name, columns: ranked(low if name == "sdtrnn" else high, np.repeat(low, 2), columns), BOOTSTRAP,
-        "all-sentences",
-    ).tables(["socher"])  # fmt: skip
-    about = {"commit": "abc", "seed": 0, "seconds": 1200, "machine": "2 cores", "versions": {"torch": "2"}}
-    result = json.loads(page.dump({"paper": "socher", "run": about, "tables": found}))
-    title = next(table["title"] for table in found if "right" in table["title"])
-    blocks = [f"table socher: {title}", f"orders socher: {title}", "verdicts socher", "run socher"]
-    text = page.refresh("\n".join(f"<!-- {block} -->\nWRONG\n<!-- end -->" for block in blocks), {"socher": result})
-    assert "WRONG" not in text and page.refresh(text, {"socher": result}) == text
-    table, orders, verdicts, run = text.split("<!-- end -->")[:4]
-    assert "|  | `sdtrnn` | **30.5** |" in table
-    assert "| SDT-RNN above DT-RNN | `sdtrnn` - `dtrnn` | -5.0 (-5.0 to -5.0; printed -2.3)" in orders
-    assert "comparisons" in verdicts and "1,200 seconds" in run
-
-
 RECALL, RANK = "recall@10", "mean_rank"
 
 
@@ -182,25 +159,6 @@ def test_phrases_and_regions_stand_below_the_printed_table() -> None:
     ]
     assert "It was measured on coco-region, ours on flickr8k." in text
     assert "|  | a random ranking | **0.5** |" in text and "|  | `hmlstm` | **6.1** | **41.6** |" in text
-
-
-def test_fewer_is_better_among_mean_ranks() -> None:
-    low = np.full(40, 2)
-    ranks = {"sdtrnn": low, "dtrnn": low + 5}
-    ours = [system(name, name) for name in ranks]
-    reached = {**VALUES, "mean_rank": 13.0}
-    evaluations = [evaluation(name, n_images=100, chance=CHANCE, sentence_to_image=reached) for name in ranks]
-
-    def draws(name: str, columns: Columns) -> Draw:
-        return ranked(ranks[name], np.repeat(ranks[name], 2), columns)
-
-    text = tables(evaluations, ours, "pascal1k", draws)
-    (table,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, center")]
-    (line,) = lines_of(table, "| SDT-RNN above DT-RNN |")
-    assert line.endswith("| -5.0 (-5.0 to -5.0; printed -1.1): holds |")
-    assert "| Random |  | 52.1 |\n|  | a random ranking | **30.5** |" in table
-    (alone,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, left")]
-    assert "`sdtrnn` |" not in alone  # whose sentences are alone, and have no similarity
 
 
 def test_a_table_of_another_collection_is_left_out_with_its_reason() -> None:

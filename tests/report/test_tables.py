@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.report.tables import (
-    best_model,
-    compare_models,
-    describe_models,
-    measure_rows,
-)
+from pipeline.report.tables import best_model, compare_models, describe_models, measure_rows
 
 
 def evaluation(model: str, split: str, recall: float, protocol: str = "all-sentences") -> dict:

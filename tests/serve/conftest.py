@@ -20,6 +20,7 @@ def regions(run: Path) -> ServedGallery:
     return open_gallery(run / "regions")
 
 
-@pytest.fixture
-def client(gallery: ServedGallery) -> TestClient:
-    return make_client(gallery)
+@pytest.fixture(scope="session")
+def client(run: Path) -> TestClient:
+    """Of a gallery of its own, which nobody changes."""
+    return make_client(open_gallery(run / "bundle"))

@@ -132,7 +132,8 @@ def test_a_head_is_that_of_the_answer(client: TestClient, path: str) -> None:
     assert (head.status_code, head.headers["Content-Type"]) == (answer.status_code, answer.headers["Content-Type"])
 
 
-def test_metrics(client: TestClient) -> None:
+def test_metrics(gallery: ServedGallery) -> None:
+    client = make_client(gallery)
     for sentence in ("dog", "cat", "unicorn"):
         client.get("/api/models/ncca/images", params={"sentence": sentence})
     client.get('/"} evil 1')

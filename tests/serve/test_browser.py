@@ -2,8 +2,6 @@
 
 import contextlib
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -144,16 +142,6 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     captions(page, 20)
 
 
-def test_results_have_name_score_and_caption_and_no_heading_of_the_only_model(page: Any, address: str) -> None:
-    page.goto(f"{address}/?q=a+dog&top=3")
-    captions(page, 3)
-    tile = page.locator("#answers li").first
-    assert tile.inner_text().split("\n") == ["1", "1.000", "dog-0.png", "a dog"]
-    assert not page.locator("#answers h2, #answers h3").count()
-    page.goto(f"{address}/?q=a+dog&top=3&model=ncca&model=ncca-2")
-    playwright.expect(page.locator("#answers h2")).to_have_text(["ncca", "ncca-2"])
-
-
 def test_an_upload_that_is_no_photo_is_refused_at_once(page: Any, address: str) -> None:
     page.goto(address)
     captions(page, 3)
@@ -178,16 +166,3 @@ def test_anyone_can_use_it(browser: Any, address: str, scheme: str, asked: str) 
     width = page.evaluate("document.documentElement.scrollWidth")
     context.close()
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [] and width <= 400
-
-
-def test_the_server_starts_as_a_user_starts_it(page: Any, run: Path) -> None:
-    command = [sys.executable, "-m", "stages.cli", "serve", run / "bundle", "--lazy", "--port", "0"]
-    command += ["--images", run / "data"]
-    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as server:
-        try:
-            found = re.search(r"http://127\.0\.0\.1:\d+", first := server.stderr.readline())
-            assert found, first + server.stderr.read()
-            page.goto(f"{found[0]}/?q=a+dog&top=3")
-            assert captions(page, 3) == DOGS
-        finally:
-            server.terminate()

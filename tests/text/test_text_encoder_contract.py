@@ -24,9 +24,7 @@ WORDS = ("dog", "cat", "horse", "red", "blue", "green", "runs", "sits")
 PLAIN = TermSettings(False, (), 1)
 TEXTS = [f"A {WORDS[3 + i % 3]} {WORDS[i % 3]} {WORDS[6 + i % 2]}." for i in range(60)]
 VECTORS = np.random.default_rng(0).standard_normal((len(WORDS), 6)).astype(np.float32)
-SMALL = {
-    "text": {"lemmatise": False, "min_count": 1},
-}
+SMALL = {"text": {"lemmatise": False, "min_count": 1}}
 MATERIAL = SimpleNamespace(
     seed=0,
     words=PLAIN,
