@@ -141,12 +141,12 @@ class Searcher(QueryEncoder):
     def require_regions(self) -> None:
         """Raises UsageError where the bundle has no regions."""
         if not self.multi_vector:
-            raise UsageError(f"{self.bundle.folder} has no regions; ask a multi-vector model, such as dvsa")
+            raise UsageError(f"{self.bundle.card['model']} has no regions; ask a multi-vector model, such as dvsa")
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
-            raise UsageError(f"{self.bundle.folder} has no sentences; search its images: `--similar`")
+            raise UsageError(f"the index of {self.bundle.card['model']} has no sentences; search its images: `--similar`")
         allowed = self.allowed("sentences", where)
         return self._rank("sentences", self._embed(photograph), top, allowed)[0]
 
