@@ -13,6 +13,7 @@ from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
+from pipeline.storage.texts import VectorShard
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
@@ -48,8 +49,7 @@ def imported(made: Path) -> np.ndarray:
     """(48, dim) the vectors of all sentences."""
     make_stage("import_sentences", made, "theirs")
     run = open_run(made)
-    texts = run.texts({"theirs": run.layout.sentences("theirs")})
-    shards = [texts.open(number)["theirs"] for number in range(run.manifest.n_shards)]
+    shards = [VectorShard(run.layout.sentences("theirs").shard(number)) for number in range(run.manifest.n_shards)]
     assert np.concatenate([one.sentence_id for one in shards]).tolist() == list(range(COUNT))
     return np.concatenate([one.matrix for one in shards])
 
