@@ -67,8 +67,8 @@ def _decode(
     except UnidentifiedImageError:
         if brands(data) & AVIF_BRANDS and not features.check("avif"):
             raise UnreadableImage(NEEDS_AVIF, "this Pillow cannot read it") from None
-        start = data[:16].hex(" ") or "nothing"
-        raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; it starts with {start}") from None
+        start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
+        raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableImage("too-large", f"more than {limits.max_pixels} pixels") from error
     except Exception as error:  # any failure on hostile bytes is the image's fault

@@ -71,9 +71,9 @@ class QueryEncoder:
     def _require_encoders(self, names: Collection[str]) -> None:
         if missing := [name for name in self.model.encoders if name not in names]:
             raise UsageError(
-                f"{self.bundle.card['model']} has no encoder {missing[0]}, whose features were imported, so it cannot be"
-                " searched with photos; search by vectors (Index.search), or name the encoder that made them in made_by"
-                " and build the index again"
+                f"{self.bundle.card['model']} has no encoder {missing[0]}, whose features were imported, so it cannot"
+                " be searched with photos; search by vectors (Index.search), or name the encoder that made them in"
+                " made_by, and build the index again"
             )
 
     def _computed(self, embed: Callable[[], Items]) -> Items:
@@ -153,9 +153,9 @@ class QueryForms:
                 raise IntegrityError(f"the model in {bundle.folder} names no text encoder; {REBUILD}")
             if missing := [name for name in model.text_encoders if name not in bundle.card.get("text_encoders", {})]:
                 raise UsageError(
-                    f"{bundle.card['model']} has no text encoder {missing[0]}, whose vectors were imported, so it cannot be"
-                    " searched in words; search by vectors (Index.search), or name the one that made them in made_by"
-                    " and build the index again"
+                    f"{bundle.card['model']} has no text encoder {missing[0]}, whose vectors were imported, so it"
+                    " cannot be searched in words; search by vectors (Index.search), or name the one that made them in"
+                    " made_by, and build the index again"
                 )
             stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
             self.encoders = {

@@ -146,7 +146,7 @@ class Searcher(QueryEncoder):
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
-            raise UsageError(f"the index of {self.bundle.card['model']} has no sentences; search its images: `--similar`")
+            raise UsageError(f"{self.bundle.card['model']} has no sentences; search its images: `--similar`")
         allowed = self.allowed("sentences", where)
         return self._rank("sentences", self._embed(photograph), top, allowed)[0]
 

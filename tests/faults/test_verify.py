@@ -198,6 +198,15 @@ def test_an_index_is_verified_where_it_was_copied(run: Path, tmp_path: Path) -> 
         command.callback(copy, sweep=False, quick=False, as_json=True)
 
 
+def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path) -> None:
+    for stage, name in [("import_features", SHARD), ("fit", "models/ncca/model.safetensors")]:
+        content = (run / name).read_bytes()
+        (run / name).unlink()
+        calls, _ = tiny_run.stages(collection, run)[stage]
+        tiny_run.call_all(stage, [[word for word in call if word != "--again"] for call in calls])
+        assert (run / name).read_bytes() == content and name not in faults_of(run)
+
+
 def test_temporaries_of_the_dead_are_listed_and_swept(run: Path) -> None:
     dead, living = run / "models/ncca/.model.json.tmp.999999999", run / f"text/.tokens.json.tmp.{os.getppid()}"
     for path in (dead, living):
