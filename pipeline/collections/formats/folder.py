@@ -15,7 +15,7 @@ And the format `text-files`: photographs at any depth, each with a `.txt` beside
 
 import posixpath
 from collections.abc import Collection, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
@@ -126,14 +126,9 @@ def read_text_files(root: Path, options: Options) -> Iterator[Record]:
     folder = CollectionFolder(root, options)
     splits = {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}
     for below, names in folder.walk():
-        split = next((splits[path] for path in _with_parents(below) if path in splits), options.default_split)
+        above = map(str, (PurePosixPath(below), *PurePosixPath(below).parents))
+        split = next((splits[path] for path in above if path in splits), options.default_split)
         yield from _read_folder(folder, below, names, split)
-
-
-def _with_parents(path: str) -> Iterator[str]:
-    while path:
-        yield path
-        path = posixpath.dirname(path)
 
 
 def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: str) -> Iterator[Record]:
