@@ -10,7 +10,7 @@ from pipeline.config.registry import GeneratorSpec, generator_spec
 from pipeline.errors import UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.describing import Candidates, Generator, Sources
+from pipeline.generate.describing import Generator, Sources
 from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.precision import choose_precision
@@ -141,6 +141,4 @@ def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bu
         space, trigram = JointSpace(bundle, run.gpu), count_trigrams(run.config, corpus)
     settings = run.config.describe
     search = BeamSearch(settings.beam, settings.length_power, LONGEST)
-    return Sources(
-        corpus, search, settings.temperature, Candidates(settings.candidates), run.config.seed, space, trigram
-    )
+    return Sources(corpus, search, settings.temperature, settings.candidates, run.config.seed, space, trigram)

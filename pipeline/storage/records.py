@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -32,8 +32,6 @@ where it was not measured."""
 class Terms(Form):
     """pipeline.text.tokens.TermSettings."""
 
-    lowercase: Literal[True] = True  # earlier versions wrote these two
-    tokenizer: Literal["words"] = "words"
     lemmatise: bool
     stop_words: list[str]
     max_ngram: Annotated[int, Field(ge=1, le=3)]

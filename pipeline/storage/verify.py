@@ -64,6 +64,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         raise IntegrityError(f"{run} is not the folder of a run; name one such as results/demo")
 
     commits, vouched = Commits(Path(run)), {}
+    alone = all(path.name == CARD for path in records)  # an index without its run, which it was made in
     for path in progress(records):
         result.checked += 1
         try:
@@ -74,8 +75,10 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         vouched |= {path.parent / name: path for name in commit.files}
         result.checked += len(commit.files)
         place = path.relative_to(run).as_posix()
-        found = commits.faults(place, hashed) if commit.place else file_faults(commit, hashed)
-        result.faults += [FaultyFile(fault.path, fault.reason, fault.path if fault.gone else path) for fault in found]
+        found = commits.faults(place, hashed) if commit.place and not alone else file_faults(commit, hashed)
+        for fault in found:
+            target = None if alone else fault.path if fault.gone else path
+            result.faults.append(FaultyFile(fault.path, fault.reason, target))
     for path in files:
         if path in vouched or path in records:
             continue

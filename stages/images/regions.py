@@ -146,7 +146,7 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
 def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
     """What adds the boxes that it finds to requests; None where they are proposed otherwise."""
     from pipeline.images import weights as states
-    from pipeline.images.detectors import build_detector, detect, download_detector
+    from pipeline.images.detectors import build_detector, detect
     from pipeline.plain_files import read_weights
     from pipeline.workers import isolated_map
 
@@ -157,7 +157,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
         data, _ = read_weights(Path(settings.weights_root) / chosen.file, chosen.sha256)
         state, source = states.parse(data, chosen.file), chosen.file
     else:
-        state, source = download_detector(chosen.architecture)
+        state, source = states.fetch(chosen.architecture, "name it in regions.detector.file")
     network = build_detector(chosen.architecture, state, source)
     device = run.device
 

@@ -30,7 +30,7 @@ AUDIT = "audit"
 @click.option("--quick", is_flag=True, help="Compare file sizes only.")
 @json_option
 def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
-    """Check every file of RUN (a folder such as results/demo) against its hash and say how to repair what is wrong.
+    """Check every file of RUN (a run or an index) against its hash and say how to repair what is wrong.
 
     Exit code 0 if every artefact is intact and fits the others of this run, 1 otherwise.
     """
@@ -71,7 +71,7 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         remedies = [_rebuild(opened, run, remade)] if remade else []
         if len(remade) < len(targets):
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
-        remedy = f"remake them: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
+        remedy = f"remake them: {'; '.join(remedies)}" if remedies else "copy them again, or mend links and permissions"
         raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
 
 

@@ -51,7 +51,6 @@ def read_study(run: Run) -> "Study":
         grid=settings.study.fit,
         transfer=settings.transfer,
         own=lambda model: settings.section(model_spec(model)),
-        protocol="first-sentence",  # as in Gong et al. 2014
         seed=settings.seed,
         text_weights=settings.study_text_weights,
         device=run.gpu,

@@ -90,7 +90,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
             "generator": spec.name,
             "encoders": people.encoders,
             "vocabulary": people.vocabulary_fingerprint,
-            "space": space.fingerprint if learned.generator.in_space else None,
+            "space": space and space.fingerprint,
             "training_log": learned.log,
         }
         run.write_model(job, learned.generator, details)
@@ -170,9 +170,10 @@ def _describe_reads(config, layout, generator: str, subject: str) -> Inputs:
 )
 def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
+    import numpy as np
     from tqdm import tqdm
 
-    from pipeline.generate.describing import describe_images, stored_batches
+    from pipeline.generate.describing import describe_images
     from pipeline.images.opening import ImageLimits
     from pipeline.report.page import descriptions_as_text, render_descriptions
     from pipeline.report.photographs import Photographs
@@ -186,10 +187,11 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     space = joint_space(run.config, run.layout, generator)
     sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
     described = []
-    batches = stored_batches(features, shown, DESCRIBED)
-    for batch in tqdm(batches, f"describe with {generator}", unit="batch", disable=None):
-        sentences = describe_images(stored.generator, batch.features, sources, settings.top)
-        described += [{**image, "sentences": own} for image, own in zip(batch.images, sentences, strict=True)]
+    for start in tqdm(range(0, len(shown), DESCRIBED), f"describe with {generator}", unit="batch", disable=None):
+        part = np.arange(start, min(start + DESCRIBED, len(shown)))
+        block = {name: rows[part] for name, rows in features.items()}
+        sentences = describe_images(stored.generator, block, sources, settings.top)
+        described += [{**shown[place], "sentences": own} for place, own in zip(part, sentences, strict=True)]
     about = {"generator": generator, "of": kind or "images", "split": split, "settings": settings.model_dump()}
     value = {**about, "precision": stored.precision, "images": described}
     picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
@@ -290,7 +292,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         "n_references": sum(len(texts) for _, texts in judged),
         "tokenisation": "words of the token vocabulary's analyzer",
         **asdict(judgement),
-        **asdict(variety(candidates, [sentence["verbatim"] for sentence in best])),
+        **variety(candidates, [sentence["verbatim"] for sentence in best]),
         "perplexity": perplexity,
     }
     image_id = np.array([image["image_id"] for image, _ in judged])
