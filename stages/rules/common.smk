@@ -119,9 +119,11 @@ def writes(stage, names, caption=None):
 
 
 def call(stage):
-    """The command of a job."""
+    """The shell command of the rule of a stage."""
+    stage = STAGES[stage]
     names = [f"{{wildcards.{name}:q}}" for name in stage.names]
-    return " ".join([stage.command, *names, *(["--part {wildcards.part}"] if stage.sharded else [])])
+    command = " ".join([stage.command, *names, *(["--part {wildcards.part}"] if stage.sharded else [])])
+    return on_gpu(command) if stage.gpu else jointspace(command)
 
 
 def every_protocol(wildcards):

@@ -50,6 +50,7 @@ for OTHER in [stage for stage in STAGES.values() if not workflow.is_rule(stage.n
     OF = [f"{{{name}}}" for name in OTHER.names]
     PART = ["{part}"] if OTHER.sharded else []
     THREADS, MEGABYTES = ROOM.get(OTHER.name, (1, 2000))
+    globals()["rule"] = OTHER.name  # as a running job has it, for which `shell` is evaluated again, after this loop
 
     rule:
         name: OTHER.name
@@ -61,4 +62,4 @@ for OTHER in [stage for stage in STAGES.values() if not workflow.is_rule(stage.n
         benchmark: BENCHMARKS / OTHER.name / ".".join([*(OF + PART or ["all"]), "tsv"])
         threads: THREADS
         resources: mem_mb=megabytes(MEGABYTES), **({"gpu": GPU} if OTHER.gpu else {})
-        shell: (on_gpu if OTHER.gpu else jointspace)(call(OTHER))
+        shell: call(rule)
