@@ -194,8 +194,4 @@ rule report:
     shell: jointspace("report")
 
 
-# Off the road: features and sentences from elsewhere, regions, trees, trained models, generators, the papers' tables.
-include: "stages/rules/images.smk"
-include: "stages/rules/text.smk"
-include: "stages/rules/models.smk"
-include: "stages/rules/results.smk"
+include: "stages/rules/others.smk"

@@ -43,7 +43,7 @@ def read_train(run: Run) -> tuple[Any, ImageView, TextView]:
     config = run.config
     names = [entry.name for entry in config.text_encoders]
     encoders = tuple(entry.name for entry in config.encoders)
-    rows = read_split(run.features, run.texts({n: run.layout.sentences(n) for n in names}), encoders, "train", 1 << 60)
+    rows = read_split(run.features, {n: run.layout.sentences(n) for n in names}, encoders, "train", 1 << 60)
     restriction = Restriction(encoders, dict.fromkeys(names, 1.0), TERMS)
     text = TextView.of(rows.sentences, {name: config.text_encoder(name).normalise for name in names})
     view = ImageView(encoders, tuple(rows.features[name].shape[1] for name in encoders), config.image_steps(encoders))

@@ -305,7 +305,7 @@ METHODS = {
 
 def read(run: Run, encoder: str, text_encoder: str) -> dict[str, Pairs]:
     """Split -> its vectors; of train each sentence with its image's, of dev the first sentence of each image."""
-    texts, splits = run.texts({text_encoder: run.layout.sentences(text_encoder)}), {}
+    texts, splits = {text_encoder: run.layout.sentences(text_encoder)}, {}
     for split in ("train", "dev", "test"):
         rows = read_split(run.features, texts, (encoder,), split, run.manifest.n_images)
         x, y, owners = rows.features[encoder], np.asarray(rows.sentences[text_encoder], np.float32), rows.owners

@@ -22,6 +22,7 @@ import jointspace  # noqa: E402
 from pipeline.models.linear.encoder_map import fit_encoder_map  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
 from pipeline.run import Run  # noqa: E402
+from pipeline.storage.texts import VectorShard  # noqa: E402
 
 PAIRS = (100, 300, 1000, 3000)
 GRID = {"dimensions": [256], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
@@ -47,8 +48,8 @@ def main() -> None:
         to_float32(np.concatenate([run.features.open(name, number)["features"][:] for number in shards]))
         for name in (arguments.old, arguments.new)
     )
-    texts = run.texts({arguments.text: run.layout.sentences(arguments.text)})
-    sentences = np.concatenate([texts.open(number)[arguments.text].matrix[:] for number in shards])
+    texts = run.layout.sentences(arguments.text)
+    sentences = np.concatenate([VectorShard(texts.shard(number)).matrix for number in shards])
     pairs = {split: run.pairs(split) for split in ("train", "test")}
     spaces, test = {}, pairs["test"]
     vectors = {split: sentences[side.sentence_id].astype(np.float32) for split, side in pairs.items()}

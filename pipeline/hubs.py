@@ -1,10 +1,15 @@
 """Models of other libraries: where they come from, and that nothing is fetched but by the stages that prepare them."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import InputError, JointspaceError, UsageError, brief
+
+OPEN_CLIP_HUB = "hf-hub:"
+"""How OpenCLIP's names of models on the hub begin."""
 
 
 def own_folder(architecture: str, folder: Callable[[str], Path | None]) -> tuple[Path | None, dict[str, str]]:
@@ -12,6 +17,17 @@ def own_folder(architecture: str, folder: Callable[[str], Path | None]) -> tuple
     weights."""
     found = folder(architecture)
     return found, {"origin": architecture if found else f"{architecture}, from its hub"}
+
+
+def open_clip_config(folder: Path | None, architecture: str) -> dict[str, Any]:
+    """OpenCLIP's description of the networks of a model: in a `folder`, on the hub, or by its name."""
+    import open_clip
+
+    if folder:
+        return json.loads((folder / "open_clip_config.json").read_text(encoding="utf-8"))["model_cfg"]
+    if architecture.startswith(OPEN_CLIP_HUB):
+        return open_clip.factory._get_hf_config(architecture.removeprefix(OPEN_CLIP_HUB))["model_cfg"]
+    return open_clip.get_model_config(architecture)
 
 
 def extra_of(library: str) -> str:

@@ -21,6 +21,7 @@ READINGS = (
     "as paths inside data_root",
     "in another case",
     "without the file's ending",
+    "in a folder below",
 )
 """How a name may be read. Each reading allows for all before it; of the photographs that a name may mean, those count
 that agree in the first one."""
@@ -29,7 +30,9 @@ IMAGE_SUFFIXES = frozenset(
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
 DRIVE = re.compile(r"[A-Za-z]:")
-ENDING = len(READINGS) - 1
+BELOW = len(READINGS) - 1
+"""The reading for lists of photographs that are there, by which IMG_1.jpg is 2019/IMG_1.jpg."""
+ENDING = BELOW - 1
 CASE = ENDING - 1
 FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
@@ -88,7 +91,8 @@ class Readings:
         self._folded = [_composed(path.casefold()) for path in self._roots]
 
     def __call__(self, name: str) -> tuple[str, ...]:
-        """A form for each of READINGS; names that agree in one agree in all later ones."""
+        """A form for each of READINGS; names that agree in one agree in all later ones, and may be one photograph by
+        the last."""
         composed = _composed(name)
         plain = _plain(composed)
         slashed = _plain(plain.replace("\\", "/"))
@@ -96,25 +100,27 @@ class Readings:
         below = _without(self._roots, bare)
         folded = _without(self._folded, _composed(below.casefold()))
         stem, ending = posixpath.splitext(folded)
-        return name, composed, plain, slashed, bare, below, folded, stem if ending in IMAGE_SUFFIXES else folded
+        stem = stem if ending in IMAGE_SUFFIXES else folded
+        return name, composed, plain, slashed, bare, below, folded, stem, posixpath.basename(stem)
 
     def match(
-        self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]]
+        self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]], last: int = ENDING
     ) -> Iterator[tuple[str, Match]]:
-        """Each of the `names` that is one of the `photographs`, which are gone through once for every TOGETHER names.
+        """Each of the `names` that is one of the `photographs` by one of READINGS up to the `last`. The photographs are
+        gone through once for every TOGETHER names.
 
         Memory is for the names alone, which should be those that have not matched exactly.
         """
         names = list(names)
         for first in range(0, len(names), TOGETHER):
             wanted = {name: self(name) for name in names[first : first + TOGETHER]}
-            alike: dict[str, list[tuple[tuple[str, ...], Spelling]]] = {forms[-1]: [] for forms in wanted.values()}
+            alike: dict[str, list[tuple[tuple[str, ...], Spelling]]] = {forms[last]: [] for forms in wanted.values()}
             for spelling in photographs():
                 forms = self(spelling.name)
-                if forms[-1] in alike:
-                    alike[forms[-1]].append((forms, spelling))
+                if forms[last] in alike:
+                    alike[forms[last]].append((forms, spelling))
             for name, forms in wanted.items():
-                if match := _first_agreeing(forms, alike[forms[-1]]):
+                if match := _first_agreeing(forms, alike[forms[last]], last):
                     yield name, match
 
 
@@ -153,13 +159,21 @@ def describe(reading: int, count: int, of: int, what: str) -> str:
     return f"{count} of {of} {what} match {READINGS[reading]}"
 
 
-def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]]) -> Match | None:
-    for reading, form in enumerate(forms):
-        agreeing = [spelling for theirs, spelling in alike if theirs[reading] == form]
+def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int) -> Match | None:
+    compared = CASE if forms[ENDING] != forms[CASE] else ENDING  # a.jpg is no a.png
+    folder, name = posixpath.split(forms[compared])
+    for reading in (*range(compared + 1), *range(BELOW, last + 1)):
+        if reading == BELOW:
+            paths = [(theirs[compared], spelling) for theirs, spelling in alike]
+            agreeing = [
+                spelling
+                for path, spelling in paths
+                if path.startswith(posixpath.join(folder, "")) and posixpath.basename(path) == name
+            ]
+        else:
+            agreeing = [spelling for theirs, spelling in alike if theirs[reading] == forms[reading]]
         if reading < FROM_ROOT:
             agreeing = [spelling for spelling in agreeing if not spelling.from_root]
-        if reading == ENDING and forms[CASE] != form:  # a.jpg is no a.png
-            break
         if agreeing:
             targets = dict.fromkeys(spelling.target for spelling in agreeing)
             names = dict.fromkeys(spelling.name for spelling in agreeing)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.errors import InputError
 from pipeline.precision import to_numpy
 
 ALONE = "features"
@@ -44,13 +45,17 @@ def read_safetensors(path: Path) -> NamedArrays:
 
 
 def read_torch(path: Path) -> NamedArrays:
-    """A tensor, or a dictionary of tensors and of lists of strings, which torch.save wrote."""
+    """A tensor, or a dictionary of tensors and of lists of strings, which torch.save wrote. Raises InputError for
+    anything else that it pickled."""
     import torch
 
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:  # which advises the reader to let the file run code
-        raise ValueError("it is damaged, or holds more than tensors and lists of strings") from error
+        raise InputError(
+            f"cannot read features from {path}: it is damaged, or has more than tensors and lists of strings;"
+            " torch.save these alone"
+        ) from error
     return _sorted_out(stored if isinstance(stored, Mapping) else {ALONE: stored})
 
 

@@ -32,6 +32,7 @@ from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
 from stages.bundled import add_indices, with_documents
 from stages.catalogue import declared
+from stages.training import describe_embeddings
 
 RECORD = "applied.json"
 """In the folder of a run that `apply` made: where the photographs are."""
@@ -50,13 +51,7 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
     opened = Bundle(Path(bundle))
     asker, stored = QueryEncoder(opened), opened.model()
-    kept = {key: stored.details[key] for key in ("model", "registered", "vocabulary") if key in stored.details}
-    details = {
-        **kept,
-        "refits": stored.details.get("refits"),
-        "metric": opened.card["metric"],
-        "made_of": opened.card["inputs"]["model"],
-    }
+    details = describe_embeddings(stored, opened.card["metric"])
 
     def make(job: Job) -> None:
         shards = {name: run.features.open(name, job.number) for name in asker.encoders}
@@ -96,7 +91,9 @@ def apply_bundle(
     for encoder in encoders:
         _carry(run, encoder, bundle)
     run_stage(run, stages["ingest"])
-    new = _new_images(run, known, removed)
+    images, root = run.manifest.images, run.manifest.root
+    digests = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
+    new = np.array([digest not in known and f"{root}/{name}" not in removed for digest, name in digests], bool)
     if not new.any():
         return None
     if not new.all():
@@ -179,13 +176,6 @@ def _carry(run: Run, encoder: str, bundle: Bundle) -> None:
     if not Commits(run.root).is_done(artefact.commit, provenance):
         about = {"settings": stored.settings, "details": stored.details, "provenance": provenance}
         write_parameters(artefact.path / "model.safetensors", ENCODER, stored.tensors, **about)
-
-
-def _new_images(run: Run, known: Collection[str], removed: Collection[str]) -> np.ndarray:
-    """(n_images,) bool, whether the index has each image neither now nor had it before."""
-    images, root = run.manifest.images, run.manifest.root
-    digests = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
-    return np.array([digest not in known and f"{root}/{name}" not in removed for digest, name in digests], bool)
 
 
 def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, new: np.ndarray) -> Bundle:

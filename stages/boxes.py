@@ -27,8 +27,13 @@ Corners = tuple[float, ...]
 """x1, y1, x2, y2 of a box, as float32 has them."""
 
 
-def read_gold(run: Run) -> Gold:
-    """The boxes of the manifest that have a label, and what labels may be called."""
+def read_gold(run: Run, texts: Path | None = None) -> Gold:
+    """The boxes of the manifest that have a label, and what labels may be called; or those of a file of `texts`, each
+    with its first text for a label."""
+    if texts:
+        by_box = read_region_texts(run, texts)
+        images, corners = zip(*by_box, strict=True)
+        return Gold(np.array(images), np.array(corners, np.float32), [first for first, *_ in by_box.values()], {})
     table = run.manifest.boxes
     labels = table["label"].to_pylist()
     corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
@@ -51,13 +56,6 @@ def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[st
     if not texts:
         raise InputError(f"{path} has no text for any box of this run; put the texts into its column label")
     return texts
-
-
-def gold_of_texts(texts: Mapping[tuple[int, Corners], Sequence[str]]) -> Gold:
-    """The boxes of `texts`, each with its first text for a label."""
-    images, corners = zip(*texts, strict=True)
-    labels = [box_texts[0] for box_texts in texts.values()]
-    return Gold(np.array(images), np.array(corners, np.float32), labels, {})
 
 
 def read_label_names(config: "Config") -> dict[str, frozenset[str]]:

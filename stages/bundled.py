@@ -1,7 +1,7 @@
 """The bundle of a model: its indices, and what it takes from its run, so that queries can be embedded without it."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import read_bytes
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import described_rows
-from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, Parameters, encoders_of, read_own_encoders
+from pipeline.storage.parameters import Origin, Parameters
 from pipeline.storage.records import read_vocabulary
 from stages.inputs import vocabulary_of
 
@@ -45,8 +45,12 @@ def write_bundle(
     source, vocabulary = layout.model(model).path, vocabulary_of(config, layout, model)
     embeddings = run.embeddings(model)
     mapping, parameters = run.restored(model)
-    encoders = _read_encoders(run, mapping, parameters, source)
-    text_encoders = _read_text_encoders(run, mapping, parameters, source)
+    details, photos = parameters.details, (run.encoder, "features", "encoder", "with new photos")
+    encoders = _read_encoders(details["encoders"], mapping.encoders, *photos)
+    if mapping.multi_vector:
+        encoders |= _read_encoders(details["regions"], mapping.region_encoders, *photos)
+    texts = getattr(mapping, "text_encoders", ()), run.text_encoder, "vectors", "text encoder", "in words"
+    text_encoders = _read_encoders(details.get("text_encoders"), *texts)
 
     writer = BundleWriter(folder)
     indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
@@ -217,30 +221,20 @@ def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndar
     return embeddings.read("sentences", evenly_spaced(count, QUERIES))
 
 
-def _read_encoders(run: Run, model: Any, parameters: Parameters, source: Path) -> dict[str, Parameters]:
-    """The encoders that made the features of the model, and of its regions, by name."""
-    names = {"encoders": model.encoders, **({"regions": model.region_encoders} if model.multi_vector else {})}
-    encoders = {}
-    for key in names:
-        origins = encoders_of(source, parameters.details[key], names[key])
-        own = read_own_encoders(run.layout.encoder("").path, origins, ENCODER)
-        _warn_of_imported(origins.keys() - own.keys(), "features", "encoder", "with new photos")
-        encoders |= own
-    return encoders
-
-
-def _read_text_encoders(run: Run, model: Any, parameters: Parameters, source: Path) -> dict[str, Parameters]:
-    """The text encoders that made the vectors of the model's sentences, by name."""
-    names = getattr(model, "text_encoders", ())
-    origins = encoders_of(source, parameters.details.get("text_encoders") or {}, names)
-    encoders = read_own_encoders(run.layout.text_encoder("").path, origins, TEXT_ENCODER)
-    _warn_of_imported(origins.keys() - encoders.keys(), "vectors", "text encoder", "in words")
-    return encoders
-
-
-def _warn_of_imported(names: Iterable[str], what: str, encoder: str, how: str) -> None:
-    for name in sorted(names):
+def _read_encoders(
+    origins: Mapping[str, Origin],
+    names: Iterable[str],
+    read: Callable[[str], Parameters],
+    what: str,
+    kind: str,
+    how: str,
+) -> dict[str, Parameters]:
+    """The encoders `names` of a model that this run has, of a `kind`; imported ones, as their `origins` tell, have
+    none."""
+    imported = [name for name in names if "encoder" not in origins[name]]
+    for name in imported:
         log.warning(
             "the %s of %s were imported and no %s of this run makes them, so the index cannot be searched %s; name the"
-            " %s that made them in made_by", what, name, encoder, how, encoder,
+            " %s that made them in made_by", what, name, kind, how, kind,
         )  # fmt: skip
+    return {name: read(name) for name in names if name not in imported}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.printable import tidy
 from pipeline.run import Run
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ FALLBACK = "a dog on the grass"
 def close(run: Run, started: float) -> Iterator[str]:
     """Remove the locks of jobs that were killed after their last write, and print the closing lines where the summary
     or the report is newer than `started`; yields warnings."""
-    from pipeline.storage.locks import remove_free
+    from pipeline.storage.locks import is_free, is_lock
 
     for path in run.root.rglob(".*.lock"):
-        remove_free(path)
+        if is_lock(path):
+            is_free(path, remove=True)
     results = (run.layout.summary.path, run.layout.report.path)
     if any(path.exists() and path.stat().st_mtime >= started for path in results):
         try:
@@ -82,7 +84,6 @@ def example_search(bundle: "Bundle") -> list[str] | None:
     known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
     from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder
-    from pipeline.printable import tidy
 
     encoder = QueryEncoder(bundle)
     places = named_places([{"model": bundle.card["registered"]}, bundle.card["encoders"], bundle.card["text_encoders"]])

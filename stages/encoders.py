@@ -21,13 +21,17 @@ COMPARED = 4
 
 def encoder_material(run: Run, entry: "Encoder") -> EncoderMaterial:
     """What the encoder of an `entry` of the configuration is made from."""
-    config, other = run.config, entry.of or entry.made_by
+    config, other, learned = run.config, entry.of or entry.made_by, None
+    if entry.spec.learned:
+        manifest = run.manifest
+        of_train = np.flatnonzero(manifest.splits == "train")
+        learned = TrainImages(manifest.images, of_train, manifest.fingerprint, photograph_reader(run))
     return EncoderMaterial(
         config.seed,
         Path(config.weights_root),
         config.regions.decisive(),
         run.encoder(other) if other else None,
-        _train_images(run) if entry.spec.learned else None,
+        learned,
         _given_features(run, entry) if entry.made_by else None,
     )
 
@@ -37,13 +41,6 @@ def prepare_start(run: Run, encoder: "Encoder", training: Any) -> "NetworkEncode
     `start`, `file` and `sha256`, names."""
     entry = encoder.model_copy(update={"weights": training.start, "file": training.file, "sha256": training.sha256})
     return entry.spec.load().prepare(entry, encoder_material(run, entry))
-
-
-def _train_images(run: Run) -> TrainImages:
-    manifest = run.manifest
-    return TrainImages(
-        manifest.images, np.flatnonzero(manifest.splits == "train"), manifest.fingerprint, photograph_reader(run)
-    )
 
 
 def _given_features(run: Run, entry: "Encoder") -> GivenFeatures:

@@ -1,45 +1,35 @@
 """A stored generator, what it learns from and uses (sentences, a joint space, a trigram), and what it writes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from pipeline.config.registry import GeneratorSpec, generator_spec
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.describing import Candidates, Generator, ImageBatch, Sources, describe_images
+from pipeline.generate.describing import Generator, Sources
 from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
-from pipeline.images.opening import ImageLimits
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.precision import choose_precision
-from pipeline.report.page import descriptions_as_text, render_descriptions
-from pipeline.report.photographs import thumbnail
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.commit import Provenance, publish_record
 from pipeline.storage.features import FeatureRows
-from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
-from pipeline.storage.texts import read_tokens, text_lines
+from pipeline.storage.texts import text_lines
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 from stages.inputs import joint_space
-from stages.texts import read_extra_text, read_token_vocabulary
+from stages.texts import read_extra_text, read_sentences, read_token_vocabulary
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 
-BATCH = 256
-"""Images that are described at once."""
 LONGEST = 20
 """Words of a sentence at most."""
-SHOWN = 200
-"""The first so many images are on the page; the lists have all."""
 
 
 class StoredGenerator(NamedTuple):
@@ -109,7 +99,7 @@ def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> 
     """The images of `splits` that have sentences, with these: what generators learn from and are judged by."""
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
-    tokens = Tokens(*read_tokens(manifest, run.layout.sentences("tokens").folder))
+    tokens = read_sentences(run, "tokens")
     pairs, texts, origins = {}, {}, {}
     for split in splits:
         rows = run.pairs(split)
@@ -130,8 +120,8 @@ def read_corpus(run: Run) -> Corpus:
     """The sentences of the train split with their words."""
     manifest = run.manifest
     vocabulary, _ = read_token_vocabulary(run)
-    tokens = Tokens(*read_tokens(manifest, run.layout.sentences("tokens").folder))
-    tokens = tokens.take(np.flatnonzero((manifest.splits == "train")[manifest.sentence_images]))
+    of_train = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
+    tokens = read_sentences(run, "tokens").take(of_train)
     return Corpus(list(manifest.texts_of("train")), tokens, vocabulary)
 
 
@@ -143,53 +133,12 @@ def count_trigrams(config: "Config", corpus: Corpus) -> Trigram:
 
 
 def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bundle | None) -> Sources:
-    """What the generator uses. IntegrityError where it was trained in another joint space than that of `bundle`,
-    UsageError where it needs one and there is none."""
+    """What the generator uses. UsageError where it needs a joint space and there is no `bundle`."""
     space = trigram = None
     if stored.space is not None:
         if bundle is None:
             raise UsageError(f"{stored.folder} needs a joint space, but the configuration names none; train it again")
         space, trigram = JointSpace(bundle, run.gpu), count_trigrams(run.config, corpus)
-        require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     settings = run.config.describe
     search = BeamSearch(settings.beam, settings.length_power, LONGEST)
-    return Sources(
-        corpus, search, settings.temperature, Candidates(settings.candidates), run.config.seed, space, trigram
-    )
-
-
-def write_descriptions(
-    run: Run,
-    stored: StoredGenerator,
-    batches: Iterable[ImageBatch],
-    folder: Path,
-    about: dict[str, Any],
-    provenance: Provenance,
-) -> None:
-    """Describe `batches` and write that into `folder`: `about` says what they are."""
-    settings = run.config.describe
-    space = joint_space(run.config, run.layout, stored.name)
-    sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
-    described = []
-    for batch in tqdm(batches, f"describe with {stored.name}", unit="batch", disable=None):
-        sentences = describe_images(stored.generator, batch.features, sources, settings.top)
-        described += [{**image, "sentences": own} for image, own in zip(batch.images, sentences, strict=True)]
-    value = {**about, "settings": settings.model_dump(), "precision": stored.precision, "images": described}
-    page = render_descriptions(value, _thumbnails(run, described[:SHOWN]))
-    beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
-    publish_record(folder / "descriptions.json", value, beside, provenance)
-
-
-def _thumbnails(run: Run, described: list[dict]) -> list[str | None]:
-    """A `data:` address of a thumbnail of each described image or box; None where it cannot be read."""
-    limits, source = ImageLimits.from_settings(run.config.collection), run.photographs
-    rows = {row["image_id"]: row for row in run.manifest.images.to_pylist()}
-    addresses: list[str | None] = []
-    for image in described:
-        try:
-            row = rows[image["image_id"]]
-            data = source.read(row["path"], row["offset"], row["size"])
-            addresses.append(thumbnail(data, limits, image["box"]))
-        except (InputError, OSError):
-            addresses.append(None)
-    return addresses
+    return Sources(corpus, search, settings.temperature, settings.candidates, run.config.seed, space, trigram)

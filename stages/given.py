@@ -81,17 +81,13 @@ def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inp
 def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
     """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
     features, images = open_foreign(given_source(run.config, encoder)), _image_names(run)
+    without_photographs = run.config.collection.format == FORMAT  # which are called otherwise in the manifest
+    names = list(map(relative_name, features.names)) if without_photographs else features.names
     with _naming(encoder.path):
-        matching = match_names(_names_of_images(run, features), images, run.layout.data_root)
+        matching = match_names(names, images, run.layout.data_root)
     _require_alike(matching, features, encoder.path, "name")
     _require_all(matching, images, encoder.path, "image")
     return MatchedFeatures(images, matching.rows, features)
-
-
-def _names_of_images(run: Run, features: ForeignFeatures) -> list[str]:
-    """The names of the rows, where there are no photographs as these are called in the manifest."""
-    without_photographs = run.config.collection.format == FORMAT
-    return list(map(relative_name, features.names)) if without_photographs else features.names
 
 
 def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[Inspection | Failure]:

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -57,34 +57,7 @@ def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPictur
     """Some images with the sentence that each retrieves, twice: every word at its own best region, with the product,
     and the segments of the chain (Karpathy and Fei-Fei 2015, Figure 5); the regions with the longest vectors (Figure
     8); and the words with the longest and shortest ones (Table 4)."""
-    embeddings = run.embeddings(model)
-    weights = _weigh(run, embeddings, split)
-    photographs = open_photographs(run, [image_id for image_id, _, _ in weights.regions])
-    longest = (
-        SheetPicture(image, box[None], np.array([length]), reason or f"{length:.2f}")
-        for (_, box, length), (image, reason) in zip(weights.regions, photographs, strict=True)
-    )
-    sheets = {
-        "words at their best regions, then segments": _aligned(run, embeddings, weights.shown, weights.retrieved),
-        "the regions with the longest vectors": longest,
-    }
-    drawn = [drawing(f"{model}, {split}: {name}", draw_sheet(pictures, COLUMNS)) for name, pictures in sheets.items()]
-    return drawn, {"model": model, "split": split, **weights.magnitudes}
-
-
-class SplitWeights(NamedTuple):
-    """What one pass over a split finds of a multi-vector model: the words whose vectors are longest and shortest, and
-    the images with the longest vectors of regions (image_id, box, length), longest first; and for the images `shown`
-    the sentence that each retrieves."""
-
-    magnitudes: dict[str, Any]
-    regions: list[tuple[int, np.ndarray, float]]
-    shown: np.ndarray
-    retrieved: np.ndarray
-
-
-def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
-    pairs, analyze = run.pairs(split), read_analyzer(run)
+    embeddings, pairs, analyze = run.embeddings(model), run.pairs(split), read_analyzer(run)
     shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED)]
     queries = embeddings.read("images", shown)
     best, retrieved = np.full(len(shown), -np.inf), np.zeros_like(shown)
@@ -106,7 +79,17 @@ def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
         retrieved[better] = block.sentence_id[scores.argmax(axis=1)[better]]
     ranked = word_magnitudes(words, np.concatenate(lengths), LEAST_COUNT)
     regions = sorted(regions, key=lambda region: -region[2])[:IMAGES]
-    return SplitWeights({"highest": ranked[::-1][:WORDS], "lowest": ranked[:WORDS]}, regions, shown, retrieved)
+    photographs = open_photographs(run, [image_id for image_id, _, _ in regions])
+    longest = (
+        SheetPicture(image, box[None], np.array([length]), reason or f"{length:.2f}")
+        for (_, box, length), (image, reason) in zip(regions, photographs, strict=True)
+    )
+    sheets = {
+        "words at their best regions, then segments": _aligned(run, embeddings, shown, retrieved),
+        "the regions with the longest vectors": longest,
+    }
+    drawn = [drawing(f"{model}, {split}: {name}", draw_sheet(pictures, COLUMNS)) for name, pictures in sheets.items()]
+    return drawn, {"model": model, "split": split, "highest": ranked[::-1][:WORDS], "lowest": ranked[:WORDS]}
 
 
 def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id: np.ndarray) -> Iterator[SheetPicture]:

@@ -1,7 +1,6 @@
 """The sections of a run's report, each read and drawn when the page asks for it."""
 
 import json
-import logging
 import shlex
 import subprocess
 from collections import Counter
@@ -40,8 +39,8 @@ from pipeline.report.tables import (
 )
 from pipeline.run import Run
 from pipeline.storage.commit import read_record
-from pipeline.storage.pairs import undescribed
-from pipeline.storage.records import add_up, read_benchmarks, read_part_jobs, read_summary, read_vocabulary
+from pipeline.storage.pairs import SplitPairs, split_ids
+from pipeline.storage.records import add_up, read_benchmarks, read_summary, read_vocabulary
 from pipeline.storage.tables import read_table
 from pipeline.text.vocabulary import Coverage
 from stages.closing import example_search
@@ -99,7 +98,7 @@ class RunReport:
 
     @cached_property
     def reasons(self) -> list[dict[str, Any]]:
-        return count_reasons(self.run.manifest.each_reject())
+        return count_reasons(self.run.manifest.rejects())
 
     @cached_property
     def coverage(self) -> dict[str, Coverage]:
@@ -120,8 +119,9 @@ class RunReport:
             pairs = self.run.pairs(split)
         else:
             split = next(iter(manifest.summary["splits"]))
-            pairs = undescribed(manifest, split, MAPPED)
-        return SplitGallery.read(self.run.embeddings(self.best_name), pairs, split, self.picture)
+            none = np.empty(0, np.int64)
+            pairs = SplitPairs(split_ids(manifest, (split,))["images"][:MAPPED], none, none)
+        return SplitGallery(self.run.embeddings(self.best_name), pairs, split, self.picture)
 
     @cached_property
     def examples(self) -> Examples:
@@ -167,12 +167,9 @@ class RunReport:
         """The state of the stored features of every encoder that the run has features of.
 
         ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256), and their
-        bytes are extrapolated to all. `rate` is of the jobs that wrote all parts, None where some of these are unknown.
+        bytes are extrapolated to all.
         """
         run = self.run
-        jobs = {}
-        for folder in (run.layout.benchmarks / rule for rule in ("extract", "pool_regions")):
-            jobs |= read_part_jobs(folder) if folder.is_dir() else {}
         n_images, n_shards = run.manifest.n_images, run.manifest.n_shards
         health = []
         for name in (encoder.name for encoder in run.config.encoders):
@@ -181,8 +178,6 @@ class RunReport:
             shards = [run.features.open(name, int(number)) for number in evenly_spaced(n_shards, SHARDS)]
             sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
             bytes_a_row = sum(shard.commit.bytes for shard in shards) / sum(shard.rows for shard in shards)
-            seconds = sum(job.seconds for job in jobs.get(name, []))
-            is_timed = seconds and len(jobs[name]) == len(run.parts)
             health.append(
                 {
                     "encoder": name,
@@ -191,7 +186,6 @@ class RunReport:
                     "dim": sample.shape[1],
                     "dtype": str(sample.dtype),
                     "bytes": round(bytes_a_row * n_images),
-                    "rate": n_images / seconds if is_timed else None,
                     **measure_rows(sample.astype(np.float32)),
                 }
             )
@@ -249,12 +243,7 @@ class RunReport:
     @cached_property
     def costs(self) -> list[dict[str, Any]]:
         """What each rule took; empty where no job was measured."""
-        folder = self.run.layout.benchmarks
-        try:
-            return add_up(read_benchmarks(folder)) if folder.is_dir() else []
-        except IntegrityError as error:
-            logging.getLogger(__name__).warning("%s; what the run took is not shown", error)
-            return []
+        return add_up(read_benchmarks(self.run.layout.benchmarks))
 
     @property
     def provenance(self) -> list[str]:

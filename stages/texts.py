@@ -1,7 +1,7 @@
 """Texts of a run: their words and trees, the vocabulary, weak texts, text encoders, and sentences for models."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import add
 from pathlib import Path
@@ -15,13 +15,19 @@ from pipeline.errors import InputError
 from pipeline.mapreduce import map_reduce
 from pipeline.run import Run
 from pipeline.run.run import chunks
-from pipeline.storage import texts as stored_texts
 from pipeline.storage.batch import cannot_write
 from pipeline.storage.json_files import read_json, require_form
-from pipeline.storage.parameters import WORDS, read_parameters
+from pipeline.storage.parameters import WORDS, origin_of, read_parameters
 from pipeline.storage.records import VocabularyForm, read_labels, read_vocabulary
 from pipeline.storage.tables import read_table
-from pipeline.storage.texts import ParseShard, VectorRows, read_tokens, text_lines
+from pipeline.storage.texts import (
+    ParseShard,
+    VectorShard,
+    read_packed_trees,
+    read_tokens,
+    stack_rows,
+    text_lines,
+)
 from pipeline.text import vocabulary
 from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
@@ -141,7 +147,7 @@ def read_extra_text(config: "Config") -> list[str]:
     file, column = config.language_text.file, config.language_text.column
     sentences = []
     for number, line in enumerate(text_lines(Path(file)) if file else [], 1):
-        columns = line.rstrip("\r\n").split("\t")
+        columns = line.split("\t")
         if len(columns) <= column:
             raise InputError(f"{file}, line {number} has no column {column}; correct language_text.column")
         sentences.append(columns[column])
@@ -234,17 +240,24 @@ def open_sentences(run: Run, model: str) -> Sentences:
     """The sentences of a run for one of its trained models."""
     configured, layout = run.config.model(model), run.layout
     spec = configured.spec
-    if spec.sentences != "vectors":
-        folder = layout.sentences(spec.form).folder
-        if spec.trees:
-            forms = Trees(**stored_texts.read_trees(spec.sentences.removesuffix("-trees"), run.manifest, folder))
-        else:
-            forms = Tokens(*read_tokens(run.manifest, folder))
-        labels = read_labels(layout.labels.path)["fingerprint"] if spec.trees else None
-        return Sentences(forms.take, {"vocabulary": read_token_vocabulary(run)[1]}, labels=labels)
-    encoders = configured.text_encoders
-    every = {name: VectorRows(run.manifest, layout.sentences(name).folder) for name in encoders}
-    return Sentences(
-        lambda sentence_id: {name: rows.matrix[sentence_id] for name, rows in every.items()},
-        {"text_encoders": {name: rows.origin for name, rows in every.items()}},
-    )
+    forms = read_sentences(run, spec.sentences, configured.text_encoders)
+    if spec.sentences == "vectors":
+        shards = {name: VectorShard(layout.sentences(name).shard(0)) for name in forms}
+        return Sentences(
+            lambda sentence_id: {name: matrix[sentence_id] for name, matrix in forms.items()},
+            {"text_encoders": {name: origin_of(shard.commit) for name, shard in shards.items()}},
+        )
+    labels = read_labels(layout.labels.path)["fingerprint"] if spec.trees else None
+    return Sentences(forms.take, {"vocabulary": read_token_vocabulary(run)[1]}, labels=labels)
+
+
+def read_sentences(run: Run, form: str, text_encoders: Iterable[str] = (), numbers: Sequence[int] | None = None) -> Any:
+    """The sentences of all shards, or of those with the `numbers`, in the form that a model takes: tokens, trees of a
+    kind, or text encoder -> vectors (m, d)."""
+    layout, numbers = run.layout, range(run.manifest.n_shards) if numbers is None else numbers
+    if form == "vectors":
+        every = {name: [VectorShard(layout.sentences(name).shard(n)) for n in numbers] for name in text_encoders}
+        return {name: stack_rows([shard.matrix for shard in shards]) for name, shards in every.items()}
+    if form == "tokens":
+        return Tokens(*read_tokens(layout.sentences("tokens").folder, numbers))
+    return Trees(**read_packed_trees(layout.sentences("trees").folder, form.removesuffix("-trees"), numbers))

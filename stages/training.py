@@ -62,7 +62,7 @@ def follow_training(
     from pipeline.models.neural.training import Checkpoint
 
     seconds = getattr(settings, "checkpoint_seconds", 0)
-    checkpoints = Checkpoints(job.path / "checkpoints", job.fingerprint, seconds)
+    checkpoints = Checkpoints(job.path / "checkpoints", job.provenance.fingerprint, seconds)
     latest = checkpoints.latest()
     with tqdm(desc=f"train {name}", unit="batch", disable=None) as bar:
 

@@ -1,5 +1,6 @@
 """A run that has learned the names of four colours from real pictures, and further pictures to apply it to."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ CONFIG = {
     "encoders": [{"name": "eye", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 48, "crop": 48}],
     "extract": {"decode_workers": 0, "storage": "float32", "precision": "float32"},
     "models": ["ncca"],
-    "text": {"min_count": 1, "size": 20},
+    "text": {"min_count": 1, "size": 60},
     "fit": {"dimensions": [3], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
 }
 
@@ -31,10 +32,11 @@ def draw(folder: Path, count: int, seed: int) -> list[str]:
     return names
 
 
-def make_colours(folder: Path, silent: int = 0) -> Path:
-    """The run in `folder`: 40 pictures with a sentence each, then `silent` ones without; its bundle is in `bundle`."""
+def make_colours(folder: Path, silent: int = 0, say: Callable[[str], str] = "a {} picture".format) -> Path:
+    """The run in `folder`: 40 pictures with the sentence each that `say` makes of their colour, then `silent` ones
+    without; its bundle is in `bundle`."""
     names = draw(folder / "data", 40 + silent, 0)
-    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names[:40])
+    captions = (f"{name}\t0\t{say(name.partition('-')[0])}\n" for name in names[:40])
     (folder / "data/captions.tsv").write_text("".join(captions))
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     ingest(folder, folder / "data")

@@ -59,7 +59,7 @@ def with_dev(folder: Path) -> Manifest:
     splits = pa.array(["dev" if split == "test" else split for split in old.splits])
     images = old.images.set_column(old.images.schema.get_field_index("split"), "split", splits)
     tables = {"images": images, "sentences": old.sentences, "documents": old.documents, "boxes": old.boxes}
-    write_manifest(folder / "manifest", old.root, [tables], old.rejects, old.summary["counts"], old.shard_size)
+    write_manifest(folder / "manifest", old.root, [tables], old.rejects(), old.summary["counts"], old.shard_size)
     return Manifest(folder / "manifest")
 
 

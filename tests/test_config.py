@@ -88,7 +88,6 @@ def test_a_configuration_names_only_what_differs(tmp_path: Path) -> None:
 
 def test_numbers_may_come_as_text_from_the_command_line() -> None:
     assert validate({"hubness": {"weight": ["0.5"]}, "seed": "3"}).hubness.weight == (0.5,)
-    assert validate({"csls": {"bank": "30"}}).hubness.bank == 30  # as the section was called
 
 
 def test_a_variant_has_any_hyperparameter_of_its_model() -> None:

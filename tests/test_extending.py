@@ -58,18 +58,6 @@ def count_lengths(run: Run, job: Job) -> None:
     publish_record(job.path, {"lengths": [len(text.split()) for text in texts]}, provenance=job.provenance)
 '''
 FILES = {"mine.py": MINE, "stages/results/count_lengths.py": LENGTHS}
-RULE = """
-
-rule count_lengths:
-    input: reads("count_lengths")
-    output: LAYOUT.file("lengths.json").commit
-    params: decides=decides("count_lengths")
-    log: LOGS / "count_lengths.log"
-    benchmark: BENCHMARKS / "count_lengths/all.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(1000)
-    shell: jointspace("count-lengths")
-"""
 TINY = {
     "name": "tiny",
     "models": [{"name": "mirrored", "model": "mine:Mirrored"}],
@@ -85,7 +73,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git has, with the new files and the rule."""
+    """A copy of what git has, with the new files."""
     copy = tmp_path_factory.mktemp("checkout")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
@@ -94,8 +82,6 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (copy / name).write_bytes((ROOT / name).read_bytes())
     for name, text in FILES.items():
         (copy / name).write_text(text)
-    with open(copy / "stages/rules/results.smk", "a") as rules:
-        rules.write(RULE)
     return copy
 
 
@@ -105,7 +91,7 @@ def printed(result: subprocess.CompletedProcess) -> str:
     return result.stdout
 
 
-def test_a_model_and_encoders_are_a_module_and_a_stage_a_file_and_a_rule(checkout: Path, tmp_path: Path) -> None:
+def test_a_model_and_encoders_are_a_module_and_a_stage_a_file(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     words = ["-s", checkout / "Snakefile", "all", "--cores", 2, "--configfile", "tiny.yaml"]
     ran = warm.snakemake(tmp_path, *words, root=checkout)

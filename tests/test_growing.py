@@ -66,7 +66,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("grow")
     add_images(folder / "data", range(2 * SHARD))
     vocabulary = {
-        "settings": {"lowercase": True, "tokenizer": "words", "lemmatise": False, "stop_words": [], "max_ngram": 1},
+        "settings": {"lemmatise": False, "stop_words": [], "max_ngram": 1},
         "normalise": True,
         "terms": list(WORDS),
         "idf": [1.0] * len(WORDS),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_up_colours import make_colours
 from PIL import Image
 from scipy import sparse
 
@@ -67,6 +68,24 @@ def test_it_answers_as_the_searcher_does(bundle: Path) -> None:
         np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-5)
         assert index.search(vector=vector, k=1)[0].row["path"].startswith("blue")
     assert index.search("a red picture", where="path = 'blue-02.png'")[0].row["path"] == "blue-02.png"
+
+
+CHINESE = {"red": "红色", "green": "绿色", "blue": "蓝色", "white": "白色"}
+JAPANESE = {"red": "赤い", "green": "緑の", "blue": "青い", "white": "白い"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "query"),
+    [(CHINESE, "这是一张{}的图片", "{}图片"), (JAPANESE, "これは{}絵です。", "{}絵")],
+)
+def test_captions_in_scripts_without_spaces_are_found_from_ingest_on(
+    tmp_path: Path, words: dict[str, str], sentence: str, query: str
+) -> None:
+    run = make_colours(tmp_path / "run", say=lambda colour: sentence.format(words[colour]))
+    index = jointspace.load(run / "bundle")
+    for colour, word in words.items():
+        hits = index.search(query.format(word), k=5)
+        assert {hit.row["path"].partition("-")[0] for hit in hits} == {colour}
 
 
 def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_checkout_too_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> Non
 
 def test_every_output_of_the_report_has_its_caption() -> None:
     rules = "".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
-    named = set(re.findall(r'shown\(LAYOUT.*, "(\w+)", "', rules))
+    named = set(re.findall(r'[(,] ?"(\w+)", "[A-Z]', rules))
     assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")}
 
 

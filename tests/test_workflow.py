@@ -129,6 +129,13 @@ def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path) 
     assert rows == {"sae"} and rules == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}
 
 
+def test_a_deleted_artefact_is_made_again(run: Path) -> None:
+    artefact, aside = run / RESULTS / "models/ncca", run / "aside"
+    artefact.rename(aside)
+    assert "fit" in planned(run)
+    aside.rename(artefact)
+
+
 @pytest.mark.slow
 def test_snakemake_reports_on_a_run(run: Path) -> None:
     snakemake(run, "all", "--report", "report.zip", "--configfile", "tiny.yaml")

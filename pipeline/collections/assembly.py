@@ -230,7 +230,7 @@ class Collection:
         non-empty sentences, was rejected. `report` is the file of rejects."""
         reasons = f"; {report} lists the reasons" if self.left_out.counts else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
-        if not self.splits:
+        if not images["given"]:
             raise InputError(f"no image was found{reasons}; set data_root to the folder of your collection")
         if not images["kept"]:
             reason, count = self.left_out.images

@@ -11,10 +11,12 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_image
-from pipeline.collections.formats import FORMATS, NAMED, rows, vectors
-from pipeline.collections.formats.folder import KEYS, usual_names
+from pipeline.collections.formats import FORMATS, NAMED, lists, rows, vectors
+from pipeline.collections.formats.folder import FOLDER, KEYS, usual_names
+from pipeline.collections.formats.table import METADATA
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.storage.foreign import CLIP_RETRIEVAL
 
@@ -48,6 +50,9 @@ LEAST_WORDS = 3
 """Words of a text that may be a caption, on average."""
 SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 """A character of a script without spaces between words, of which a word has about two."""
+MAY_BE_TABLES = (".txt", ".json")
+"""Endings of tables that other files have, too: only one with a header that names images counts."""
+LACKING = "give the folder of photos, or name files of vectors images.npy and captions.npy"
 MOST_NAMED = 3
 """Lists that are named as not used."""
 
@@ -78,20 +83,21 @@ def detect(path: Path) -> Detected:
     reader of a table does.
     """
     detected = _detect_folder(CollectionFolder(path, PLAIN)) if path.is_dir() else _detect_file(path)
-    return replace(detected, files={**detected.files, **_place_of_images(detected)})
+    return _with_place_of_images(detected)
 
 
 def _detect_file(path: Path) -> Detected:
     suffix = path.suffix.lower()
     if not path.is_file() or suffix not in (".tar", *rows.READERS):
         kinds = f"a folder of photos, a .tar shard or a table ({', '.join(rows.READERS)})"
-        raise UsageError(f"{path} is not {kinds}" if path.exists() else f"{path} does not exist; give {kinds}")
+        state = "is none of these (unpack an archive first)" if path.exists() else "does not exist"
+        raise UsageError(f"{path} {state}; give {kinds}")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
     folder = CollectionFolder(path.parent, PLAIN)
     if suffix == ".parquet" and (column := rows.photographs_in(folder, path)):
         return _with_photographs(folder, path, column, {DIVIDED: glob.escape(path.name)})
-    return _as_table(path, _columns(folder, path))
+    return _as_table(folder, {"table": path.name}, _columns(folder, path))
 
 
 def _with_photographs(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
@@ -114,62 +120,80 @@ def _with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str,
     return {**columns, "sentence": theirs}, (note,)
 
 
-def _as_table(path: Path, columns: dict[str, str], notes: tuple[str, ...] = ()) -> Detected:
+def _as_table(
+    folder: CollectionFolder, files: dict[str, str], columns: dict[str, str], notes: tuple[str, ...] = ()
+) -> Detected:
     columns, of_sentences = _with_sentences(columns)
     used = ", ".join(f"column {theirs} as {ours}" for ours, theirs in columns.items())
-    notes = (f"{path.name} is read as a table: {used}", *of_sentences, *notes)
-    return Detected(path.parent, "table", {"table": path.name}, _renamed(columns), notes=notes)
+    further = [f"{name} is read as the table of {split}" for split, name in files.items() if split != "table"]
+    notes = (f"{files['table']} is read as a table: {used}", *further, *of_sentences, *notes)
+    return Detected(folder.root, "table", files, _renamed(columns), notes=notes)
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
     for form, keys in LISTS.items():
-        usual = {key: NAMED[form][key] for key in keys}
-        if any(folder.glob(pattern) for patterns in usual.values() for pattern in patterns):
+        paths = [path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)]
+        if any(path.name.lower() not in FOLDER["captions"] or not _is_headed(folder, path) for path in paths):
             return Detected(folder.root, form)
     kinds: Counter[str] = Counter()
-    lists: list[str] = []
+    found: list[str] = []
+    alone: set[str] = set()
     for below, names in folder.walk():
-        images = {posixpath.splitext(name)[0] for name in names if is_image(name)}
-        kinds["photographs"] += len(images)
-        kinds["outside"] += len(images) if below.split("/")[0] != "images" else 0
-        kinds["inside"] += len(images) if below.split("/")[0] == "images" else 0
-        kinds["texts"] += sum(posixpath.splitext(name)[0] in images for name in names if name.lower().endswith(".txt"))
-        kinds["shards"] += sum(name.lower().endswith(".tar") for name in names)
-        lists += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
-    shards = [folder.root / name for name in lists if name.lower().endswith(".parquet")]
-    with suppress(InputError):  # which is said where it is read as a table
-        if shards and (column := rows.photographs_in(folder, shards[0])):
-            return _with_photographs(folder, shards[0], column, {})
-    unused: dict[str, str] = {}
-    for name in filter(_is_table, lists):
-        if "/" in name:
-            unused[name] = "only a table in the folder itself is read"
-            continue
+        images = {stem for name in names if is_image(name) for stem in (name, posixpath.splitext(name)[0])}
+        count = sum(map(is_image, names))
+        kinds["photographs"] += count
+        kinds["outside"] += count if below.split("/")[0] != "images" else 0
+        kinds["inside"] += count if below.split("/")[0] == "images" else 0
+        beside = {name for name in names if posixpath.splitext(name)[0] in images}
+        kinds["texts"] += sum(name.lower().endswith(".txt") for name in beside)
+        found += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
+        alone |= {name for name in names if not below and name not in beside}
+    shards = [folder.root / name for name in found if name.lower().endswith(".parquet")]
+    for shard in islice(shards, LOOKED_AT):
+        with suppress(InputError):  # which is said where it is read as a table, or rejected
+            if column := rows.photographs_in(folder, shard):
+                return _with_photographs(folder, shard, column, {})
+            break
+    tables = [name for name in found if _is_table(name) or (name in alone and _is_headed(folder, folder.root / name))]
+    unused = dict.fromkeys((name for name in tables if "/" in name), "only a table in the folder itself is read")
+    may_be_of_split = (name for name in tables if "/" not in name or Path(name).stem.lower() == METADATA)
+    by_split = _by_split([name for name in may_be_of_split if _split_in(name)])
+    first = by_split.get("train", next(iter(by_split.values()), None))
+    for name in [first] if first else [name for name in tables if name not in unused]:
         try:
             columns = _columns(folder, folder.root / name)
         except InputError as error:
-            unused[name] = str(error)
+            unused[name] = str(error).removeprefix(str(folder.root / name)).lstrip(": ")
             continue
-        if "sentence" in columns or name not in NAMED["folder"]["metadata"]:
-            tables = [other for other in filter(_is_table, lists) if other != name]
-            others = {other: unused.get(other, "one table is read") for other in tables}
-            detected = _as_table(folder.root / name, columns, _name_unused(others))
-            return detected if any("/" not in other for other in tables) else replace(detected, files={})
+        if "sentence" in columns or name not in FOLDER["metadata"]:
+            files = {"table": name, **{split: other for split, other in by_split.items() if other != name}}
+            others = {other: unused.get(other, "one table is read") for other in tables if other not in files.values()}
+            return _as_table(folder, files, columns, _name_unused(others))
     if not kinds["photographs"]:
-        if kinds["shards"]:
-            return Detected(folder.root, "webdataset")
+        if shards := [name for name in found if name.lower().endswith(".tar")]:
+            patterns = [re.sub(r"\d+", "*", glob.escape(name)) for name in shards]
+            return Detected(folder.root, "webdataset", _by_split(list(dict.fromkeys(patterns))))
         if files := _files_of_vectors(folder):
             return Detected(folder.root, vectors.FORMAT, files, described="texts" in files)
-        raise folder.lacks(
-            "tar shard or table of them",
-            "give the folder of photos, or name files of vectors images.npy and captions.npy",
-        )
+        raise folder.lacks("tar shard or table of them", "; ".join([LACKING, *_name_unused(unused)]))
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}
-    remedy = f"a table of sentences ends in {', '.join(rows.READERS)}: save it as one"
-    unused |= {name: remedy for name in lists if "/" not in name and not _is_table(name)}
+    remedy = f"a table of sentences ends in {', '.join(rows.READERS)} and has a header: save it as one"
+    unused |= {name: remedy for name in found if "/" not in name and name not in unused}
     return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
+
+
+def _by_split(names: list[str]) -> dict[str, str]:
+    """Files, or patterns of them, by split; nothing unless each has one of its own, and there are several."""
+    splits = {_split_in(name): name for name in names}
+    return splits if 1 < len(splits) == len(names) and None not in splits else {}
+
+
+def _split_in(name: str) -> str | None:
+    """The split that is part of a file's name or its folder's: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
+    parts = map(lists.split_name, re.split(r"[-_./]", name.lower()))
+    return next((part for part in reversed([*parts]) if part in SPLITS), None)
 
 
 def _files_of_vectors(folder: CollectionFolder) -> dict[str, str]:
@@ -196,11 +220,11 @@ def _name_unused(lists: dict[str, str]) -> tuple[str, ...]:
     return (*(f"not used: {name} ({reason})" for name, reason in islice(lists.items(), MOST_NAMED)), *more)
 
 
-def _place_of_images(detected: Detected) -> dict[str, str]:
-    """The key of collection.files for the folder of the photographs that a list names, where the format would look for
-    them in vain."""
+def _with_place_of_images(detected: Detected) -> Detected:
+    """With the key of collection.files for the folder that has all photographs which a list names, where the format
+    would look for them in vain."""
     if "images" not in NAMED.get(detected.format, {}) or "images" in detected.files:
-        return {}
+        return detected
     records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
     images = (record for record in records if isinstance(record, ImageRecord) and record.row is not None)
     first: list[ImageRecord] = []
@@ -208,20 +232,31 @@ def _place_of_images(detected: Detected) -> dict[str, str]:
         first += islice(images, LOOKED_AT)
     # Path's own method fails on too long a name.
     if not first or any(os.path.exists(detected.root / image.path) for image in first):
-        return {}
-    most, folder = 0, ""
+        return detected
+    named: dict[str, set[str]] = {}
     for below, names in CollectionFolder(detected.root, PLAIN).walk():
         stems = {posixpath.splitext(name)[0] for name in names if is_image(name)}
-        count = sum(image.key in stems or os.path.isfile(detected.root / below / image.key) for image in first)
-        if count > most:
-            most, folder = count, below
-        if most == len(first):
-            break
-    return {"images": folder or "."} if most else {}
+        keys = {image.key for image in first}
+        named[below] = {key for key in keys if key in stems or os.path.isfile(detected.root / below / key)}
+    folder, *others = sorted(named, key=lambda below: len(named[below]), reverse=True)
+    if not named[folder] or named[folder] < set().union(*named.values()):
+        return detected  # `ingest` looks for each in all folders
+    also = [other for other in others if named[other]][:1]
+    notes = [f"the photos are taken from {folder}; {other} has files of the same names" for other in also]
+    files = {**detected.files, "images": folder or "."}
+    return replace(detected, files=files, notes=(*detected.notes, *notes))
 
 
 def _is_table(name: str) -> bool:
-    return name.lower().endswith(tuple(rows.READERS))
+    suffix = posixpath.splitext(name)[1].lower()
+    return suffix in rows.READERS and suffix not in MAY_BE_TABLES
+
+
+def _is_headed(folder: CollectionFolder, path: Path) -> bool:
+    """Whether a file can be read as a table whose header names images."""
+    with suppress(InputError):
+        return path.suffix.lower() in rows.READERS and "file" in _usual_columns(folder, path)
+    return False
 
 
 def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
@@ -229,19 +264,24 @@ def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     language, that whose values are files of photographs, and as a description that of the longest texts. Raises
     InputError where none holds the names of files, and for a table that cannot be read."""
     columns = _usual_columns(folder, path)
+    if name := next(filter(is_image, rows.column_names(folder, path)), None):
+        raise InputError(f"{path} has no header: its first line is of {name}; put one above it, such as file,caption")
     texts: dict[str, list[str]] = {}
     for row in islice(rows.read_rows(folder, path, (), (), None), LOOKED_AT):
         for name, value in row.values.items():
             if isinstance(value, str) and value.strip() and name not in columns.values():
                 texts.setdefault(name, []).append(value)
     if "file" not in columns:
-        of_files = [name for name, values in texts.items() if all(map(is_image, values))]
+        links = [name for name, values in texts.items() if all("://" in value for value in values)]
+        of_files = [name for name, values in texts.items() if all(map(is_image, values)) and name not in links]
         if not of_files:
             stems = {posixpath.splitext(name)[0] for _, names in folder.walk() for name in names if is_image(name)}
             of_files = [name for name, values in texts.items() if sum(v in stems for v in values) > len(values) / 2]
         if len(of_files) != 1:
-            known = ", ".join(COLUMNS["file"])
-            raise InputError(f"{path} has no column of file names ({known}); rename the one that has them to file")
+            remedy = f"({', '.join(COLUMNS['file'])}); rename the one that has them to file"
+            if links:
+                remedy = f"but links in {links[0]}; download the photos first, for example with img2dataset"
+            raise InputError(f"{path} has no column of file names {remedy}")
         columns = {"file": of_files[0], **columns}
         texts.pop(of_files[0])
     if columns.keys().isdisjoint(("sentence", *IN_PLACE_OF_SENTENCES)):

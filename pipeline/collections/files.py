@@ -2,6 +2,7 @@
 
 import os
 import posixpath
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,8 @@ from pipeline.image_names import IMAGE_SUFFIXES, Readings, Spelling, is_plain
 from pipeline.plain_files import UnopenedFile, open_plain
 
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
+PHOTOGRAPH, MOST_KINDS = "photo", 5
+"""What photographs are counted as, and how many kinds of other files are named."""
 LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
 
 
@@ -113,25 +116,21 @@ class CollectionFolder:
         return UsageError(f"{self.root} holds {self._contents()} and no {what}: {remedy}")
 
     def _contents(self) -> str:
-        """How many photographs and lists of each kind the folder contains, at any depth."""
-        photographs, lists = self._count()
-        counts = [f"{count} {suffix}" for suffix, count in lists.items() if count]
+        """How many photographs and other files of the most frequent kinds the folder contains, at any depth."""
+        kinds = self._count()
+        photographs = kinds.pop(PHOTOGRAPH, 0)
+        counts = [f"{count} {suffix}" for suffix, count in kinds.most_common(MOST_KINDS) if suffix]
         return ", ".join([f"{photographs or 'no'} photo{'s' * (photographs != 1)}", *counts])
 
     def only_photographs(self) -> bool:
         """Whether the folder contains photographs, and no list that could be about them."""
-        photographs, lists = self._count()
-        return bool(photographs) and not any(lists.values())
+        kinds = self._count()
+        return kinds[PHOTOGRAPH] > 0 and kinds.keys().isdisjoint(LIST_SUFFIXES)
 
-    def _count(self) -> tuple[int, dict[str, int]]:
-        photographs, lists = 0, dict.fromkeys(LIST_SUFFIXES, 0)
-        for _, names in self.walk():
-            for name in names:
-                photographs += is_image(name)
-                suffix = os.path.splitext(name)[1].lower()
-                if suffix in lists:
-                    lists[suffix] += 1
-        return photographs, lists
+    def _count(self) -> Counter[str]:
+        """The files of each suffix, all photographs as PHOTOGRAPH."""
+        names = (name for _, names in self.walk() for name in names)
+        return Counter(PHOTOGRAPH if is_image(name) else os.path.splitext(name)[1].lower() for name in names)
 
     def label(self, path: Path) -> str:
         """A file's name in rejects: relative to the root, with forward slashes."""

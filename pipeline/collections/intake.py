@@ -30,7 +30,7 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.tables import REJECTS, Rejects, Tables, to_bytes, to_text
 from pipeline.config.section import SPLITS
-from pipeline.image_names import CASE, Readings, Spelling, Takedown, describe
+from pipeline.image_names import BELOW, CASE, Readings, Spelling, Takedown, describe
 
 LARGEST_NUMBER = (1 << 31) - 1
 GIVEN = {"seq": pa.int64(), "key": pa.binary()}
@@ -223,7 +223,7 @@ class Intake:
         """Give images the file that is there, in place of one that differs from it in its spelling; a name that may be
         several files, or lies outside, is a fault of the image."""
         lost = self._values("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")
-        matches = dict(self.folder.readings.match(lost, self.folder.spellings))
+        matches = dict(self.folder.readings.match(lost, self.folder.spellings, BELOW))
         for path in lost:
             match = matches.get(path)
             if match is None and (path.startswith("/") or "://" in path):

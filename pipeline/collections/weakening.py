@@ -35,8 +35,11 @@ def _document(
     own: list[Sequence[str]], row: int, noise: SimulationSettings, rng: np.random.Generator
 ) -> dict[str, str]:
     def sentence(of_another: bool) -> str:
-        choices = own[_another(row, len(own), rng) if of_another else row]
-        return choices[rng.integers(len(choices))]
+        image = row
+        if of_another:
+            image = int(rng.integers(len(own) - 1))
+            image += image >= row
+        return own[image][rng.integers(len(own[image]))]
 
     words = sentence(rng.random() < noise.wrong).split()
     count = min(int(rng.integers(TITLE_WORDS[0], TITLE_WORDS[1] + 1)), len(words))
@@ -52,11 +55,6 @@ def _document(
         "description": sentence(rng.random() < noise.wrong),
     }
     return {name: "" if rng.random() < noise.missing else text for name, text in fields.items()}
-
-
-def _another(row: int, count: int, rng: np.random.Generator) -> int:
-    other = int(rng.integers(count - 1))
-    return other + (other >= row)
 
 
 def _content_words(sentences: Sequence[str]) -> list[str]:

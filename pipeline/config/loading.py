@@ -120,8 +120,6 @@ def _write_out(values: dict[str, Any]) -> dict[str, Any]:
     """`values` with what is written in short: a variant, or an ensemble, for each mapping in `models`; and a variant
     for each seed of one that has `seeds`, also wherever it is named."""
     full = dict(values)
-    if "csls" in full and _maps(full, "csls") and _maps(full, "hubness"):  # the section's name in earlier versions
-        full["hubness"] = {**full.get("hubness", {}), **full.pop("csls")}
     models = full.get("models")
     if isinstance(models, list | tuple):
         for model in models:

@@ -66,12 +66,8 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
         shown.setdefault(section, ".".join(place))
     default = (None if below else "{}") if whole else None if field.is_required() else _written(field.default)
     yield Row(path, default, sentence, field.title, entry)
-    for name, part in sorted(below.items(), key=_has_default):
+    for name, part in sorted(below.items(), key=lambda named: not named[1].is_required()):
         yield from _rows((*place, name), part, shown, entry or not whole)
-
-
-def _has_default(named: tuple[str, FieldInfo]) -> bool:
-    return not named[1].is_required()
 
 
 def _entries(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], type[Section] | None]:

@@ -21,7 +21,7 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
     spec = model_spec(name)
     registered = spec.load()
     with _known_form(f"{name} in {where}" if where else name, spec.made_by):
-        if "hubness" in settings or "csls" in settings:
+        if "hubness" in settings:
             return import_place(CORRECTED).from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
 

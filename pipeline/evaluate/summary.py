@@ -1,7 +1,6 @@
 """Evaluations, as their JSON files hold them, for people to read."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
@@ -42,14 +41,10 @@ def spoken(direction: str) -> str:
 
 def by_setting(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
     """Evaluations that can be compared with each other: ((split, protocol), evaluations) in order of first mention."""
-
-    def setting(evaluation: Mapping[str, Any]) -> tuple[str, str]:
-        return evaluation["split"], evaluation["protocol"]
-
-    evaluations = list(evaluations)
-    order = list(dict.fromkeys(map(setting, evaluations)))
-    ordered = sorted(evaluations, key=lambda evaluation: order.index(setting(evaluation)))
-    return [(key, list(group)) for key, group in groupby(ordered, setting)]
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for evaluation in evaluations:
+        groups.setdefault((evaluation["split"], evaluation["protocol"]), []).append(evaluation)
+    return list(groups.items())
 
 
 def reported_first(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:

@@ -1,6 +1,6 @@
-"""Describing images: what a generator is and uses, and batches of images with stored features."""
+"""Describing images: what a generator is and uses."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,6 @@ import torch
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
 from pipeline.generate.material import JointSpace
-from pipeline.models.neural.task import RowSource
 from pipeline.text.tokens import join_words
 
 
@@ -23,28 +22,9 @@ class Description(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """How lbl, mnlm and sc-nlm make and rank candidates (Kiros et al. 2014, supplement 5.2).
-
-    `count` of them for every image, each from one of the conditioning vectors: the image's embedding, and the mean of
-    its `neighbours` nearest words and as many sentences. Words are drawn at `temperature` where no parts of speech
-    guide them. Structures are those of training sentences of `shortest` to `longest` words. A candidate's score is its
-    cosine with the image, times `repeat_penalty` for every repetition of a word that is no stop word (see
-    `lm.penalise` for a negative one), plus `language_weight` times the trigram's log probability a word.
-    """
-
-    count: int
-    neighbours: int = 5
-    temperature: float = 0.7
-    shortest: int = 4
-    longest: int = 12
-    repeat_penalty: float = 0.8
-    language_weight: float = 0.2
-
-
-@dataclass(frozen=True)
 class Sources:
-    """The inputs of generators: the training sentences, search settings, and for some the joint space and a trigram.
+    """The inputs of generators: the training sentences, search settings, the number of `candidates` that the
+    log-bilinear models make for an image, and for some the joint space and a trigram.
 
     With a `temperature`, sentences are sampled; without, the most probable are searched for.
     """
@@ -52,7 +32,7 @@ class Sources:
     corpus: Corpus
     search: BeamSearch
     temperature: float | None
-    candidates: Candidates
+    candidates: int
     seed: int
     space: JointSpace | None
     trigram: Trigram | None
@@ -68,10 +48,9 @@ class Sources:
 
 
 class Generator(Protocol):
-    """A registered generator: takes the features of `encoders`, and the joint space if it is `in_space`."""
+    """A registered generator: takes the features of `encoders`, and the joint space if its settings are `in_space`."""
 
     encoders: tuple[str, ...]
-    in_space: bool
 
     def to(self, device: torch.device) -> "Generator":
         """Moves its network to `device`; returns itself."""
@@ -105,19 +84,3 @@ def describe_images(
         return {"text": text, "score": sentence.score, "verbatim": near.verbatim, "nearest": nearest}
 
     return [[entry(sentence) for sentence in image] for image in described]
-
-
-class ImageBatch(NamedTuple):
-    """`images`: what the descriptions show of each; `features`: encoder -> (n, its dim)."""
-
-    images: Sequence[Mapping[str, Any]]
-    features: Mapping[str, np.ndarray]
-
-
-def stored_batches(
-    rows: Mapping[str, RowSource], shown: Sequence[Mapping[str, Any]], size: int
-) -> Iterator[ImageBatch]:
-    """Batches of `size` images with the features `rows`: encoder -> (n, its dim)."""
-    for start in range(0, len(shown), size):
-        part = np.arange(start, min(start + size, len(shown)))
-        yield ImageBatch(shown[start : start + size], {name: block[part] for name, block in rows.items()})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pipeline.device import place, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
-from pipeline.generate.describing import Candidates, Description, Sources
+from pipeline.generate.describing import Description, Sources
 from pipeline.generate.logbilinear import (
     Additive,
     LogBilinear,
@@ -33,6 +33,16 @@ from pipeline.text.vocabulary import Vocabulary
 
 CHOSEN = ("context", "dimensions", "factors", "ahead", "dropout", "gate_bias")
 """The settings that are sizes of the network."""
+NEIGHBOURS = 5
+"""Words, and sentences, nearest to an image, whose mean is the other vector that candidates are made from."""
+TEMPERATURE = 0.7
+"""At which words are drawn where no parts of speech guide them."""
+SHORTEST, LONGEST = 4, 12
+"""Words of the training sentences whose structures are drawn; the latter of candidates, too."""
+REPEAT_PENALTY = 0.8
+"""Factor on a positive cosine for every repetition of a word that is no stop word."""
+LANGUAGE_WEIGHT = 0.2
+"""Of the trigram's log probability a word."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,6 @@ class LanguageModel:
     """A log-bilinear network and the structures (sequences of parts of speech) of its training sentences."""
 
     network_type: ClassVar[type[LogBilinear]]
-    in_space = True
 
     def __init__(self, encoders: tuple[str, ...], network: LogBilinear, structures: Tokens | None) -> None:
         self.encoders, self.structures = encoders, structures
@@ -200,48 +209,43 @@ def rank_candidates(
 
 def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
     """(n, 2, c) unit vectors: each image's embedding, and the mean of its nearest words and training sentences."""
-    count, nearest = sources.candidates.neighbours, []
+    nearest = []
     for gallery in (sources.space.words, sources.sentence_vectors):
-        nearest.append(gallery[search_exact(images, [gallery], min(count, len(gallery)), "inner_product").rows])
+        nearest.append(gallery[search_exact(images, [gallery], min(NEIGHBOURS, len(gallery)), "inner_product").rows])
     mean = np.concatenate(nearest, axis=1).mean(axis=1)
     mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
     return np.stack([images, mean], axis=1)
 
 
 def propose(
-    network: LogBilinear, structures: Tokens | None, u: Tensor, settings: Candidates, random: torch.Generator
+    network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Different sentences, as word ids, for one image: half from each of the conditioning vectors `u` (2, c).
+    """At most `count` different sentences, as word ids, for one image: half from each of the conditioning vectors `u`
+    (2, c).
 
     With `structures`, one is sampled and the most probable words are chosen one by one (MAP); without, words are
     sampled.
     """
-    drawn = u[torch.arange(settings.count, device=u.device) % len(u)]
+    drawn = u[torch.arange(count, device=u.device) % len(u)]
     if structures is None:
-        hypotheses = sample(WindowDecoder(network, drawn, None), settings.longest, settings.temperature, random)
+        hypotheses = sample(WindowDecoder(network, drawn, None), LONGEST, TEMPERATURE, random)
     else:
-        lengths = structures.lengths
-        legal = np.flatnonzero((lengths >= settings.shortest) & (lengths <= settings.longest))
-        chosen = torch.randint(len(legal), (settings.count,), generator=random, device=random.device)
+        legal = np.flatnonzero((structures.lengths >= SHORTEST) & (structures.lengths <= LONGEST))
+        chosen = torch.randint(len(legal), (count,), generator=random, device=random.device)
         rows = legal[chosen.cpu().numpy()]
         decoder = WindowDecoder(network, drawn, structures.take(rows))
-        hypotheses = [best[0] for best in beam_search(decoder, BeamSearch(1, 0.0, settings.longest + 1))]
+        hypotheses = [best[0] for best in beam_search(decoder, BeamSearch(1, 0.0, LONGEST + 1))]
     return list(dict.fromkeys(hypothesis.words for hypothesis in hypotheses))
 
 
 def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
     """(k,) scores of candidates for `image` (c,): penalised cosine plus weighted log P per word."""
-    settings, vocabulary = sources.candidates, sources.corpus.vocabulary
     translation = sources.space.sentences(texts) @ image
     stop = frozenset(english_stop_words())
     content = [[word for word in text.split(" ") if word not in stop] for text in texts]
     repeated = np.array([len(words) - len(set(words)) for words in content])
-    tokens = encode_tokens(texts, vocabulary)
+    tokens = encode_tokens(texts, sources.corpus.vocabulary)
     language = sources.trigram.log_probability(tokens) / (tokens.lengths + 1)
-    return penalise(translation, repeated, settings.repeat_penalty) + settings.language_weight * language
-
-
-def penalise(cosines: np.ndarray, repeated: np.ndarray, penalty: float) -> np.ndarray:
-    """(k,) `cosines` reduced for `repeated` words: each multiplies a positive one by `penalty` (Kiros et al. 2014); a
-    negative one, which the factor would raise, loses the same amount."""
-    return cosines - (1 - penalty**repeated) * np.abs(cosines)
+    # A repetition lowers a negative cosine, which the factor would raise, by as much.
+    translation = translation - (1 - REPEAT_PENALTY**repeated) * np.abs(translation)
+    return translation + LANGUAGE_WEIGHT * language

@@ -103,17 +103,9 @@ def judge(
     return Judgement(**measured, not_measured=without), statistics
 
 
-@dataclass(frozen=True)
-class Variety:
-    """Percent of the candidates `copied` word by word from a training sentence, percent `distinct`, and their mean
-    `length` in words."""
-
-    copied: float
-    distinct: float
-    length: float
-
-
-def variety(candidates: Sequence[Words], copied: Sequence[bool]) -> Variety:
-    """The variety of the candidates; `copied` says which are a training sentence."""
+def variety(candidates: Sequence[Words], copied: Sequence[bool]) -> dict[str, float]:
+    """Percent of the candidates `copied` word by word from a training sentence, as `copied` says of each, percent
+    `distinct`, and their mean `length` in words."""
     distinct = len(set(map(tuple, candidates))) / len(candidates)
-    return Variety(100 * float(np.mean(copied)), 100 * distinct, float(np.mean(list(map(len, candidates)))))
+    length = float(np.mean(list(map(len, candidates))))
+    return {"copied": 100 * float(np.mean(copied)), "distinct": 100 * distinct, "length": length}

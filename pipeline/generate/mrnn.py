@@ -113,8 +113,6 @@ class MultimodalRNN:
     an image without a region then stands beside itself.
     """
 
-    in_space = False
-
     def __init__(self, view: ImageView, cell: str, network: DescribingNetwork, whole: bool = False) -> None:
         self.view, self.cell, self.whole = view, cell, whole
         self.network = network.eval()

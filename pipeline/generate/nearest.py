@@ -58,13 +58,9 @@ class Nearest:
     def encoders(self) -> tuple[str, ...]:
         return self.view.encoders
 
-    @property
-    def in_space(self) -> bool:
-        return self.by != "features"
-
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """The `count` nearest sentences of every image, best first; scores are cosines, or minus squared distances."""
-        queries = sources.space.images(features) if self.in_space else self.standardise(features)
+        queries = self.standardise(features) if self.by == "features" else sources.space.images(features)
         blocks = (to_float32(self.gallery[start : start + BLOCK]) for start in range(0, len(self.rows), BLOCK))
         nearest = search_exact(queries, blocks, count, "inner_product" if self.unit else "euclidean")
         described = []

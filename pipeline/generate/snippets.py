@@ -124,8 +124,6 @@ class RankedSnippets:
     `gallery` (k, c) float16: the sums of the word vectors of k different snippets, `snippets` their words.
     """
 
-    in_space = False
-
     def __init__(self, name: str, model: AlignedModel, gallery: np.ndarray, snippets: Tokens) -> None:
         """`name` is the registered `model`'s."""
         self.name = name

@@ -1,11 +1,10 @@
 """Bytes of a photograph to pixels, or the reason why not.
 
-An image may take `ImageLimits.seconds` of processor time. In a worker process (`isolated_map`, `ImageProcess`) the
-limit always applies; elsewhere it is checked when Pillow reads the next block, and at the end.
+An image may take `ImageLimits.seconds` of processor time. A worker process (`isolated_map`, `ImageProcess`) is ended
+then; elsewhere an image that has taken longer is refused afterwards.
 """
 
 import hashlib
-import io
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -58,7 +57,7 @@ def _decode(
     started = time.thread_time()
     try:
         with processor_limit(limits.seconds, str(too_slow(limits.seconds))), pillow_limits(limits.max_pixels):
-            loaded = load(data, limits, started, sides)
+            loaded = load(data, limits, sides)
             image, notes = _to_rgb(loaded.image, colours, loaded.top)
             reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}
             images = [reduced[factor] for factor in loaded.factors]
@@ -67,8 +66,8 @@ def _decode(
     except UnidentifiedImageError:
         if brands(data) & AVIF_BRANDS and not features.check("avif"):
             raise UnreadableImage(NEEDS_AVIF, "this Pillow cannot read it") from None
-        start = data[:16].hex(" ") or "nothing"
-        raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; it starts with {start}") from None
+        start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
+        raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableImage("too-large", f"more than {limits.max_pixels} pixels") from error
     except Exception as error:  # any failure on hostile bytes is the image's fault
@@ -111,7 +110,7 @@ def _read_exif(data: bytes, limits: ImageLimits) -> tuple[str | None, str | None
     # Damaged EXIF does not affect the pixels.
     in_time = processor_limit(limits.seconds, str(too_slow(limits.seconds)))
     with suppress(Exception), in_time, pillow_limits(limits.max_pixels):
-        exif = open_image(io.BytesIO(data), data).getexif()
+        exif = open_image(data).getexif()
         inner = exif.get_ifd(ExifTags.IFD.Exif)
         maker, model = (_exif_text(exif.get(tag)) for tag in (ExifTags.Base.Make, ExifTags.Base.Model))
         camera = " ".join(filter(None, (None if model.startswith(maker) else maker, model))) or None

@@ -9,35 +9,21 @@ from operator import itemgetter
 import numpy as np
 import torch
 from torch import nn
-from torchvision.models import detection, get_model, list_models
+from torchvision.models import get_model
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 
 from pipeline.device import OomBatcher, full_float32, upload
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError
 from pipeline.images.boxes import LEAST_SCORE, NONE, Candidates
-from pipeline.images.weights import Download, State, fetch, select
+from pipeline.images.weights import State, select
 from pipeline.workers import Failure
 
 CLASSES = "roi_heads.box_predictor.cls_score.weight"
 CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
 
 
-def require_detector(architecture: str) -> None:
-    """Raises UsageError listing the known detectors."""
-    detectors = [name for name in list_models(module=detection) if name.startswith("fasterrcnn")]
-    if architecture not in detectors:
-        raise UsageError(f"unknown detector {architecture}; torchvision has {', '.join(detectors)}")
-
-
-def download_detector(architecture: str) -> Download:
-    """Torchvision's weights of a detector, and their name. Raises InputError if the download fails."""
-    require_detector(architecture)
-    return fetch(architecture, "name it in regions.detector.file")
-
-
 def build_detector(architecture: str, state: State, source: str) -> nn.Module:
     """A detector with the classes of `state`. Raises InputError naming `source` if they do not fit together."""
-    require_detector(architecture)
     if missing := [name for name in (CLASSES, CORNERS) if name not in state]:
         raise InputError(f"{source} lacks {missing[0]}: it is not a torchvision Faster R-CNN; get the right file")
     classes, corners = len(state[CLASSES]), len(state[CORNERS])

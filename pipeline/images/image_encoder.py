@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +18,6 @@ from pipeline.images.extraction import ExtractionPlan, Extractor
 from pipeline.images.extraction_plan import choose_plan
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View, prepare
 from pipeline.plain_files import read_weights
-
-
-class EncoderParts(Protocol):
-    """What an encoder is restored from."""
-
-    settings: Mapping[str, Any]
-    tensors: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -62,13 +55,13 @@ class GivenFeatures(NamedTuple):
 @dataclass(frozen=True)
 class EncoderMaterial:
     """What an encoder is made from, beside its entry: the `seed`, the folder of the weights, the settings that define
-    an image's `regions`, and, if its kind needs them, the `other` encoder that its entry names, the images of `train`
-    to learn from, and some features that were `given`."""
+    an image's `regions`, and, if its kind needs them, the `other` encoder that its entry names (its stored `settings`
+    and `tensors`), the images of `train` to learn from, and some features that were `given`."""
 
     seed: int
     weights_root: Path
     regions: Mapping[str, Any]
-    other: EncoderParts | None = None
+    other: Any = None
     train: TrainImages | None = None
     given: GivenFeatures | None = None
 

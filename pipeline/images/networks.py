@@ -10,34 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.fx.experimental.optimization import fuse
 
 from pipeline.errors import UsageError
 from pipeline.images.image_encoder import EncoderMaterial, ModuleEncoder
 from pipeline.images.preprocess import Preprocessing
-from pipeline.images.weights import Download, State, feature_extraction, fetch, models, ops, parse, select
+from pipeline.images.weights import State, feature_extraction, fetch, models, ops, parse, select
 
-LAYERS = ("average", "fc6", "fc7")
+HIDDEN_LAYERS = ("fc6", "fc7")
 CLASSIFIER = "rcnn/"
 """Prefix of tensors beside those of a finetuned encoder: what classifies its features of regions."""
 
 
-def require_known(architecture: str) -> None:
-    """Raises UsageError listing the known architectures."""
-    architectures = models.list_models(module=models)
-    if architecture not in architectures:
-        raise UsageError(f"unknown architecture {architecture}; torchvision has {', '.join(architectures)}")
-
-
-def download(architecture: str) -> Download:
-    """Torchvision's best weights of `architecture`, and their name. Raises InputError if the download fails."""
-    require_known(architecture)
-    return fetch(architecture, "set the encoder's `weights` to file and `file` to its name")
-
-
 def build(architecture: str, seed: int) -> nn.Module:
     """The whole network in evaluation mode, initialised from `seed`."""
-    require_known(architecture)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # googlenet and inception announce a new initialisation
         torch.default_generator.manual_seed(seed)
@@ -57,16 +43,12 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
     if layer == "average":
         return _last_map(network, graph, {name: nodes[name] for name in names[: of_head[0]]}, side)
     linear = [i for i in of_head if isinstance(_module(network, names[i]), nn.Linear)]
-    if len(linear) != 3 or layer not in LAYERS:
-        raise UsageError(f"{type(network).__name__} has no layer {layer}; use average (fc6, fc7: AlexNet and VGG only)")
-    return names[linear[LAYERS.index(layer) - 1] + 1]
+    return names[linear[HIDDEN_LAYERS.index(layer)] + 1]
 
 
 def cut(network: nn.Module, node: str) -> fx.GraphModule:
     """The part of `network` that computes `node`. Shares the network's tensors."""
     graph, nodes = _trace(network)
-    if node not in nodes:
-        raise ValueError(f"{type(network).__name__} has no node {node}")
     return _part(network, graph, nodes[node])
 
 
@@ -90,22 +72,6 @@ def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, 
     graph.output(output)
     fx.GraphModule(network, graph).graph.eliminate_dead_code()
     return fx.GraphModule(network, graph)
-
-
-def fold_batch_norms(body: fx.GraphModule) -> fx.GraphModule:
-    """`body` with each batch norm that follows a convolution folded into it: the same function in fewer passes."""
-    body = fx.symbolic_trace(body)  # also into torchvision's blocks, which `cut` leaves whole
-    for node in list(body.graph.nodes):
-        convolution = node.args[0] if node.op == "call_module" else None
-        if not (isinstance(convolution, fx.Node) and convolution.op == "call_module" and len(convolution.users) == 1):
-            continue
-        pair = [_module(body, part.target) for part in (convolution, node)]
-        if [type(module) for module in pair] == [nn.Conv2d, nn.BatchNorm2d]:
-            parent, _, name = convolution.target.rpartition(".")
-            setattr(body.get_submodule(parent), name, fuse_conv_bn_eval(*pair))
-            node.replace_all_uses_with(convolution)
-            body.graph.erase_node(node)
-    return fx.GraphModule(body, body.graph)
 
 
 def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node], side: int) -> str:
@@ -159,7 +125,7 @@ class NetworkEncoder(ModuleEncoder):
 
     def folded(self) -> fx.GraphModule:
         """With batch norms folded into convolutions."""
-        return fold_batch_norms(super().folded())
+        return fuse(self.body)
 
     def settings(self) -> dict[str, Any]:
         return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}
@@ -186,7 +152,7 @@ class NetworkEncoder(ModuleEncoder):
         if entry.weights == "untrained":
             return untrained(spec, material.seed)
         if entry.weights == "torchvision":
-            state, origin = download(entry.architecture)
+            state, origin = fetch(entry.architecture, "set the encoder's `weights` to file and `file` to its name")
             return trained(spec, state, {"origin": origin})
         data, sha256 = material.weights(entry.file, entry.sha256)
         return trained(spec, parse(data, entry.file), {"origin": entry.file, "sha256": sha256})

@@ -1,6 +1,5 @@
 """The image sides of OpenCLIP's models as encoders."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,12 +8,10 @@ import torch
 from open_clip.model import _build_vision_tower
 from torch import nn
 
-from pipeline.hubs import own_folder
+from pipeline.hubs import OPEN_CLIP_HUB, open_clip_config, own_folder
 from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side
 from pipeline.images.weights import parse
-
-HUB = "hf-hub:"
 
 
 class ImageTower(nn.Module):
@@ -36,7 +33,7 @@ class OpenClipEncoder(LibraryEncoder):
     def fetch(entry: Any, material: EncoderMaterial) -> FetchedNetwork:
         folder, weights = own_folder(entry.architecture, material.folder)
         name, tag = entry.architecture, entry.weights
-        if folder or name.startswith(HUB):
+        if folder or name.startswith(OPEN_CLIP_HUB):
             name = f"local-dir:{folder}" if folder else name
             model = open_clip.create_model(name, require_pretrained=True)
         elif tag == "file":
@@ -49,7 +46,7 @@ class OpenClipEncoder(LibraryEncoder):
             raise ValueError(f"name in weights which of its pretrained weights are meant: {tags}")
         else:
             model, weights = open_clip.create_model(name, pretrained=tag), {"origin": f"{name}, {tag}"}
-        cfg = _config(folder, entry.architecture)
+        cfg = open_clip_config(folder, entry.architecture)
         quick = any(isinstance(module, open_clip.transformer.QuickGELU) for module in model.visual.modules())
         config = {"embed_dim": cfg["embed_dim"], "vision": cfg["vision_cfg"], "quick_gelu": quick}
         return FetchedNetwork(ImageTower(model.visual), config, _preprocessing(model.visual.preprocess_cfg), weights)
@@ -58,14 +55,6 @@ class OpenClipEncoder(LibraryEncoder):
     def build(config: Mapping[str, Any]) -> nn.Module:
         vision = {**config["vision"], "timm_model_pretrained": False}
         return ImageTower(_build_vision_tower(config["embed_dim"], vision, config["quick_gelu"]))
-
-
-def _config(folder: Any, name: str) -> Mapping[str, Any]:
-    if folder:
-        return json.loads((folder / "open_clip_config.json").read_text(encoding="utf-8"))["model_cfg"]
-    if name.startswith(HUB):
-        return open_clip.factory._get_hf_config(name.removeprefix(HUB))["model_cfg"]
-    return open_clip.get_model_config(name)
 
 
 def _preprocessing(cfg: Mapping[str, Any]) -> dict[str, Any]:

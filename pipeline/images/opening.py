@@ -7,7 +7,6 @@ before any pixel is decoded; a truncated file is refused, never filled up with g
 import io
 import math
 import re
-import time
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -36,8 +35,6 @@ PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 PNG_TEXT = (b"tEXt", b"zTXt", b"iTXt")
 SHORT = 100
 """Bytes of a chunk that hold the name of a profile, and little of the profile."""
-BLOCK = 1 << 10
-"""Bytes; smaller reads are of a header."""
 LEAST_SIDE = 8
 """Pixels of the shorter side of an image that a collection may have."""
 GREATEST_ASPECT = 20
@@ -69,24 +66,24 @@ class Loaded(NamedTuple):
     top: int | None = None
 
 
-def load(data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]) -> Loaded:
-    """The pixels of an encoded image, a JPEG as small as the largest of `sides` allows (None: whole); `started` is when
-    its time began. Raises UnreadableImage, and whatever Pillow raises."""
+def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
+    """The pixels of an encoded image, a JPEG as small as the largest of `sides` allows (None: whole). Raises
+    UnreadableImage, and whatever Pillow raises."""
     try:
-        loaded = _load_file(data, limits, started, sides)
+        loaded = _load_file(data, limits, sides)
     except ValueError:  # Pillow refuses more text, or a larger profile, than it would like to keep
         bare = _without_text(data)
         if len(bare) == len(data):
             raise
-        loaded = _load_file(bare, limits, started, sides)
+        loaded = _load_file(bare, limits, sides)
     # Pillow stops at the last pixel and does not notice a missing end.
     if loaded.image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
     return loaded
 
 
-def _load_file(data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]) -> Loaded:
-    image = open_image(_Timed(data, started, limits.seconds), data)
+def _load_file(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
+    image = open_image(data)
     check_size(image.size, limits)
     factors = [1] * len(sides)
     if image.format == "JPEG":
@@ -96,7 +93,7 @@ def _load_file(data: bytes, limits: ImageLimits, started: float, sides: Sequence
     lower = colour.lower_bytes(image)
     image.load()
     if lower and colour.is_dark(image):
-        less = open_image(_Timed(data, started, limits.seconds), data)
+        less = open_image(data)
         less.tile = lower
         less.load()
         image, top = colour.scale_colours(image, less)
@@ -104,12 +101,12 @@ def _load_file(data: bytes, limits: ImageLimits, started: float, sides: Sequence
     return Loaded(image, factors)
 
 
-def open_image(file: io.BytesIO, data: bytes) -> Image.Image:
+def open_image(data: bytes) -> Image.Image:
     """The image with its header read. Of an MPO, which is a JPEG with further pictures behind it, the JPEG."""
     if data.startswith(JPEG_START):
         with suppress(SyntaxError):
-            return JpegImagePlugin.JpegImageFile(file)
-    return Image.open(file, formats=(*FORMATS, _heif()) if brands(data) & HEIF_BRANDS else FORMATS)
+            return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+    return Image.open(io.BytesIO(data), formats=(*FORMATS, _heif()) if brands(data) & HEIF_BRANDS else FORMATS)
 
 
 def _without_text(data: bytes) -> bytes:
@@ -154,20 +151,6 @@ def _heif() -> str:
         raise UnreadableImage(NEEDS_HEIF, f"{error.name} is not installed") from None
     pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
     return "HEIF"
-
-
-class _Timed(io.BytesIO):
-    """Bytes that can be read until the thread has used `seconds` of processor time since `started`."""
-
-    def __init__(self, data: bytes, started: float, seconds: float) -> None:
-        super().__init__(data)
-        self._started, self._seconds = started, seconds
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        # Only blocks of pixels are timed: a header is read in dozens of small pieces.
-        if (size is None or not 0 <= size < BLOCK) and time.thread_time() - self._started > self._seconds:
-            raise too_slow(self._seconds)
-        return io.BytesIO.read(self, size)
 
 
 def too_slow(seconds: float) -> UnreadableImage:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import NamedTuple
 from urllib.error import URLError
 
 import torch
@@ -57,13 +56,6 @@ ops = import_module("torchvision.ops")
 State = Mapping[str, torch.Tensor]
 
 
-class Download(NamedTuple):
-    """Weights and torchvision's name for them."""
-
-    state: State
-    name: str
-
-
 def parse(data: bytes, source: str) -> State:
     """The tensors in the bytes of the safetensors file or `.pt` / `.pth` state dict `source`.
 
@@ -86,11 +78,12 @@ def parse(data: bytes, source: str) -> State:
     return state
 
 
-def fetch(architecture: str, remedy: str) -> Download:
-    """Torchvision's best weights of any of its models; `remedy` says how to configure a file instead."""
+def fetch(architecture: str, remedy: str) -> tuple[State, str]:
+    """Torchvision's best weights of any of its models, and their name; `remedy` says how to configure a file instead.
+    Raises InputError if the download fails."""
     weights = models.get_model_weights(architecture).DEFAULT
     try:
-        return Download(weights.get_state_dict(progress=True, check_hash=True), str(weights))
+        return weights.get_state_dict(progress=True, check_hash=True), str(weights)
     except (URLError, OSError, RuntimeError) as error:
         raise InputError(
             f"cannot download {weights.url} ({error}); go online, or put that file under weights_root and {remedy}"

@@ -14,7 +14,6 @@ from pipeline.index.gallery import MultiVectorGallery, Shortlist
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, ask, latency, tune
 from pipeline.index.vectors import Vectors, evenly_spaced
 from pipeline.multivectors import Comparison, Items, MultiVectors
-from pipeline.precision import require_finite
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +58,6 @@ def choose_and_build(
     where there is nothing to index or to ask, IntegrityError for a row that is not finite, and UsageError where no
     index meets the requirements.
     """
-    require_finite("embeddings", "queries", queries)
     count = vectors.count
     if not count or not len(queries):
         raise InputError("there is nothing to index; put splits that have images and sentences into index.splits")

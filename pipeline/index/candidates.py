@@ -15,7 +15,6 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.format import METRICS, parts_of, require_known_types
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import Vectors, evenly_spaced
-from pipeline.precision import require_finite
 
 if TYPE_CHECKING:
     import torch
@@ -143,7 +142,7 @@ def build(
     """Train an index on at most `TRAINING_MOST` vectors a list, its lists on `gpu`, and add all, block by block.
 
     `centroids` (lists, c) stand for the training of the lists; `ids` (n,) are what the index calls the
-    vectors, if not by their rows. Raises IntegrityError naming a row that is not finite.
+    vectors, if not by their rows.
     """
     start = clock()
     index = faiss.index_factory(vectors.dim, factory, METRICS[metric])
@@ -152,13 +151,11 @@ def build(
         inverted.quantizer.add(centroids)
     if not index.is_trained:
         sample = vectors.take(evenly_spaced(vectors.count, training_rows(factory)))
-        require_finite("embeddings", "vectors", sample)
         _train(index, sample, gpu)
     trained = clock()
     if ids is not None:
         index = faiss.IndexIDMap(index)
     for block in progress(vectors.blocks(), f"adding to {factory}"):
-        require_finite("embeddings", "vectors", block)
         if ids is None:
             index.add(block)
         else:

@@ -66,7 +66,6 @@ class Gallery:
     def __init__(self, index: faiss.Index) -> None:
         self.index = index
         self.dim = index.d
-        self.metric = metric_of(index)
 
     def __len__(self) -> int:
         """The number of items that can be found."""
@@ -80,7 +79,7 @@ class Gallery:
         if allowed is not None:
             return search_among(self.index, queries, top, allowed)
         values, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
-        return Neighbours.of_faiss(values, rows, self.metric)
+        return Neighbours.of_faiss(values, rows, metric_of(self.index))
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
         """(k, c) the vectors of some items. RuntimeError where the index has none to give."""
@@ -273,7 +272,6 @@ class MergedGallery(Gallery):
         self.galleries = galleries
         self.firsts = firsts
         self.lasts = lasts
-        self.metric = galleries[0].metric
         self.dim = galleries[0].dim
         self.multi_vector = galleries[0].multi_vector
 

@@ -66,14 +66,14 @@ class QueryEncoder:
     def stored_encoders(self) -> "dict[str, StoredEncoder]":
         """The encoders of photographs, by name. Raises UsageError where one is missing."""
         self._require_encoders(self.bundle.card["encoders"])
-        return {name: StoredEncoder(self.bundle, name) for name in self.encoders}
+        return {name: StoredEncoder(self.bundle, name) for name in self.model.encoders}
 
     def _require_encoders(self, names: Collection[str]) -> None:
-        if missing := [name for name in self.encoders if name not in names]:
+        if missing := [name for name in self.model.encoders if name not in names]:
             raise UsageError(
-                f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be"
-                " searched with photos; search by vectors (Index.search), or name the encoder that made them in made_by"
-                " and build the index again"
+                f"{self.bundle.card['model']} has no encoder {missing[0]}, whose features were imported, so it cannot"
+                " be searched with photos; search by vectors (Index.search), or name the encoder that made them in"
+                " made_by, and build the index again"
             )
 
     def _computed(self, embed: Callable[[], Items]) -> Items:
@@ -106,14 +106,12 @@ class QueryEncoder:
         """How many words `sentence` has, and how many of them are unknown to what knows most of them."""
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
-    def suggest(self, word: str) -> str | None:
-        """The known word that is nearest to an unknown one by its spelling; None where none is near."""
-        return next(filter(None, (reader.suggest(word) for reader in self._forms.readers)), None)
-
     def ignored(self, *texts: str) -> dict[str, str | None]:
         """The words of some texts that are ignored, each of the first few with the known one that is spelt like it."""
-        words = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
-        return {word: self.suggest(word) if place < MOST_SUGGESTED else None for place, word in enumerate(words)}
+        words: dict[str, str | None] = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
+        for word in list(words)[:MOST_SUGGESTED]:
+            words[word] = next(filter(None, (reader.suggest(word) for reader in self._forms.readers)), None)
+        return words
 
     def require_known(self, sentence: str) -> None:
         """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any that is
@@ -125,11 +123,6 @@ class QueryEncoder:
             words = spell(self.ignored(sentence)) or "nothing but stop words and punctuation"
             kind = "only stop words" if any(reader.knows(sentence) for reader in readers) else "none of the words"
             raise InputError(f"the model knows {kind} of {sentence[:QUOTED]!r} ({words[:QUOTED]}); try other words")
-
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        """The encoders whose features `sentences` takes."""
-        return self.model.encoders
 
     @cached_property
     def _forms(self) -> "QueryForms":
@@ -160,9 +153,9 @@ class QueryForms:
                 raise IntegrityError(f"the model in {bundle.folder} names no text encoder; {REBUILD}")
             if missing := [name for name in model.text_encoders if name not in bundle.card.get("text_encoders", {})]:
                 raise UsageError(
-                    f"{bundle.folder} has no text encoder {missing[0]}, whose vectors were imported, so it cannot be"
-                    " searched in words; search by vectors (Index.search), or name the one that made them in made_by"
-                    " and build the index again"
+                    f"{bundle.card['model']} has no text encoder {missing[0]}, whose vectors were imported, so it"
+                    " cannot be searched in words; search by vectors (Index.search), or name the one that made them in"
+                    " made_by, and build the index again"
                 )
             stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
             self.encoders = {

@@ -141,12 +141,12 @@ class Searcher(QueryEncoder):
     def require_regions(self) -> None:
         """Raises UsageError where the bundle has no regions."""
         if not self.multi_vector:
-            raise UsageError(f"{self.bundle.folder} has no regions; ask a multi-vector model, such as dvsa")
+            raise UsageError(f"{self.bundle.card['model']} has no regions; ask a multi-vector model, such as dvsa")
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
-            raise UsageError(f"{self.bundle.folder} has no sentences; search its images: `--similar`")
+            raise UsageError(f"{self.bundle.card['model']} has no sentences; search its images: `--similar`")
         allowed = self.allowed("sentences", where)
         return self._rank("sentences", self._embed(photograph), top, allowed)[0]
 
@@ -310,15 +310,17 @@ class Searcher(QueryEncoder):
 
     def _require_fit(self, modality: str, queries: Items) -> Gallery:
         """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
-        InputError where one is zero."""
+        InputError where the one vector of a query is zero."""
         gallery = self.gallery(modality)
-        vectors = queries.vectors if isinstance(queries, MultiVectors) else queries
+        several = isinstance(queries, MultiVectors)
+        vectors = queries.vectors if several else queries
         if vectors.shape[1] != gallery.dim or not len(gallery):
             raise IntegrityError(
                 f"the model in {self.bundle.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"
                 f" has {len(gallery)} items of {gallery.dim}; {REBUILD}"
             )
-        _require_direction(queries)
+        if not several and not queries.any(axis=1).all():
+            raise InputError(NO_DIRECTION)
         return gallery
 
     def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[Answer]:
@@ -328,12 +330,6 @@ class Searcher(QueryEncoder):
     def _rank(self, modality: str, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:
         neighbours = self._require_fit(modality, queries).search(queries, top, allowed)
         return self._list_hits(modality, [neighbours.of(query) for query in range(len(queries))])
-
-
-def _require_direction(queries: Items) -> None:
-    """Raises InputError for a query whose one vector is zero."""
-    if not isinstance(queries, MultiVectors) and not queries.any(axis=1).all():
-        raise InputError(NO_DIRECTION)
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:

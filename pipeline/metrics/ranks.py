@@ -157,8 +157,6 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
     longest = [float(np.sqrt(square.max(initial=0))) for square in squares]
     if metric == "inner_product":
         return x, y, ROUNDING * x.shape[1] * longest[0] * longest[1]
-    if metric != "euclidean":
-        raise ValueError(f"unknown metric {metric}; there are inner_product and euclidean")
     # -|a - b|**2 as an inner product: (2a, -|a|**2, 1) . (b, 1, -|b|**2)
     a = np.hstack([2 * x, -squares[0], np.ones_like(squares[0])])
     b = np.hstack([y, np.ones_like(squares[1]), -squares[1]])
@@ -189,14 +187,12 @@ def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Compar
 
 
 def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> np.ndarray:
-    """(m,) the rank, from 1, of each sentence's nearest sentence of the same image among all others: the mean of these
-    is that of Socher et al. 2014, section 6.1.
+    """(m,) the rank, from 1, of each sentence's nearest sentence of the same image, which has several, among all
+    others: the mean of these is that of Socher et al. 2014, section 6.1.
 
-    sentences (m, c), owners (m,) the image of each; `metric` as in `count_ranks`, which says what else is raised. Ties
-    count against the model. InputError names a sentence that is the only one of its image.
+    sentences (m, c), owners (m,) the image of each; `metric` as in `count_ranks`, which says what is raised. Ties count
+    against the model.
     """
-    if (alone := np.bincount(owners)[owners] < 2).any():
-        raise InputError(f"sentence row {alone.argmax()} is the only one of its image; leave such sentences out")
     ranks = np.empty(len(owners), np.int64)
     for rows, scores, same, tie in _among_sentences(sentences, owners, metric):
         others = same & (rows[:, None] != np.arange(len(owners)))

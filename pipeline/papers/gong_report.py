@@ -36,47 +36,28 @@ def render(tables: Sequence[Mapping[str, Any]], heading: str, setting: GongSetti
     return "\n\n".join([f"# {heading}", introduction, *map(page.render, tables)]) + "\n"
 
 
-def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: int) -> dict[str, Any]:
+def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: int) -> Mapping[str, Any]:
     """A table with the recalls of every draw, what dev chose, and the orders; `draws` gives the measurements of a cell,
     of a training set in `folds`."""
     notes = _edges(table, draws)
     if normalized := table.row(SUPERVISED + OURS):
         notes += _eigenvalues(normalized, draws)
-    return {
-        "paper": "Gong et al.",
-        "title": table.title,
-        "said": [],
-        "columns": list(table.columns),
-        "printed_columns": list(table.printed_columns),
-        "rows": [_row(row, draws) for row in table.rows],
-        "judged": list(table.columns),
-        "orders": [
-            {
-                "above": one,
-                "below": other,
-                "systems": None,
-                "found": _compare(table, one, other, draws, bootstrap, folds),
-            }
-            for one, other in (table.orders if bootstrap.resamples else ())
-        ],
-        "notes": notes,
-    }
+    orders = [
+        {"above": one, "below": other, "systems": None, "found": _compare(table, one, other, draws, bootstrap, folds)}
+        for one, other in (table.orders if bootstrap.resamples else ())
+    ]
+    rows = [_row(row, draws) for row in table.rows]
+    heads = {"columns": table.columns, "printed_columns": table.printed_columns, "judged": table.columns}
+    return page.table("Gong et al.", table.title, rows=rows, orders=orders, notes=notes, **heads)
 
 
-def measure_time(table: Table, draws: Measured, total: float) -> dict[str, Any]:
+def measure_time(table: Table, draws: Measured, total: float) -> Mapping[str, Any]:
     """What the methods of Table 4 cost, as the end of section 3 says it: processor seconds of the first draw, the grid
     that dev chooses from included. `total` are those of the whole study."""
-    rows = [
-        {
-            **_row(row, draws),
-            "printed": [],
-            "ours": [_own([[draws(cell)[0]["seconds"]] for cell in row.cells])],
-        }
-        for row in table.rows
-    ]
-    about = {"paper": "Gong et al.", "title": "Section 3, time. Processor seconds of a fit, with all trials on dev"}
-    rest = {"said": [], "judged": [], "orders": [], "notes": [TIME.format(total=total)]}
-    return {**about, "columns": list(table.columns), "printed_columns": [], "rows": rows, **rest}
+    rows = [page.row(row.label, [[draws(cell)[0]["seconds"]] for cell in row.cells]) for row in table.rows]
+    title = "Section 3, time. Processor seconds of a fit, with all trials on dev"
+    notes = [TIME.format(total=total)]
+    return page.table("Gong et al.", title, columns=table.columns, printed_columns=[], rows=rows, notes=notes)
 
 
 TIME = (
@@ -86,14 +67,10 @@ TIME = (
 )
 
 
-def _row(row: PaperRow, draws: Measured) -> dict[str, Any]:
+def _row(row: PaperRow, draws: Measured) -> Mapping[str, Any]:
     recalls = [[round(one["image_to_sentence"]["recall@10"], 3) for one in draws(cell)] for cell in row.cells]
     chosen = [[_chosen(one["chosen"]) for one in draws(cell)] for cell in row.cells]
-    return {"name": row.label, "printed": list(row.printed), "ours": [{**_own(recalls), "chosen": chosen}]}
-
-
-def _own(values: list[list[float]]) -> dict[str, Any]:
-    return {"system": "", "values": values, "alike": False, "settings": ""}
+    return page.row(row.label, recalls, row.printed, chosen=chosen)
 
 
 def _chosen(trial: Mapping[str, Any]) -> str:

@@ -25,10 +25,30 @@ import numpy as np
 
 Result = Mapping[str, Any]
 BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", re.S)
-
-
 DEPTH = 4
 """Where a row and an order of a table lie in a result."""
+
+
+def table(
+    paper: str,
+    title: str,
+    said: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    printed_columns: Sequence[str] | None = None,
+    rows: Sequence[Result] = (),
+    judged: Sequence[str] = (),
+    orders: Sequence[Result] = (),
+    notes: Sequence[str] = (),
+) -> Result:
+    beside = {} if printed_columns is None else {"printed_columns": printed_columns}
+    rest = {"rows": rows, "judged": judged, "orders": orders, "notes": notes}
+    return {"paper": paper, "title": title, "said": said, "columns": columns, **beside, **rest}
+
+
+def row(name: str, values: Sequence[Any], printed: Sequence[float | None] = (), **more: Any) -> Result:
+    """A row with one system of ours, which has no name of its own."""
+    own = {"system": "", "values": values, "alike": False, "settings": "", **more}
+    return {"name": name, "printed": printed, "ours": [own]}
 
 
 def dump(result: Result) -> str:

@@ -189,18 +189,19 @@ class Reproduction:
         found = []
         for paper, printed in printed_tables().items():
             if paper in papers:
-                found += [{"paper": table.authors, "title": table.title, **self._lay(table)} for table in printed]
+                found += map(self._lay, printed)
                 found += [ELSEWHERE[paper]] if paper in ELSEWHERE else []
         return found
 
-    def _lay(self, table: PrintedTable) -> dict[str, Any]:
+    def _lay(self, table: PrintedTable) -> Mapping[str, Any]:
         """The rows of one table, its orders and notes, or why it is left out. One that was measured with a gallery of a
         certain size is laid beside the whole split, or the mean of its folds and the first of them, whichever are of
         that size."""
+        about = {"paper": table.authors, "title": table.title}
         elsewhere = table.collection != self.collection
         if elsewhere and table.collection not in self.others:
             here = f"these images are {self.collection}" if self.collection else "reproduce.collection is null"
-            return {"left_out": f"it was measured on {table.collection}, and {here}"}
+            return {**about, "left_out": f"it was measured on {table.collection}, and {here}"}
         sides = {direction for direction, _ in table.columns}
         of_test = (one for one in with_folds(self.evaluations) if one["split"] == "test" and sides <= one.keys())
         of_kind = [one for one in of_test if one["protocol"].startswith(self.protocol)]
@@ -210,12 +211,10 @@ class Reproduction:
                 galleries.setdefault(one["protocol"], {})[one["model"]] = one
         if of_kind and not galleries:
             sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in of_kind}))
-            return {
-                "left_out": f"it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
-                " evaluate.folds so that the folds are of that size"
-            }
-        missing = [f"Ours: this run has not measured {' or '.join(MISSING[side] for side in sorted(sides))}."]
-        notes = [] if of_kind else missing
+            reason = f"it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
+            return {**about, "left_out": f"{reason} evaluate.folds so that the folds are of that size"}
+        lacking = " or ".join(MISSING[side] for side in sorted(sides))
+        notes = [] if of_kind else [f"Ours: this run has not measured {lacking}."]
         said = [f"It was measured on {table.collection}, ours on {self.collection or 'other images'}."] * elsewhere
         said += [f"Ours: {protocol}." for protocol in galleries if protocol not in PROTOCOLS]
         rows, below = [], {}
@@ -236,14 +235,10 @@ class Reproduction:
                 notes.append(f"- {row.name}: none of ours, {reason}.")
             rows.append({"name": row.name, "printed": list(row.numbers), "ours": ours})
         first = next(iter(galleries.values()), {})
-        return {
-            "said": said,
-            "columns": [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns],
-            "rows": rows,
-            "judged": [_criterion(columns) for columns in table.judged],
-            "orders": self._orders(table, below, first) if self.bootstrap.resamples else [],
-            "notes": notes,
-        }
+        columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
+        judged = [_criterion(columns) for columns in table.judged]
+        orders = self._orders(table, below, first) if self.bootstrap.resamples else []
+        return page.table(**about, said=said, columns=columns, rows=rows, judged=judged, orders=orders, notes=notes)
 
     def _below(self, row: PrintedRow, table: PrintedTable, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
         """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each

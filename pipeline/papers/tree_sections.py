@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.metrics.paired import Draw, compare_draws
 from pipeline.metrics.retrieval import Bootstrap
+from pipeline.papers import page
 from pipeline.papers.reproduction import verdict
 
 VERBS = ("neither", "one", "both")
@@ -44,7 +45,7 @@ def pair_tables(
     verbs: np.ndarray,
     lengths: np.ndarray,
     bootstrap: Bootstrap,
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     """Both tables of section 6.6, with the order that its first sentence states.
 
     `systems` are the ranks (p,) of each training of a system, by its label, of the `pairs` (p, 2), as
@@ -56,16 +57,17 @@ def pair_tables(
     pairs = pairs[known]
     having, images = verbs[pairs].sum(axis=1), owners[pairs[:, 0]]
     apart = np.digitize(np.abs(np.diff(lengths[pairs], axis=1)).ravel(), BOUNDS)
-    by_verbs, by_lengths, orders = {}, {}, []
+    by_verbs, by_lengths, orders = [], [], []
     for label, trainings in systems.items():
         ranks = [one[known] for one in trainings]
         worst = [np.argsort(-one, kind="stable")[: max(1, int(WORST * len(one)))] for one in ranks]
         shares = [_shares(having, [np.arange(len(having))]), _shares(having, worst)]
-        by_verbs[label] = [*(_means(ranks, having == kind) for kind in range(len(VERBS))), *shares]
+        verbs_of = [_means(ranks, having == kind) for kind in range(len(VERBS))]
+        by_verbs.append(page.row(f"`{label}`", [*verbs_of, *shares]))
         means = [_means(ranks, (having == 2) & (apart == kind)) for kind in range(len(LENGTHS))]
         ends = [means[0], means[-1]]
         ratio = None if None in ends else [100 * last / first for first, last in zip(*ends, strict=True)]
-        by_lengths[label] = [*means, ratio]
+        by_lengths.append(page.row(f"`{label}`", [*means, ratio]))
         if bootstrap.resamples and (having == 1).any() and (having == 2).any():
             draws = [[_draw(one, images, having == kind) for one in ranks] for kind in (1, 2)]
             found = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
@@ -73,13 +75,16 @@ def pair_tables(
             order = {"above": "a verb in one of the two", "below": "in both"}
             orders.append({**order, "systems": [f"`{label}`"], "found": [judged]})
     names = [*(f"verb in {kind}" for kind in VERBS), "pairs of one verb", "of the worst"]
+    titles = ("sentences of one image that lie far apart, by their verbs", "the same by their lengths")
+    first, second = (("Socher et al.", f"section 6.6, {title}") for title in titles)
+    judged = {"printed_columns": [], "judged": ["mean rank, more being farther"]}
     return [
-        _table("sentences of one image that lie far apart, by their verbs", FAILURE, names, by_verbs, orders),
-        _table("the same by their lengths", ROBUST, [*LENGTHS, "last of first"], by_lengths, []),
+        page.table(*first, [FAILURE], names, rows=by_verbs, orders=orders, **judged),
+        page.table(*second, [ROBUST], [*LENGTHS, "last of first"], rows=by_lengths, **judged),
     ]
 
 
-def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], int]]]) -> dict[str, Any]:
+def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], int]]]) -> Mapping[str, Any]:
     """Section 6.7: `relations` are, of each system that has a matrix for them, by its label, a relation, the norms of
     its matrix, one a training, and how many training words have it."""
     notes = []
@@ -87,33 +92,7 @@ def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], 
         largest = sorted(rows, key=lambda row: -np.mean(row[1]))[:SHOWN]
         told = (f"{name} ({np.mean(norms):.2f}; {count:,})" for name, norms, count in largest)
         notes.append(f"- `{label}`, relation (norm; training words that have it): {', '.join(told)}.")
-    about = {"paper": "Socher et al.", "title": "section 6.7, relations by the norm of their matrix"}
-    return {**about, "said": [LARGEST], "columns": [], "rows": [], "judged": [], "orders": [], "notes": notes}
-
-
-def _table(
-    title: str,
-    said: str,
-    columns: Sequence[str],
-    systems: Mapping[str, Sequence[Sequence[float] | None]],
-    orders: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    def row(label: str, values: Sequence[Sequence[float] | None]) -> dict[str, Any]:
-        own = {"system": "", "values": values, "alike": False, "settings": ""}
-        return {"name": f"`{label}`", "printed": [], "ours": [own]}
-
-    about = {"paper": "Socher et al.", "title": f"section 6.6, {title}", "said": [said]}
-    rows = [row(label, values) for label, values in systems.items()]
-    judged = ["mean rank, more being farther"]
-    return {
-        **about,
-        "columns": columns,
-        "printed_columns": [],
-        "rows": rows,
-        "judged": judged,
-        "orders": orders,
-        "notes": [],
-    }
+    return page.table("Socher et al.", "section 6.7, relations by the norm of their matrix", [LARGEST], notes=notes)
 
 
 def _means(ranks: Sequence[np.ndarray], chosen: np.ndarray) -> list[float] | None:

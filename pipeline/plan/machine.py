@@ -3,7 +3,7 @@
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -45,14 +45,7 @@ class Finding:
 
 def examine(folder: Path) -> list[Finding]:
     """All findings, in the order in which they are read; `folder` is where results go."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _processor,
-        _libraries,
-        _torch,
-        _faiss,
-        _extras,
-    )
-    return [*(finding for check in checks for finding in check()), *_space(folder)]
+    return [*_processor(), *_libraries(), *_torch(), *_faiss(), *_extras(), *_space(folder)]
 
 
 def free_memory() -> int:
@@ -144,17 +137,14 @@ def _extras() -> Iterator[Finding]:
 
 
 def _space(folder: Path) -> Iterator[Finding]:
-    for what, free, least, remedy in (
-        (
-            "memory",
-            free_memory(),
-            LEAST_MEMORY,
-            "end other programs, or choose smaller extract.batch_size and shard_size",
-        ),
-        (f"disk {folder}", free_disk(folder), LEAST_DISK, "make room, or choose another results_root"),
-    ):
-        short = 0 < free < least or (what != "memory" and free < least)
-        yield Finding(what, f"{free / GIB:.1f} GiB free", "MISS" if short else "ok", remedy if short else None)
+    memory, disk = free_memory(), free_disk(folder)
+    lacking = "end other programs, or choose smaller extract.batch_size and shard_size"
+    yield _free("memory", memory, lacking if 0 < memory < LEAST_MEMORY else None)
+    yield _free(f"disk {folder}", disk, "make room, or choose another results_root" if disk < LEAST_DISK else None)
+
+
+def _free(what: str, free: int, remedy: str | None) -> Finding:
+    return Finding(what, f"{free / GIB:.1f} GiB free", "MISS" if remedy else "ok", remedy)
 
 
 def is_installed(module: str) -> bool:

@@ -3,14 +3,12 @@ photographs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline.index.vectors import evenly_spaced
 from pipeline.metrics.ranks import rank, score
-from pipeline.multivectors import Comparison, Items
 from pipeline.report.photographs import ReportPicture
 
 QUERIES = 5
@@ -82,36 +80,20 @@ class Atlas:
     shown: float
 
 
-@dataclass(frozen=True)
 class SplitGallery:
-    """The images of a split and their sentences in the space of `model`: rows of the manifest's tables, and vectors,
-    one or several of each; sentence j belongs to image `owners[j]`. `picture` shows a row of the images."""
+    """The images of a split and their sentences in the space of a model: the rows of the manifest's tables, and the
+    vectors, one or several of each, of the Embeddings `stored` for the SplitPairs of `split`, both of pipeline.storage.
+    `picture` shows a row of the images."""
 
-    model: str
-    split: str
-    comparison: Comparison
-    images: pa.Table
-    sentences: pa.Table
-    image_vectors: Items
-    sentence_vectors: Items
-    owners: np.ndarray
-    picture: Callable[[Mapping[str, Any]], ReportPicture]
-
-    @classmethod
-    def read(cls, stored: Any, pairs: Any, split: str, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Self:
-        """The Embeddings `stored` of the SplitPairs of `split`, with their rows of the manifest; both classes are of
-        pipeline.storage."""
-        return cls(
-            stored.name,
-            split,
-            stored.comparison,
-            stored.manifest.rows("images", pairs.image_id),
-            stored.manifest.rows("sentences", pairs.sentence_id),
-            stored.read("images", pairs.image_id),
-            stored.read("sentences", pairs.sentence_id),
-            pairs.owners,
-            picture,
-        )
+    def __init__(
+        self, stored: Any, pairs: Any, split: str, picture: Callable[[Mapping[str, Any]], ReportPicture]
+    ) -> None:
+        self.model, self.comparison, self.split, self.picture = stored.name, stored.comparison, split, picture
+        self.images = stored.manifest.rows("images", pairs.image_id)
+        self.sentences = stored.manifest.rows("sentences", pairs.sentence_id)
+        self.image_vectors = stored.read("images", pairs.image_id)
+        self.sentence_vectors = stored.read("sentences", pairs.sentence_id)
+        self.owners: np.ndarray = pairs.owners
 
     def examples(self) -> Examples:
         """Queries at even distances through the gallery, good ones, and the worst whose first answer is wrong."""

@@ -70,13 +70,13 @@ class Photographs:
         self._read, self._limits, self._moved, self._caption = read, limits, moved, caption
         self.shown: dict[int, bool] = {}
 
-    def __call__(self, row: Mapping[str, Any]) -> ReportPicture:
-        """The photograph of a row; without its address where it cannot be read."""
+    def __call__(self, row: Mapping[str, Any], box: Sequence[float] | None = None) -> ReportPicture:
+        """The photograph of a row, or its part within a box; without its address where it cannot be read."""
         photograph, address = Photograph.from_row(row), None
         with suppress(InputError):
             data = self._read(*photograph.location)
             if not self._moved or hashlib.sha256(data).hexdigest() == photograph.sha256:
-                address = thumbnail(data, self._limits)
+                address = thumbnail(data, self._limits, box)
         self.shown[row["image_id"]] = address is not None
         return ReportPicture(photograph.name, address, self._caption(row["image_id"]))
 
@@ -121,7 +121,7 @@ def draw_samples(manifest: Any, picture: Callable[[Mapping[str, Any]], ReportPic
     for name in ("sentences", "documents"):
         rows = evenly_spaced(int(manifest.bounds(name)[-1]), SAMPLES)
         for image in manifest.pick(pc.unique(manifest.rows(name, rows)["image_id"]).to_numpy()):
-            texts = _rows_of(manifest, name, image["image_id"])
+            texts = manifest.of_image(name, image["image_id"]).to_pylist()
             sentences = [row["text"] for row in texts[:SENTENCES]] if name == "sentences" else []
             weak = texts[0] if name == "documents" else {}
             document = {key: weak[key] for key in ("title", "tags", "description") if weak.get(key)}
@@ -131,14 +131,8 @@ def draw_samples(manifest: Any, picture: Callable[[Mapping[str, Any]], ReportPic
 
 def first_sentence(manifest: Any, image_id: int) -> str | None:
     """Of an image; None where it has none."""
-    sentences = _rows_of(manifest, "sentences", image_id)
-    return sentences[0]["text"] if sentences else None
-
-
-def _rows_of(manifest: Any, name: str, image_id: int) -> list[dict[str, Any]]:
-    """The rows of an image in a table."""
-    table = manifest.table(name, image_id // manifest.shard_size)
-    return table.filter(pc.equal(table["image_id"], image_id)).to_pylist()
+    sentences = manifest.of_image("sentences", image_id)
+    return sentences["text"][0].as_py() if len(sentences) else None
 
 
 class SheetPicture(NamedTuple):

@@ -137,14 +137,9 @@ def _mean(values: Sequence[float] | None) -> float | None:
 
 def describe_encoders(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Of every encoder that the bundles carry its `network` and layer, where its `weights` come from, and whether it is
-    `untrained`. IntegrityError where two bundles differ on one."""
-    merged: dict[str, Mapping[str, Any]] = {}
-    for card in cards:
-        for name, settings in card["encoders"].items():
-            if merged.setdefault(name, settings) != settings:
-                raise IntegrityError(f"the indices carry different encoders {name}; build the older one again")
+    `untrained`."""
     notes = []
-    for name, settings in merged.items():
+    for name, settings in {name: own for card in cards for name, own in card["encoders"].items()}.items():
         weights = dict(settings["weights"])
         origin = weights.pop("origin")
         details = [f"{key} {shorten(str(value))}" for key, value in weights.items() if value is not None]

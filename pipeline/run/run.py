@@ -1,5 +1,6 @@
 """A run, opened: its configuration, its manifest, and the artefacts that its stages make and read."""
 
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from pipeline.storage.pairs import SplitPairs
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.sources import ImageSource
-    from pipeline.storage.texts import Texts
 
-
+log = logging.getLogger(__name__)
 DECODERS = 2
 """Processes that decode beside a processor that computes, and threads that a GPU's own process needs."""
 IMAGES_TOGETHER = 1 << 16
@@ -95,10 +95,17 @@ class Run:
 
     @property
     def photographs(self) -> "ImageSource":
-        """The photographs where they are now: in data_root, if the collection has moved there."""
-        from pipeline.storage.sources import ImageSource, find_photographs
+        """The photographs where they are now: in data_root, if the collection has moved there since `ingest`."""
+        from pipeline.storage.sources import ImageSource
 
-        root = find_photographs(self.manifest.root, Path(self.config.data_root))
+        root, data_root = self.manifest.root, Path(self.config.data_root)
+        if not os.path.isdir(root) and os.path.isdir(data_root):
+            log.warning("%s no longer exists; using data_root, %s", root, data_root)
+            root = data_root
+        elif not os.path.isdir(root):
+            log.warning(
+                "neither %s nor data_root, %s, exists; set data_root to the folder of the photos", root, data_root
+            )
         return ImageSource(root, self.config.collection.follow_links)
 
     @cached_property
@@ -106,12 +113,6 @@ class Run:
         from pipeline.storage.features import Features
 
         return Features(self.manifest, self.root / "features")
-
-    def texts(self, shards: Mapping[str, Shards]) -> "Texts":
-        """Sentences or documents as vectors, from the `shards` of each text encoder."""
-        from pipeline.storage.texts import Texts
-
-        return Texts(self.manifest, {name: one.folder for name, one in shards.items()})
 
     def pairs(self, *splits: str) -> "SplitPairs":
         """The images of some splits and their sentences."""

@@ -66,11 +66,6 @@ class Job:
     rows: "ShardRows | None" = None
 
     @property
-    def fingerprint(self) -> str:
-        """By which unfinished work of the same is known."""
-        return self.provenance.fingerprint
-
-    @property
     def image_id(self) -> "np.ndarray":
         """The ids of the shard's images."""
         return _range(self.rows.first_image, self.rows.last_image)

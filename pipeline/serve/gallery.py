@@ -64,12 +64,8 @@ class ServedGallery:
         self._thumbnails: dict[int, bytes] = {}
 
     @property
-    def bundle(self) -> Any:
-        return self.searcher.bundle
-
-    @property
     def card(self) -> Mapping[str, Any]:
-        return self.bundle.card
+        return self.searcher.bundle.card
 
     @cached_property
     def examples(self) -> list[str]:
@@ -81,14 +77,9 @@ class ServedGallery:
         return [record["text"] for record in table.records(rows) if record["text"]]
 
     @property
-    def has_regions(self) -> bool:
-        """Whether its model compares regions with words."""
-        return self.searcher.multi_vector
-
-    @property
     def collection(self) -> str:
         """The name of its run, or of its folder where it is in none."""
-        folder = self.bundle.folder.absolute()
+        folder = self.searcher.bundle.folder.absolute()
         return folder.parent.parent.name if folder.parent.name == "index" else folder.name
 
     def count(self, modality: str) -> int:
@@ -114,14 +105,14 @@ class ServedGallery:
 
     def warm(self) -> None:
         """Load what encodes photographs, so that the first one need not wait for it."""
-        if not self.has_regions:
+        if not self.searcher.multi_vector:
             with suppress(JointspaceError):  # of imported features; a request is told so
                 self.features(_jpeg(Image.new("RGB", (WARM_SIDE, WARM_SIDE))))
 
     def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
         """As Searcher.images; of a multi-vector model each with the `box` of the region that fits the words best."""
         hits = self.searcher.images(sentence, top, where)
-        if not self.has_regions:
+        if not self.searcher.multi_vector:
             return hits
         words = self.searcher.embed_sentence(sentence).vectors.sum(axis=0)
         gallery = self.searcher.gallery("images")
@@ -131,7 +122,7 @@ class ServedGallery:
 
     def see(self, photograph: bytes) -> Photograph:
         """An encoded image as the searcher takes it. UnreadableImage is raised once it is looked at."""
-        return photograph if self.has_regions else partial(self.features, photograph)
+        return photograph if self.searcher.multi_vector else partial(self.features, photograph)
 
     def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
         """How many images `where` allows, and the rows and captions of at most `top` of them, far from each other in

@@ -58,10 +58,6 @@ async def _given_top(service: Shared, top: Annotated[int | None, Query()] = None
 GivenTop = Annotated[int | None, Depends(_given_top)]
 
 
-async def _top(service: Shared, given: GivenTop) -> int:
-    return given or service.limits.top
-
-
 async def _photograph(
     service: Shared,
     photograph: Annotated[UploadFile | None, File(description="the file")] = None,
@@ -81,7 +77,6 @@ async def _photograph(
 
 
 Asked = Annotated[ServedGallery, Depends(_gallery)]
-Top = Annotated[int, Depends(_top)]
 Where = Annotated[str | None, Query(description=WHERE, max_length=LONGEST)]
 Uploaded = Annotated[bytes, Depends(_photograph)]
 
@@ -89,11 +84,11 @@ Uploaded = Annotated[bytes, Depends(_photograph)]
 class Question:
     """What all searches have in common: the model and its gallery, how many results, and the condition on them."""
 
-    def __init__(self, service: Shared, model: str, gallery: Asked, top: Top, where: Where = None) -> None:
+    def __init__(self, service: Shared, model: str, gallery: Asked, top: GivenTop, where: Where = None) -> None:
         self.service = service
         self.model = model
         self.gallery = gallery
-        self.asked = {"top": top, "where": where}
+        self.asked = {"top": top or service.limits.top, "where": where}
 
     def require_short(self, *texts: str) -> None:
         """Raises InputError for a text that is too long."""
@@ -146,8 +141,8 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
             sentences=gallery.count("sentences"),
             encoders=list(gallery.card["encoders"]),
             collection=gallery.collection,
-            collection_id=gallery.card["inputs"].get("manifest", str(gallery.bundle.folder)),
-            regions=gallery.has_regions,
+            collection_id=gallery.card["inputs"].get("manifest", str(gallery.searcher.bundle.folder)),
+            regions=gallery.searcher.multi_vector,
             columns=gallery.columns,
             examples=gallery.examples,
         )

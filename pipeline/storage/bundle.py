@@ -50,12 +50,13 @@ from pipeline.storage.card import (
     INDEXED,
     NUMBER,
     PLACES,
+    bundles_in,
     listed,
-    only_bundle,
     read_card,
     remove_files,
     require_distinct,
     require_plain_rows,
+    several,
 )
 from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
 from pipeline.storage.json_files import require_same, to_json
@@ -139,7 +140,9 @@ class Bundle:
     """The run that a user has named as the one that it came from."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = only_bundle(Path(folder))
+        self.folder, *others = bundles_in(Path(folder))
+        if others:
+            raise several(Path(folder), [self.folder, *others])
         self.card: dict[str, Any] = read_card(self.folder)
 
     @property

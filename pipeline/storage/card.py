@@ -297,14 +297,6 @@ def new_addition(home: Path, name: str) -> Path:
     return home / ADDED / f"{max(numbers, default=-1) + 1:02d}-{name}"
 
 
-def only_bundle(folder: Path) -> Path:
-    """The same where there is one. Raises IntegrityError for several."""
-    bundles = bundles_in(folder)
-    if len(bundles) > 1:
-        raise several(folder, bundles)
-    return bundles[0]
-
-
 def several(folder: Path, bundles: Collection[Path]) -> IntegrityError:
     """The error for a folder with `bundles` of which one has to be chosen."""
     names = sorted(bundle.relative_to(folder).as_posix() for bundle in bundles)

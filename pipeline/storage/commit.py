@@ -348,7 +348,8 @@ class Commits:
         place, _, _ = source.partition("#")
         if "*" not in place:
             return [place]
-        return (place.replace("*", f"{number:05d}") for number in range(self._count_shards()))
+        shards = int(read_commit(self.root / MANIFEST).value["shards"])
+        return (place.replace("*", f"{number:05d}") for number in range(shards))
 
     def _parts(self, source: str) -> Iterator[str]:
         """The commits that vouch for those of the shards, if `source` is all shards: a stage that was killed while it
@@ -369,9 +370,6 @@ class Commits:
         if not all(isinstance(digest, str) for digest in digests):
             return None
         return combined(digests) if "*" in source else digests[0]
-
-    def _count_shards(self) -> int:
-        return int(read_commit(self.root / MANIFEST).value["shards"])
 
     def _mixture(self, place: str, deep: bool) -> Fault | None:
         """Why a commit was not made from what is there now; None if it was."""

@@ -76,7 +76,10 @@ class Embeddings:
         self.shards: Sequence[Shard] = OpenedOnUse(
             manifest.n_shards, lambda number: Shard(shard_path(self.folder, number), self.kind)
         )
-        self._offsets = {side: self._join_offsets(side) for side in SIDES} if self.multi_vector else {}
+        self._offsets = {}
+        for side, one in SIDES.items() if self.multi_vector else ():
+            lengths = [np.diff(shard[f"{one}_offsets"]) for shard in self.shards]
+            self._offsets[side] = offsets_of(np.concatenate(lengths))
 
     @property
     def comparison(self) -> Comparison:
@@ -130,9 +133,6 @@ class Embeddings:
         bounds = None if self.multi_vector else self.manifest.bounds(name)
         arrays = OpenedOnUse(len(self.shards), lambda number: self.shards[number][name])
         return Chained(arrays, np.float32, bounds)
-
-    def _join_offsets(self, modality: str) -> np.ndarray:
-        return offsets_of(np.concatenate([np.diff(shard[f"{SIDES[modality]}_offsets"]) for shard in self.shards]))
 
 
 @dataclass(frozen=True)

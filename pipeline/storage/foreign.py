@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from pipeline import named_arrays
 from pipeline.errors import InputError, UsageError, brief
 from pipeline.plain_files import read_lines
-from pipeline.storage.shards import Chained
+from pipeline.storage.shards import Chained, plain_dataset
 from pipeline.storage.tables import stored_type, unpacked_bytes
 from pipeline.trial import try_first
 
@@ -211,7 +211,7 @@ def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
 
 def _read_hdf5(source: Source) -> ForeignFeatures:
     with h5py.File(source.path, "r") as file:
-        datasets = {name: _plain_dataset(source.path, file, name) for name in file}
+        datasets = {name: plain_dataset(file, name) for name in file}
         matrices = [name for name, d in datasets.items() if d is not None and d.ndim == 2 and d.dtype.kind == "f"]
         strings = [name for name, d in datasets.items() if d is not None and h5py.check_string_dtype(d.dtype)]
         features = datasets[_only(source, "features", matrices)]
@@ -290,17 +290,6 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
     raise UsageError(
         f"{source.path} can have its {what} in {', '.join(candidates)}; name one of these as `{what}` of the encoder"
     )
-
-
-def _plain_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset | None:
-    """The dataset `name`; None for a group. Raises InputError for one that would read other files."""
-    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        raise InputError(f"{path}: {name} is a link; write the data itself")
-    if not isinstance(file[name], h5py.Dataset):
-        return None
-    if file[name].external or file[name].is_virtual:
-        raise InputError(f"{path}: {name} reads other files; write the data itself")
-    return file[name]
 
 
 def _require_modest(path: Path, claimed: int) -> None:

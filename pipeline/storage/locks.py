@@ -84,17 +84,8 @@ def is_lock(path: Path) -> bool:
         return False
 
 
-def is_held(lock: Path) -> bool:
-    """Whether some process holds the lock file `lock`."""
-    return not _while_free(lock, remove=False)
-
-
-def remove_free(lock: Path) -> bool:
-    """Remove the file `lock` if it is a lock that no process holds; returns whether it is gone."""
-    return is_lock(lock) and _while_free(lock, remove=True)
-
-
-def _while_free(lock: Path, remove: bool) -> bool:
+def is_free(lock: Path, remove: bool = False) -> bool:
+    """Whether no process holds the lock file `lock`, which is then removed if that is asked for."""
     try:
         with FileLock(lock, timeout=0, fallback_to_soft=False):
             if remove:

@@ -25,7 +25,7 @@ from pipeline.storage.batch import publish_bytes
 from pipeline.storage.commit import file_fault, read_commit
 from pipeline.storage.files import is_regular, open_regular, read_bytes, refusing
 from pipeline.storage.json_files import canonical_json
-from pipeline.storage.tables import PackedTable, require_columns
+from pipeline.storage.tables import PackedTable
 
 VERSION = 3
 IMAGES = pa.schema(
@@ -99,13 +99,13 @@ class Manifest:
     def table(self, name: str, number: int) -> pa.Table:
         """The rows of one shard in a table of TABLES; those that were read last stay in memory.
 
-        Raises IntegrityError if there is no such shard, and if they are damaged or of another manifest.
+        Raises IntegrityError if they are damaged or of another manifest.
         """
         if (held := self._held.get(name)) and held[0] == number:
             return held[1]
         path = self.folder / "shards" / table_file(number, name)
         about = self._record(number)["files"].get(path.name)
-        table = TABLES[name].empty_table() if about is None else _read(path, about, TABLES[name])
+        table = TABLES[name].empty_table() if about is None else _read(path, about)
         self._held[name] = number, table
         return table
 
@@ -118,9 +118,7 @@ class Manifest:
     documents = cached_property(lambda self: self._whole("documents"))
     boxes = cached_property(lambda self: self._whole("boxes"))
 
-    rejects = cached_property(lambda self: list(self.each_reject()))
-
-    def each_reject(self) -> Iterator[dict[str, Any]]:
+    def rejects(self) -> Iterator[dict[str, Any]]:
         """{file, row, what, reason} of everything that was left out, one after another."""
         path = self.folder / REJECTS
         _require_whole(path, self.summary["files"][REJECTS])
@@ -135,10 +133,6 @@ class Manifest:
     def sentence_images(self) -> np.ndarray:
         """(n_sentences,) int64, the ascending image_id of every sentence."""
         return self._by_shard(self.owners, np.int64)
-
-    def among(self, splits: Sequence[str]) -> np.ndarray:
-        """(n_images,) bool, whether each image is of one of the `splits`."""
-        return self._by_shard(lambda number: np.isin(self.shard_splits(number).astype(str), splits), bool)
 
     def _by_shard(self, read: Callable[[int], np.ndarray], dtype: type) -> np.ndarray:
         return np.concatenate([np.empty(0, dtype), *(read(number) for number in range(self.n_shards))])
@@ -176,12 +170,15 @@ class Manifest:
     def pick(self, image_id: np.ndarray | Sequence[int]) -> list[dict[str, Any]]:
         """The rows of some images; reads only their shards."""
         image_id = np.asarray(image_id, np.int64)
-        found, shards = {}, image_id // self.shard_size
-        for number in np.unique(shards).tolist():
-            own = np.unique(image_id[shards == number])
-            rows = self.table("images", number).take(own - number * self.shard_size)
-            found |= zip(own.tolist(), rows.to_pylist(), strict=True)
-        return [found[number] for number in image_id.tolist()]
+        distinct, places = np.unique(image_id, return_inverse=True)
+        rows = self.rows("images", distinct).to_pylist()
+        return [rows[place] for place in places.tolist()]
+
+    def of_image(self, name: str, image_id: int) -> pa.Table:
+        """The rows of an image in a table of TABLES; reads only its shard."""
+        table = self.table(name, image_id // self.shard_size)
+        first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
+        return table.slice(first, last - first)
 
     def bounds(self, name: str) -> np.ndarray:
         """(n_shards + 1,) the numbers of the shards' first rows in a table of TABLES, and of all rows."""
@@ -193,15 +190,13 @@ class Manifest:
         return self._bounds[name]
 
     def shard(self, number: int) -> ShardRows:
-        """The rows of shard `number`. Raises IntegrityError if there is no such shard."""
+        """The rows of shard `number`."""
         record = self._record(number)
         rows, digests = record["rows"], {name: record[name] for name in FINGERPRINTS}
         return ShardRows(number, *rows["images"], *rows["sentences"], rows["documents"][0], digests)
 
     def _record(self, number: int) -> Mapping[str, Any]:
         """The commit of a shard."""
-        if not 0 <= number < self.n_shards:
-            raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
         path = shard_commit(self.folder, number)
         _require_whole(path, self.summary["files"][f"shards/{path.name}"])
         return read_commit(path).value
@@ -212,11 +207,9 @@ def _require_whole(path: Path, about: Mapping[str, Any]) -> None:
         raise IntegrityError(f"{path} is {reason}; {REMEDY}")
 
 
-def _read(path: Path, about: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+def _read(path: Path, about: Mapping[str, Any]) -> pa.Table:
     _require_whole(path, about)
-    packed = PackedTable(read_bytes(path, REMEDY, MISSING), path)
-    require_columns(path, packed.schema, schema, REMEDY)
-    return packed.unpack()
+    return PackedTable(read_bytes(path, REMEDY, MISSING), path).unpack()
 
 
 def reject_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from pipeline.storage.json_files import require_same
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import Origin
 from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
-from pipeline.storage.texts import Matrix, Texts, stack_rows
+from pipeline.storage.texts import Matrix, Texts, open_texts, stack_rows
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,6 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
     sentence_id, sentence_images = map(np.concatenate, zip(*shards, strict=True))
     image_id, owners = np.unique(sentence_images, return_inverse=True)
     return SplitPairs(image_id, sentence_id, owners)
-
-
-def undescribed(manifest: Manifest, split: str, limit: int) -> SplitPairs:
-    """The first `limit` images of a split, without their sentences."""
-    none = np.empty(0, np.int64)
-    return SplitPairs(split_ids(manifest, (split,))["images"][:limit], none, none)
 
 
 def split_ids(manifest: Manifest, splits: Sequence[str], shards: Sequence[int] | None = None) -> dict[str, np.ndarray]:
@@ -148,7 +142,7 @@ def read_pairs(
         if not here.any():
             continue
         first_image = features.manifest.shard(number).first_image
-        texts = sentences.open(number)
+        texts = open_texts(sentences, number)
         shard = next(iter(texts.values()))
         chosen = np.flatnonzero(here[shard.image_id - first_image])
         image_id = np.unique(shard.image_id[chosen])
@@ -207,7 +201,10 @@ def write_sum(folder: Path, numbers: range, add_up: Callable[[list[Callable]], M
     shards = [_open(shard_path(folder, number)) for number in numbers]
     if _is_summed(shards):
         return
-    folds = {fold: add_up(_readers(shards, [fold])) for fold in sorted({fold for s in shards for fold in _folds(s)})}
+    folds = {
+        fold: add_up(_readers(shards, [fold]))
+        for fold in sorted({fold for s in shards for fold in s.details["stored"]})
+    }
     none = np.empty(0, np.int64)
     write_moments(sum_path(folder), folds, none, none, provenance=_sum_of(shards), details={})
 
@@ -216,18 +213,13 @@ def _open(path: Path) -> Commit:
     return open_commit(path, MOMENTS, hashed=False)
 
 
-def _folds(stored: Commit) -> Sequence[int]:
-    """Those of which the file of a commit has moments."""
-    return stored.details["stored"]
-
-
 def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
     """Functions that read the moments of `folds`, fold by fold; they can be pickled."""
     return [
         partial(read_moments, commit.path.with_suffix("").absolute(), fold)
         for fold in folds
         for commit in stored
-        if fold in _folds(commit)
+        if fold in commit.details["stored"]
     ]
 
 
@@ -294,7 +286,8 @@ class PairSet:
             ids = shard["image_id"][np.isin(shard["fold"], folds)]
             return np.isin(np.arange(span.first_image, span.last_image), ids)
 
-        return read_pairs(self._features, self._texts.select(text_encoders), encoders, wanted, rows)
+        texts = {name: self._texts[name] for name in text_encoders}
+        return read_pairs(self._features, texts, encoders, wanted, rows)
 
 
 class JoinedPairs:

@@ -9,7 +9,7 @@ models carry the origins by encoder into bundles, where the run is not.
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import safetensors.numpy
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, remove_own, sweep
 from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, open_commit, publish
-from pipeline.storage.files import plain, read_bytes
+from pipeline.storage.files import read_bytes
 from pipeline.storage.json_files import Record, fingerprint
 
 MODEL, ENCODER, TEXT_ENCODER, WORDS, FEATURE_MAP = "model", "encoder", "text-encoder", "words", "feature-map"
@@ -98,21 +98,6 @@ def origin_of(commit: Commit) -> Origin:
             return {"encoder": digest}
     imported = commit.details.get("encoder", {}).get("imported")
     return {"imported": fingerprint("imported", 1, imported)} if imported else {}
-
-
-def encoders_of(where: Path | str, known: Mapping[str, Origin], names: Iterable[str]) -> dict[str, Origin]:
-    """The origins of the encoders `names`. Raises IntegrityError for one that is not among the `known` ones of `where`,
-    or whose name is not plain."""
-    names = [plain(name, where) for name in names]
-    if missing := [name for name in names if name not in known]:
-        raise IntegrityError(f"{where} was made without the encoder {missing[0]} ({', '.join(known)}); make it again")
-    return {name: known[name] for name in names}
-
-
-def read_own_encoders(root: Path, origins: Mapping[str, Origin], kind: str = ENCODER) -> dict[str, Parameters]:
-    """The encoders in `root` that made the vectors of `origins`, by name; imported ones have none."""
-    made = [name for name, origin in origins.items() if "encoder" in origin]
-    return {name: read_parameters(Path(root) / name / "model.safetensors", kind) for name in made}
 
 
 class Checkpoints:

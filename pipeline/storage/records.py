@@ -15,14 +15,12 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from pipeline.errors import IntegrityError
 from pipeline.storage.commit import Provenance, open_commit, publish, publish_record, read_record, read_verified
-from pipeline.storage.files import inside
 from pipeline.storage.json_files import Count, Finite, Form, read_json, require_form, to_json
 
 ALIGNMENTS, SUMMARY = "alignments", "summary"
@@ -34,8 +32,6 @@ where it was not measured."""
 class Terms(Form):
     """pipeline.text.tokens.TermSettings."""
 
-    lowercase: Literal[True] = True  # earlier versions wrote these two
-    tokenizer: Literal["words"] = "words"
     lemmatise: bool
     stop_words: list[str]
     max_ngram: Annotated[int, Field(ge=1, le=3)]
@@ -90,15 +86,6 @@ def read_vocabulary(path: Path, anywhere: bool = False) -> Any:
 def read_labels(path: Path, anywhere: bool = False) -> Any:
     """What `build-label-table` wrote; that of a bundle may lie `anywhere`."""
     return require_form(read_record(path, anywhere), LabelsFile, path)
-
-
-def read_cell(folder: Path, name: str, key: str) -> Any:
-    """One number of the study in `folder`. Raises IntegrityError if it has another `key` or file name."""
-    path = inside(Path(folder) / "cells", name, Path(folder) / "study.json")
-    value = read_record(path)
-    if value["key"] != key:
-        raise IntegrityError(f"{path} holds another number than study.json says; delete it and run study again")
-    return value
 
 
 def write_evaluation(
@@ -173,13 +160,11 @@ class MeasuredJob(NamedTuple):
 
 
 def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Rule -> its jobs that have run. Raises IntegrityError if there are none."""
+    """Rule -> its jobs that have run."""
     rules: dict[str, list[MeasuredJob]] = {}
     for path in sorted(Path(folder).rglob("*.tsv")):
         if jobs := _read_jobs(path):
             rules.setdefault(path.relative_to(folder).parts[0], []).extend(jobs)
-    if not rules:
-        raise IntegrityError(f"{folder} holds no benchmark; name the folder benchmarks/ of a run that has started")
     return rules
 
 
@@ -195,14 +180,6 @@ def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[dict[str, Any]
         }
         for rule, jobs in recorded.items()
     ]
-
-
-def read_part_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Name -> the jobs that made its parts, from `<folder>/<name>.<part>.tsv`."""
-    parts: dict[str, list[MeasuredJob]] = {}
-    for path in sorted(Path(folder).glob("*.*.tsv")):
-        parts.setdefault(path.name.rsplit(".", 2)[0], []).extend(_read_jobs(path))
-    return parts
 
 
 def _read_jobs(path: Path) -> list[MeasuredJob]:

@@ -57,7 +57,8 @@ class Shard:
         self.commit = open_commit(self.path, kind or self.kind)
         self.rows, self.fingerprint, self.details = self.commit.rows, self.commit.digest, self.commit.details
         try:
-            self._arrays = _map_all(self.path)
+            with h5py.File(self.path, "r") as file:
+                self._arrays = {name: _map_dataset(self.path, name, plain_dataset(file, name)) for name in file}
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
             raise IntegrityError(f"{path} is not a readable HDF5 file ({error}); run its stage again") from error
 
@@ -88,29 +89,28 @@ class OpenedOnUse(Sequence):
         return self._open(number)
 
 
-def _map_all(path: Path) -> dict[str, np.ndarray]:
-    arrays = {}
-    with h5py.File(path, "r") as file:
-        for name in file:
-            plain = isinstance(file.get(name, getlink=True), h5py.HardLink)  # else nothing that it leads to is opened
-            if not plain or not isinstance(dataset := file[name], h5py.Dataset):
-                raise IntegrityError(f"{path}: {name} is a link or a group; shards hold plain datasets only")
-            if dataset.external or dataset.is_virtual:
-                raise IntegrityError(f"{path}: {name} reads other files; shards hold their own data only")
-            arrays[name] = _map_dataset(path, dataset)
-    return arrays
+def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset | None:
+    """The dataset `name` of an open file; None for a group. Raises ValueError for one that would read other files."""
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):  # nothing that it leads to is opened
+        raise ValueError(f"{name} is a link")
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset):
+        return None
+    if dataset.external or dataset.is_virtual:
+        raise ValueError(f"{name} reads other files")
+    return dataset
 
 
-def _map_dataset(path: Path, dataset: h5py.Dataset) -> np.ndarray:
-    if dataset.shape is None or dataset.dtype.kind not in "fiub":
-        raise IntegrityError(f"{path}: {dataset.name} is of type {dataset.dtype}; shards hold numbers only")
+def _map_dataset(path: Path, name: str, dataset: h5py.Dataset | None) -> np.ndarray:
+    if dataset is None or dataset.shape is None or dataset.dtype.kind not in "fiub":
+        raise ValueError(f"{name} holds something else than numbers")
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype)
     offset = dataset.id.get_offset()
     if offset is None:
-        raise IntegrityError(f"{path}: {dataset.name} is not contiguous; write shards with this project's writer")
+        raise ValueError(f"{name} is not contiguous")
     if offset + dataset.size * dataset.dtype.itemsize > path.stat().st_size:
-        raise IntegrityError(f"{path}: {dataset.name} claims {dataset.shape}, more than the file holds")
+        raise ValueError(f"{name} claims {dataset.shape}, more than the file holds")
     # Copy-on-write: nothing reaches the file, and torch takes the array without complaint.
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
 

@@ -1,7 +1,6 @@
 """Where the photographs are: files under the data root, or members of tar shards and rows of Parquet files read in
 place."""
 
-import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from pipeline.errors import InputError
 from pipeline.parquet_photographs import ParquetPhotographs
 from pipeline.plain_files import open_plain
 
-log = logging.getLogger(__name__)
 BUNDLE = "bundle"
 """Column of the rows of several bundles: in which of them a row is, from 0."""
 LARGEST_FILE = 1 << 30  # bytes; no photograph is larger
@@ -69,15 +67,3 @@ class ImageSources:
         """The bytes of a row of the table. Raises InputError as ImageSource.read."""
         source = self._sources[row[BUNDLE] if len(self._sources) > 1 else 0]
         return source.read(row["path"], row.get("offset"), row.get("size"))
-
-
-def find_photographs(root: Path, data_root: Path) -> Path:
-    """Where a manifest's photographs are: its `root`, or the configuration's `data_root` if the collection was moved
-    since `ingest`; logs a warning in that case."""
-    if os.path.isdir(root):
-        return root
-    if os.path.isdir(data_root):
-        log.warning("%s no longer exists; using data_root, %s", root, data_root)
-        return data_root
-    log.warning("neither %s nor data_root, %s, exists; set data_root to the folder of the photos", root, data_root)
-    return root

@@ -5,7 +5,7 @@ All but parses have `sentence_id` (m,) and `image_id` (m,).
 """
 
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,12 +13,11 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.errors import InputError
+from pipeline.plain_files import decode_text, each_line
 from pipeline.ragged import offsets_of
 from pipeline.storage.commit import Provenance, open_commit, publish
 from pipeline.storage.features import to_stored
 from pipeline.storage.files import read_bytes
-from pipeline.storage.manifest import Manifest
-from pipeline.storage.parameters import origin_of
 from pipeline.storage.shards import PARSES, TOKENS, TREES, VECTORS, Shard, shard_path, write_shard
 
 KINDS = ("dependency", "phrase")
@@ -50,13 +49,12 @@ def write_vectors(
     else:
         names = [f"sentence {number}" for number in sentence_id.tolist()]
         arrays = {"vectors": to_stored(vectors, storage, names, storage_key(encoder))}
-    arrays |= {"sentence_id": sentence_id, "image_id": image_id}
     details = {"dim": vectors.shape[1], "encoder": {"name": encoder}}
     if imported:
         details["encoder"]["imported"] = imported
     if documents:
         details["documents"] = documents
-    write_shard(path, VECTORS, arrays, rows=vectors.shape[0], provenance=provenance, details=details)
+    _write(path, VECTORS, arrays, sentence_id, image_id, provenance=provenance, details=details)
 
 
 def storage_key(encoder: str) -> str:
@@ -64,19 +62,10 @@ def storage_key(encoder: str) -> str:
     return f"`storage` of the text encoder {encoder}"
 
 
-def write_tokens(
-    path: Path,
-    ids: np.ndarray,
-    offsets: np.ndarray,
-    sentence_id: np.ndarray,
-    image_id: np.ndarray,
-    *,
-    provenance: Provenance | None = None,
-) -> None:
-    """Publish m sentences with their ids and those of their images; sentence i has the words
-    ids[offsets[i] : offsets[i + 1]], numbered as in `text/tokens.json`."""
-    arrays = {"ids": ids, "offsets": offsets, "sentence_id": sentence_id, "image_id": image_id}
-    write_shard(path, TOKENS, arrays, rows=len(sentence_id), provenance=provenance)
+def write_tokens(path: Path, ids: np.ndarray, offsets: np.ndarray, *of: np.ndarray, **about: Any) -> None:
+    """Publish m sentences, of which i has the words ids[offsets[i] : offsets[i + 1]], numbered as in
+    `text/tokens.json`; `of` are their ids and those of their images, `about` as of `write_shard`."""
+    _write(path, TOKENS, {"ids": ids, "offsets": offsets}, *of, **about)
 
 
 def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
@@ -85,18 +74,17 @@ def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any
     publish(path, conllu.encode(), kind=PARSES, rows=rows, beside=beside, **about)
 
 
-def write_trees(
-    path: Path,
-    trees: Mapping[str, Mapping[str, np.ndarray]],
-    sentence_id: np.ndarray,
-    image_id: np.ndarray,
-    **about: Any,
+def write_trees(path: Path, trees: Mapping[str, Mapping[str, np.ndarray]], *of: np.ndarray, **about: Any) -> None:
+    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS; `of`
+    and `about` as of `write_tokens`."""
+    _write(path, TREES, {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}, *of, **about)
+
+
+def _write(
+    path: Path, kind: str, arrays: Mapping[str, np.ndarray], sentence_id: np.ndarray, image_id: np.ndarray, **about: Any
 ) -> None:
-    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS;
-    `about` has the `provenance` and `details`."""
-    arrays = {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}
-    arrays |= {"sentence_id": sentence_id, "image_id": image_id}
-    write_shard(path, TREES, arrays, rows=len(sentence_id), **about)
+    arrays = {**arrays, "sentence_id": sentence_id, "image_id": image_id}
+    write_shard(path, kind, arrays, rows=len(sentence_id), **about)
 
 
 # --- reading a shard
@@ -117,26 +105,6 @@ class VectorShard(Shard):
             self.matrix = sparse.csr_array((self["data"], self["indices"], self["indptr"]), shape=shape)
 
 
-class TokenShard(Shard):
-    """`ids` (total,) and `offsets` (m + 1,)."""
-
-    kind: ClassVar[str] = TOKENS
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.ids, self.offsets = self["ids"], self["offsets"]
-
-
-class TreeShard(Shard):
-    """`dependency` and `phrase`: packed arrays by name, the fields of pipeline.text.trees.Trees."""
-
-    kind: ClassVar[str] = TREES
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.dependency, self.phrase = ({name: self[f"{kind}_{name}"] for name in FIELDS} for kind in KINDS)
-
-
 class ParseShard:
     """The lines of shard `number`'s two files in a folder."""
 
@@ -152,61 +120,45 @@ class ParseShard:
 # --- reading all shards of a manifest
 
 
-class Texts:
-    """The vectors of a manifest's sentences or documents by several text encoders: `folders` text encoder -> folder."""
-
-    def __init__(self, manifest: Manifest, folders: Mapping[str, Path]) -> None:
-        self.manifest, self.folders = manifest, dict(folders)
-
-    def open(self, number: int) -> dict[str, VectorShard]:
-        """Shard `number` of each encoder."""
-        return {name: VectorShard(shard_path(folder, number)) for name, folder in self.folders.items()}
-
-    def select(self, names: Sequence[str]) -> "Texts":
-        """Those of some of the encoders."""
-        return Texts(self.manifest, {name: self.folders[name] for name in names})
+Texts = Mapping[str, Any]
+"""Text encoder -> its shards of a manifest's sentences or documents, of the class Shards of pipeline.run.layout."""
 
 
-class VectorRows:
-    """`matrix` (m, d) of all sentences by one text encoder, and its `origin` (pipeline.storage.parameters)."""
-
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
-        shards = [VectorShard(shard_path(folder, number)) for number in range(manifest.n_shards)]
-        self.origin = origin_of(shards[0].commit)
-        self.matrix = stack_rows([shard.matrix for shard in shards])
+def open_texts(texts: Texts, number: int) -> dict[str, VectorShard]:
+    """Shard `number` of each text encoder."""
+    return {name: VectorShard(shards.shard(number)) for name, shards in texts.items()}
 
 
-def read_tokens(manifest: Manifest, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """`ids` (total,) and `offsets` (m + 1,) of the tokens of all sentences."""
-    shards = [TokenShard(shard_path(folder, number)) for number in range(manifest.n_shards)]
-    lengths = np.concatenate([np.diff(shard.offsets) for shard in shards])
-    return np.concatenate([shard.ids for shard in shards]), offsets_of(lengths)
+def read_tokens(folder: Path, numbers: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+    """`ids` (total,) and `offsets` (m + 1,) of the tokens of the sentences in some shards."""
+    shards = [Shard(shard_path(folder, number), TOKENS) for number in numbers]
+    lengths = np.concatenate([np.diff(shard["offsets"]) for shard in shards])
+    return np.concatenate([shard["ids"] for shard in shards]), offsets_of(lengths)
 
 
-def read_trees(kind: str, manifest: Manifest, folder: Path) -> dict[str, np.ndarray]:
-    """The trees of a kind of all sentences, as the packed arrays of pipeline.text.trees.Trees by name."""
-    shards = (TreeShard(shard_path(folder, number)) for number in range(manifest.n_shards))
-    packed = [getattr(shard, kind) for shard in shards]
-    trees = {name: np.concatenate([arrays[name] for arrays in packed]) for name in FIELDS}
-    return {**trees, "offsets": offsets_of(np.concatenate([np.diff(arrays["offsets"]) for arrays in packed]))}
+def read_packed_trees(folder: Path, kind: str, numbers: Iterable[int]) -> dict[str, np.ndarray]:
+    """The trees of one of KINDS of the sentences in some shards, as the packed arrays of pipeline.text.trees.Trees by
+    name."""
+    shards = [Shard(shard_path(folder, number), TREES) for number in numbers]
+    trees = {name: np.concatenate([shard[f"{kind}_{name}"] for shard in shards]) for name in FIELDS}
+    lengths = np.concatenate([np.diff(shard[f"{kind}_offsets"]) for shard in shards])
+    return {**trees, "offsets": offsets_of(lengths)}
 
 
 def stack_rows(parts: Sequence[Matrix]) -> Matrix:
     """The rows of all `parts`, one after another."""
+    if len(parts) == 1:
+        return parts[0]
     return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a user's UTF-8 file, unpacked if its name ends in .gz. Only a line feed ends a line, since sentences
-    may contain other separators. Raises InputError if the file cannot be read or decoded."""
-    path, number = Path(path), 0
+    """The lines of a user's text, unpacked if its name ends in .gz, as pipeline.plain_files.each_line has them. Raises
+    InputError if the file cannot be read or decoded."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            for line in stream:
-                number += 1
-                yield line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file") from error
+            for number, line in enumerate(each_line(stream, path), start=1):
+                yield decode_text(line, path, number)
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {path} ({reason}); correct its name in the configuration") from error

@@ -15,11 +15,11 @@ from pipeline.errors import IntegrityError
 from pipeline.plain_files import kind_of
 from pipeline.storage.batch import TEMPORARY, is_orphan
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.card import ADDED, CARD
-from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, is_described, read_commit
-from pipeline.storage.files import REMEDY, explain, is_regular, plain, walk
+from pipeline.storage.card import ADDED, CARD, read_card
+from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, read_commit
+from pipeline.storage.files import explain, is_regular, walk
 from pipeline.storage.json_files import read_json
-from pipeline.storage.locks import is_held, is_lock
+from pipeline.storage.locks import is_free, is_lock
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Shard, shard_path
 from pipeline.storage.tables import MOST_DIGITS
@@ -64,6 +64,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         raise IntegrityError(f"{run} is not the folder of a run; name one such as results/demo")
 
     commits, vouched = Commits(Path(run)), {}
+    alone = all(path.name == CARD for path in records)  # an index without its run, which it was made in
     for path in progress(records):
         result.checked += 1
         try:
@@ -74,8 +75,10 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         vouched |= {path.parent / name: path for name in commit.files}
         result.checked += len(commit.files)
         place = path.relative_to(run).as_posix()
-        found = commits.faults(place, hashed) if commit.place else file_faults(commit, hashed)
-        result.faults += [FaultyFile(fault.path, fault.reason, fault.path if fault.gone else path) for fault in found]
+        found = commits.faults(place, hashed) if commit.place and not alone else file_faults(commit, hashed)
+        for fault in found:
+            target = None if alone else fault.path if fault.gone else path
+            result.faults.append(FaultyFile(fault.path, fault.reason, target))
     for path in files:
         if path in vouched or path in records:
             continue
@@ -103,7 +106,7 @@ def _sort(run: Path, result: Examination) -> Iterable[Path]:
         elif TEMPORARY.fullmatch(path.name) and is_regular(path):
             result.temporaries[path] = is_orphan(path)
         elif is_lock(path):
-            result.temporaries[path] = not is_held(path)
+            result.temporaries[path] = is_free(path)
         elif any(part == CHECKPOINTS or part.endswith(PARTS) for part in above):
             result.unfinished.append(path)
         elif any(part.startswith(".") for part in above):
@@ -131,12 +134,7 @@ def _read(path: Path) -> Commit:
     foreign = path.name == CARD and isinstance(value, dict) and "place" not in value
     if not foreign or value.get(CARRIED, {}).get("digest") == value.get("fingerprint"):
         return read_commit(path)
-    files = value.get("files")
-    if not isinstance(files, dict) or not all(is_described(about) for about in files.values()):
-        raise IntegrityError(f"{path} is not a bundle's card; {REMEDY}")
-    for name in files:
-        plain(name, path)
-    return Commit(path, value, "", {}, {}, files, "")
+    return Commit(path, value, "", {}, {}, read_card(path.parent)["files"], "")
 
 
 def _retarget(fault: FaultyFile, vouched: dict[Path, Path]) -> FaultyFile:
@@ -188,11 +186,8 @@ def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
     """Follow an image through all artefacts under `run`. Damaged ones become places with a note."""
-    number, tables = image_id // manifest.shard_size, {}
-    for name in ("sentences", "documents", "boxes"):
-        table = manifest.table(name, number)
-        first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
-        tables[name] = table.slice(first, last - first)
+    number = image_id // manifest.shard_size
+    tables = {name: manifest.of_image(name, image_id) for name in ("sentences", "documents", "boxes")}
     sentence_id = tables["sentences"]["sentence_id"].to_pylist()
     places = []
     for path in _within(run, shard_path(run, number).name):

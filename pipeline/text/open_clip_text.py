@@ -1,6 +1,5 @@
 """The text sides of OpenCLIP's models as encoders."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,11 +7,9 @@ import open_clip
 from open_clip.model import _build_text_tower
 from torch import nn
 
-from pipeline.hubs import own_folder
+from pipeline.hubs import OPEN_CLIP_HUB, open_clip_config, own_folder
 from pipeline.text.libraries import CLEANERS, FetchedText, LibraryTextEncoder, padding_of, tokenize_by
 from pipeline.text.text_encoder import TextMaterial
-
-HUB = "hf-hub:"
 
 
 class OpenClipTextEncoder(LibraryTextEncoder):
@@ -22,15 +19,10 @@ class OpenClipTextEncoder(LibraryTextEncoder):
     def fetch(entry: Any, material: TextMaterial) -> FetchedText:
         name, tag = entry.own.architecture, entry.own.weights
         folder, weights = own_folder(name, material.folder)
-        if folder:
-            cfg = json.loads((folder / "open_clip_config.json").read_text(encoding="utf-8"))["model_cfg"]
-        else:
-            hub = name.startswith(HUB)
-            cfg = open_clip.factory._get_hf_config(name.removeprefix(HUB))["model_cfg"] if hub else None
-            cfg = cfg or open_clip.get_model_config(name)
-            if not hub and tag is None:
-                tags = ", ".join(open_clip.list_pretrained_tags_by_model(name)) or "none"
-                raise ValueError(f"name in weights which of its pretrained weights are meant: {tags}")
+        cfg = open_clip_config(folder, name)
+        if not folder and not name.startswith(OPEN_CLIP_HUB) and tag is None:
+            tags = ", ".join(open_clip.list_pretrained_tags_by_model(name)) or "none"
+            raise ValueError(f"name in weights which of its pretrained weights are meant: {tags}")
         if _of_transformers(cfg["text_cfg"]):
             raise ValueError("its text side is of transformers; name that model, kind transformers")
         place = f"local-dir:{folder}" if folder else name

@@ -76,12 +76,8 @@ class TermSettings:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
-        """From JSON. ValueError where that holds something else, as where an earlier version kept capital letters or
-        split by nltk's tokenizer."""
-        rules = dict(value)
-        if rules.pop("lowercase", True) is not True or rules.pop("tokenizer", "words") != "words":
-            raise ValueError("its texts are not split into lowercase words, which this version does not support")
-        found = cls(**rules)
+        """From JSON. ValueError where that holds something else."""
+        found = cls(**value)
         flags = isinstance(found.lemmatise, bool) and isinstance(found.english, bool)
         if not flags or not all(isinstance(word, str) for word in found.stop_words):
             raise ValueError("its rules for making terms are none of ours")

@@ -79,8 +79,7 @@ class TransformersTextEncoder(LibraryTextEncoder):
 
     @staticmethod
     def make_split(config: Mapping[str, Any], tokenizer: str | None) -> Split:
-        before = "lower" if config.get("lower") else "none"  # as it was stored once
-        return tokenize_by(tokenizer, {"clean": before, **config})
+        return tokenize_by(tokenizer, config)
 
 
 class SentenceTransformersEncoder(TransformersTextEncoder):

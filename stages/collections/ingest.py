@@ -52,7 +52,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=11,
+    version=12,
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,22 +66,26 @@ def command(
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.detect import detect
     from pipeline.config.section import as_name
-    from pipeline.errors import UsageError
+    from pipeline.errors import InputError, UsageError
     from pipeline.printable import printable
 
     if encoder and (weights or architecture):
         raise UsageError("--encoder has its own weights; leave out --weights and --architecture")
+    if weights and not weights.is_file():
+        raise UsageError(f"{weights} is not a file; give a file of weights")
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
         missing = list(_leave_out_missing(intake))
         splits = Assembly(intake).splits
+        if not splits:
+            raise InputError(f"{found.root} has no photo that can be used: {next(chain(missing, _faults(intake)))}")
         seen = {
             "root": str(found.root),
             "format": found.format,
-            "counts": {what: count for what, count in intake.given.items() if count},
+            "counts": {what: count for what, count in _count(intake) if count},
             "files": found.files,
-            "notes": [*found.notes, *missing, *tally.describe(), *intake.own.describe()],
+            "notes": [*found.notes, *intake.notes, *missing, *tally.describe(), *intake.own.describe()],
             "filters": intake.own.schema().names,
             "splits": splits,
             "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
@@ -119,7 +124,7 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
     yield from (f"  {note}" for note in seen["notes"])
     splits, rejects = seen["splits"], seen["rejects"]
     yield "  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items())
-    yield from (f"  left out: {one['file']} {one['row'] or ''}: {one['reason']}" for one in rejects[:SHOWN])
+    yield from (f"  left out: {_describe(**one)}" for one in rejects[:SHOWN])
     if len(rejects) > SHOWN:
         yield f"  left out: {len(rejects) - SHOWN:,} more, which `ingest` lists"
     if encoder:
@@ -162,16 +167,30 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
 
 
 def _leave_out_missing(intake: "Intake") -> Iterator[str]:
-    """Count only photographs that are there, with what belongs to them; what is left out so, in lines for the user."""
+    """Leave out photographs that are not there, and say so in lines for the user."""
     missing = "FROM images WHERE NOT there AND fault IS NULL"
-    count = intake.tables.value(f"SELECT count(*) {missing}")
-    if not count:
-        return
-    first = intake.tables.value(f"SELECT path {missing} ORDER BY seq LIMIT 1")
+    for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
+        count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
+        yield f"{count:,} photos that the lists name are not there, such as {first}"
+
+
+def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
+    """How many photographs, and how much of what belongs to them, `ingest` will find without a fault."""
+    usable = "SELECT seq FROM images WHERE fault IS NULL"
+    yield "images", intake.tables.value(f"SELECT count(*) FROM ({usable})")
     for what in ("sentences", "documents", "boxes"):
-        intake.given[what] -= intake.tables.value(f"SELECT count(*) FROM {what} WHERE owner IN (SELECT seq {missing})")
-    intake.given["images"] -= intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
-    yield f"{count:,} photos that the lists name are not there, such as {first}"
+        yield what, intake.tables.value(f"SELECT count(*) FROM {what} WHERE owner IN ({usable})")
+
+
+def _describe(file: str, row: int | None, reason: str) -> str:
+    return f"{file}, row {row}: {reason}" if row else f"{file}: {reason}"
+
+
+def _faults(intake: "Intake") -> Iterator[str]:
+    """Why photographs and lists cannot be used, in lines for the user."""
+    yield from (_describe(one.file, one.row, one.reason) for one in intake.rejects)
+    yield from (fault for (fault,) in intake.tables.rows("SELECT fault FROM images WHERE fault IS NOT NULL"))
+    yield "its lists name none"
 
 
 def _bundles(results: Path) -> list[Path]:
@@ -200,8 +219,6 @@ def _configure(
     output: Path | None,
 ) -> dict[str, Any]:
     """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
-    from pipeline.collections.files import CollectionFolder
-    from pipeline.collections.records import Options
     from pipeline.config import loading
     from pipeline.config.section import as_name
 
@@ -210,9 +227,8 @@ def _configure(
     if Path.cwd().resolve().is_relative_to(found.root.resolve()):
         values["results_root"] = str(found.root.parent / "results")
     section = {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}
-    if not found.described and found.format == "folder":
-        plain = CollectionFolder(found.root, Options(found.files, {}, "gallery"))
-        section |= {} if plain.only_photographs() else {"default_split": "gallery"}  # a list may be of anything
+    if "train" not in splits:
+        section["default_split"] = "gallery"
     if section:
         values["collection"] = section
     if found.format == VECTORS:
@@ -266,13 +282,11 @@ def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
 
 
 def _name_network(weights: Path) -> str:
-    """The network whose name the file's begins with. Raises UsageError where that is none, or there is no such file."""
+    """The network whose name the file's begins with. Raises UsageError where that is none."""
     from torchvision import models
 
     from pipeline.errors import UsageError
 
-    if not weights.is_file():
-        raise UsageError(f"{weights} is not a file; give a file of weights")
     named = [
         network
         for network in models.list_models(module=models)

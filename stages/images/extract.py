@@ -1,6 +1,8 @@
 """`extract`: features of images."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pipeline.run import Job, Run, stage
@@ -32,9 +34,6 @@ def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[st
 )
 def extract(run: Run, *encoders: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Extract image features with every encoder, or with one; each photo is decoded once. Resumable."""
-    from itertools import chain, groupby
-    from operator import attrgetter
-
     from pipeline.images.extraction import extract_in_step
     from pipeline.images.preprocess import Photograph
     from pipeline.storage.features import UnfinishedShard, to_stored

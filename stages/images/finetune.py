@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     schedule = DescentSchedule(tuning.iterations, tuning.learning_rate, body_rate, CLIP)
     precision = choose_precision(tuning.precision, run.device)
     task = Finetuning(start, len(labels), schedule, run.device, precision, settings.seed, pretrained)
-    checkpoints, losses = Checkpoints(job.path / "checkpoints", job.fingerprint, tuning.checkpoint_seconds), []
+    checkpoints, losses = (
+        Checkpoints(job.path / "checkpoints", job.provenance.fingerprint, tuning.checkpoint_seconds),
+        [],
+    )
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
@@ -89,7 +93,6 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
     """The labels of the training splits' boxes, and those splits' images that have any."""
     import numpy as np
 
-    from pipeline.errors import UsageError
     from pipeline.images.preparation import LabelledImage
     from pipeline.images.preprocess import Photograph
 

@@ -1,6 +1,7 @@
 """`fit-map`, `map-features`: features mapped from another encoder's, until `extract` makes them, by a map fitted
 on photographs that both have seen."""
 
+import logging
 from collections.abc import Callable
 
 from pipeline.run import Job, Run, stage
@@ -22,8 +23,6 @@ from pipeline.run import Job, Run, stage
 )  # fmt: skip
 def fit_map(run: Run, job: Job, encoder: str) -> None:
     """Fit a map from another encoder's features to those of ENCODER, on a sample of photos."""
-    import logging
-
     import numpy as np
 
     from pipeline.images.extraction import extract_in_step

@@ -1,5 +1,6 @@
 """`prepare-encoder`: an image encoder of the configuration, with its weights, as an artefact of the run."""
 
+import logging
 from pathlib import Path
 
 from pipeline.config.registry import TRAINED
@@ -44,15 +45,12 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
 
     For imported features this is the encoder that made them; it is compared with them on some photos.
     """
-    import logging
-
     from pipeline.storage.parameters import ENCODER, write_parameters
     from stages.encoders import encoder_material
 
     chosen = run.config.encoder(encoder)
     made = chosen.spec.load().prepare(chosen, encoder_material(run, chosen))
-    parts, tensors, dim = made.settings() | chosen.spec.stored_kind, made.tensors(), made.dim
-    details = {"name": encoder, "dim": dim}
-    path = job.path / "model.safetensors"
-    write_parameters(path, ENCODER, tensors, settings=parts, provenance=job.provenance, details=details)
+    parts, dim = made.settings() | chosen.spec.stored_kind, made.dim
+    about = {"settings": parts, "provenance": job.provenance, "details": {"name": encoder, "dim": dim}}
+    write_parameters(job.path / "model.safetensors", ENCODER, made.tensors(), **about)
     logging.getLogger(__name__).info("%s: %s %s, %d dimensions", encoder, chosen.architecture, parts["layer"], dim)

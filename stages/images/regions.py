@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.errors import IntegrityError
 from pipeline.run import Input, Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
@@ -51,10 +53,7 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 )
 def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Find regions in images and extract their features. Resumable."""
-    from itertools import chain, islice
-
-    from pipeline.config.stored import restore_encoder, stored_kind
-    from pipeline.errors import UsageError
+    from pipeline.config.stored import restore_encoder
     from pipeline.images.extraction import Stopwatch
     from pipeline.images.extraction_plan import choose_plan
     from pipeline.images.libraries import require_vectors
@@ -68,9 +67,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
     from stages.photographs import describe_parts, missing_parts, photograph_reader
 
     chosen, extract = run.config.regions, run.config.extract
-    folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
-    if not stored_kind(parameters.settings).regions:
-        raise UsageError(f"{folder} describes whole images only; name an encoder with a network")
+    parameters = run.encoder(encoder)
     network = restore_encoder(parameters.settings, parameters.tensors)
     cutting = Cutting.from_settings(chosen.model_dump(), network.preprocessing)
     preparation, view = Preparation(photograph_reader(run), cutting), cutting.view
@@ -148,10 +145,8 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
 
 def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
     """What adds the boxes that it finds to requests; None where they are proposed otherwise."""
-    from itertools import tee
-
     from pipeline.images import weights as states
-    from pipeline.images.detectors import build_detector, detect, download_detector
+    from pipeline.images.detectors import build_detector, detect
     from pipeline.plain_files import read_weights
     from pipeline.workers import isolated_map
 
@@ -162,7 +157,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
         data, _ = read_weights(Path(settings.weights_root) / chosen.file, chosen.sha256)
         state, source = states.parse(data, chosen.file), chosen.file
     else:
-        state, source = download_detector(chosen.architecture)
+        state, source = states.fetch(chosen.architecture, "name it in regions.detector.file")
     network = build_detector(chosen.architecture, state, source)
     device = run.device
 
@@ -185,30 +180,19 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
 )
 def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     """Pool the features of each image's regions into one vector per image."""
-    import json
-
     import numpy as np
 
-    from pipeline.config.stored import stored_kind
-    from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.regions import pool
     from pipeline.storage.features import to_stored, write_features
-    from pipeline.storage.json_files import require_same
     from pipeline.storage.regions import RegionShard
 
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
-    folder = run.layout.encoder(encoder).path
-    if stored_kind(parameters.settings).reads != "regions":
-        raise UsageError(f"{folder} does not pool regions; name an encoder that does")
     pooling = parameters.settings["pooling"]
     source = run.layout.regions(run.config.encoder(encoder).of)
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
 
     def make(job: Job) -> None:
         regions = RegionShard(source.shard(job.number))
-        recorded = {key: regions.details["regions"].get(key) for key in parameters.settings["regions"]}
-        cut = {str(regions.path): recorded, str(folder): parameters.settings["regions"]}
-        require_same("the regions", {file: json.dumps(settings, sort_keys=True) for file, settings in cut.items()})
         if not np.diff(regions.offsets).all():
             first = regions.image_id[np.diff(regions.offsets).argmin()]
             raise IntegrityError(f"image {first} has no regions in {regions.path}; ingest again without this image")

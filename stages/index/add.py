@@ -1,10 +1,15 @@
 """`add`: more photographs into an index, in place."""
 
+import logging
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.printable import counted
+from pipeline.run import Run
+from pipeline.run.layout import Layout
 from stages.commands import FOLDER, PATH, copy_option, say_next
 
 if TYPE_CHECKING:
@@ -22,11 +27,6 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     Instead of a folder of photos you can give a tar shard, a table, another bundle of the same model, or the run of
     INDEX after it has grown. A running `serve` follows. Run the same command again to resume.
     """
-    import logging
-
-    from pipeline.printable import counted
-    from pipeline.run import Run
-    from pipeline.run.layout import Layout
     from pipeline.storage.bundles import changing
     from pipeline.storage.card import is_index
     from stages.applied import RECORD
@@ -49,9 +49,6 @@ def command(index: Path, source: Path, output: Path | None) -> None:
 
 def _add_photographs(change: "Change", source: Path) -> tuple[int, int]:
     """Apply the index to photographs; returns how many there are that were not removed, and how many are new."""
-    import shutil
-
-    from pipeline.run import Run
     from pipeline.storage.bundles import names_of, photographs_of, read_removed
     from stages.applied import added_run, apply_bundle
 
@@ -71,8 +68,6 @@ def _add_photographs(change: "Change", source: Path) -> tuple[int, int]:
 def _add_bundles(change: "Change", source: Path) -> tuple[int, int]:
     """Link other bundles; returns how many photographs they have, and how many of the bundles that are not there as a
     whole."""
-    import logging
-
     from pipeline.index.gallery import open_gallery
     from pipeline.storage.bundles import KEY_COLUMNS, Bundles, link_bundle, open_bundle, photographs_of
     from pipeline.storage.card import new_addition

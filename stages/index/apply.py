@@ -1,5 +1,7 @@
 """`apply`: any photographs, indexed in the space of a trained index."""
 
+import json
+import logging
 from pathlib import Path
 
 import click
@@ -26,9 +28,6 @@ def command(
 
     Nothing is trained and no caption is needed. Run the same command again to resume, or to index photos added since.
     """
-    import json
-    import logging
-
     from pipeline.config import loading
     from stages.applied import apply_bundle
     from stages.closing import example_search, search_command

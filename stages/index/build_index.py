@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ def _search(run: Run, bundle: str) -> str | None:
 )
 def build_index(run: Run, job: Job, bundle: str) -> None:
     """Build the image and caption indexes, measure them, and add the encoders that queries need."""
-    from pipeline.errors import InputError
     from pipeline.run.run import share
     from pipeline.storage.card import ADDED, CARD, numbered, remove_bundle
     from pipeline.storage.pairs import split_ids

@@ -1,5 +1,6 @@
 """`remove`: photographs and their sentences out of an index, in place."""
 
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.errors import InputError, RejectLimitError, UsageError
+from pipeline.printable import counted
+from pipeline.run import Run
 from stages.commands import FILE, FOLDER, copy_option, say_next
 
 if TYPE_CHECKING:
@@ -30,11 +34,7 @@ def command(index: Path, names: tuple[str, ...], list_path: Path | None, output:
     A running `serve` follows, and the next `run` leaves them out too. If some names match nothing, the others are
     removed, and the exit code is 3.
     """
-    import logging
-
-    from pipeline.errors import InputError, RejectLimitError, UsageError
     from pipeline.plain_files import read_lines
-    from pipeline.printable import counted
     from pipeline.storage.bundles import changing
     from stages.closing import search_command
 
@@ -131,7 +131,6 @@ def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors"
     from pipeline.config.loading import load
     from pipeline.index.filtering import is_exact
     from pipeline.index.upkeep import exact_vectors
-    from pipeline.run import Run
     from pipeline.storage.bundles import modalities, require_numbering
     from pipeline.storage.files import plain
 

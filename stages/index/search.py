@@ -1,12 +1,15 @@
 """`search`: images for a sentence, an image, or both; regions for a snippet; sentences for an image."""
 
 import gc
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pipeline import runtime
+from pipeline.errors import InputError, UsageError
+from pipeline.printable import printable, printable_json
 from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
@@ -70,12 +73,8 @@ def command(
     config_path: Path | None,
 ) -> None:
     """Search an index with TEXT, with a photo, or with both."""
-    from functools import partial
-
-    from pipeline.errors import UsageError
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
-    from pipeline.printable import printable, printable_json
     from pipeline.storage.bundles import open_bundle
 
     if len(sentence) > 1:
@@ -137,7 +136,6 @@ def _print_table(hits: "Answer") -> None:
     """A line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under the
     last likely one a line says so."""
     from pipeline.index.columns import OURS
-    from pipeline.printable import printable
 
     remark = f"----  {hits.judgement.remark}" if hits.judgement else None
     for hit in hits:
@@ -155,10 +153,8 @@ def _print_table(hits: "Answer") -> None:
 def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, as_json: bool) -> None:
     """Print for each line of the file that is not blank a line of JSON: the query, and its results and unknown words,
     or the error. Or its table under the query, with a blank line between two."""
-    from pipeline.errors import InputError
     from pipeline.index.queries import spell
     from pipeline.plain_files import read_lines
-    from pipeline.printable import printable, printable_json
 
     gc.enable()  # there may be many
     sentences = [line for line in read_lines(path) if line.strip()]
@@ -187,7 +183,6 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     from concurrent.futures import ThreadPoolExecutor
 
     from pipeline.config import loading
-    from pipeline.errors import InputError
     from pipeline.images.opening import ImageLimits
     from pipeline.images.processes import decoding_process
     from pipeline.index.queries import encode_image

@@ -266,8 +266,9 @@ def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["ServedGal
     if stored.space is None:
         return None
     for gallery in galleries:
-        if gallery.bundle.model().fingerprint == stored.space:
-            return gallery.bundle
+        bundle = gallery.searcher.bundle
+        if bundle.model().fingerprint == stored.space:
+            return bundle
     raise UsageError(
         f"{stored.folder} uses a joint space that no served index has; serve the index that it was trained with too"
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pipeline import runtime
 from pipeline.run import Inputs, Job, Run, stage
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
@@ -78,16 +79,16 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     """
     import numpy as np
 
-    from pipeline import runtime
     from pipeline.models.linear.accumulation import sum_blocks
     from pipeline.models.linear.moments import BLOCK_ROWS
     from pipeline.models.linear.sets import assign_folds
     from pipeline.models.linear.views import ImageView, TextView
     from pipeline.storage.pairs import read_pairs, write_moments
     from pipeline.storage.parameters import origin_of
+    from pipeline.storage.texts import open_texts
 
     config, manifest, features, gpu = run.config, run.manifest, run.features, run.gpu
-    texts = run.texts(_texts(config, run.layout, pairs))
+    texts = _texts(config, run.layout, pairs)
     keys, encoders = _keys(config, pairs), _encoders(config, pairs)
     fold_of = np.zeros(manifest.n_images, np.int64)
     if keys["folds"]["count"] > 1:
@@ -95,7 +96,7 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
 
     def make(job: Job) -> None:
         shards = {name: features.open(name, job.number) for name in encoders}
-        vectors = texts.open(job.number)
+        vectors = open_texts(texts, job.number)
         dims = tuple(shard["features"].shape[1] for shard in shards.values())
         view = ImageView(tuple(shards), dims, keys["normalise"])
         text = TextView.of({name: shard.matrix for name, shard in vectors.items()}, keys["text"])

@@ -1,7 +1,6 @@
 """`embed`: images and sentences in the joint space of a model."""
 
 from collections.abc import Callable
-from typing import Any
 
 from pipeline.run import Inputs, Job, Run, stage
 from stages.inputs import region_shards, sentence_shards
@@ -25,11 +24,13 @@ def _reads(config, layout, model: str) -> Inputs:
 def embed(run: Run, model: str) -> Callable[[Job], None]:
     """Embed all images and captions in the joint space of MODEL."""
     from pipeline.storage.embeddings import write_embeddings
+    from stages.texts import read_sentences
     from stages.training import describe_embeddings, open_region_rows, restore_model
 
     mapping, parameters = restore_model(run, model)
     details = describe_embeddings(parameters, mapping.metric)
     rule = mapping.rule if mapping.multi_vector else None
+    encoders = getattr(mapping, "text_encoders", ())
 
     def make(job: Job) -> None:
         features = {name: run.features.open(name, job.number)["features"] for name in mapping.encoders}
@@ -38,25 +39,9 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
             regions = [open_region_rows(run, mapping.region_encoders, job.image_id)]
         sides = {
             "images": mapping.embed_images(features, *regions),
-            "sentences": mapping.embed_sentences(_read_sentences(run, mapping, job.number)),
+            "sentences": mapping.embed_sentences(read_sentences(run, mapping.sentence_view, encoders, [job.number])),
         }
         ids = {"images": job.image_id, "sentences": job.sentence_id}
         write_embeddings(job.path, sides, ids, details, rule, provenance=job.provenance)
 
     return make
-
-
-def _read_sentences(run: Run, model: Any, number: int) -> Any:
-    """A shard of the sentences in the form that a model takes."""
-    from pipeline.storage.texts import TokenShard, TreeShard
-    from pipeline.text.sequences import Tokens
-    from pipeline.text.trees import Trees
-
-    layout, form = run.layout, model.sentence_view
-    if form == "vectors":
-        texts = run.texts({name: layout.sentences(name) for name in model.text_encoders})
-        return {name: shard.matrix for name, shard in texts.open(number).items()}
-    if form == "tokens":
-        shard = TokenShard(layout.sentences("tokens").shard(number))
-        return Tokens(shard.ids, shard.offsets)
-    return Trees(**getattr(TreeShard(layout.sentences("trees").shard(number)), form.removesuffix("-trees")))

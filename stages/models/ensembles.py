@@ -1,5 +1,6 @@
 """Score-level ensembles of embedded models: their weights, and their vectors."""
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ def combine(run: Run, job: Job, model: str) -> None:
     """Choose the weights of the ensemble MODEL on dev and join its members into one model.
 
     A refit has the weights of the ensemble that it refits."""
-    import logging
-
     from pipeline.config.registry import combining
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import publish_record

@@ -1,5 +1,8 @@
 """Linear models: fitted, their parameters chosen on the dev split, or a space that encoders share already."""
 
+import logging
+
+from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Run, stage
 from stages.inputs import sentence_shards
 
@@ -26,8 +29,6 @@ def _fit_reads(config, layout, model: str) -> Inputs:
 )
 def fit(run: Run, job: Job, model: str) -> None:
     """Fit MODEL in closed form: a registered model, a variant from the configuration, or a refit of either."""
-    import logging
-
     from tqdm import tqdm
 
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
@@ -35,11 +36,10 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.tuning import GridTrial, choices_at_edges
     from pipeline.models.linear.views import weightings
     from pipeline.storage.pairs import JoinedPairs, PairSet, read_split
-    from pipeline.storage.parameters import encoders_of
     from stages.training import describe_model
 
     configured, layout, features, base = run.config.model(model), run.layout, run.features, run.chosen(model)
-    sentences = run.texts({name: layout.sentences(name) for name in configured.text_encoders})
+    sentences = {name: layout.sentences(name) for name in configured.text_encoders}
     target = PairSet(features, sentences, layout.moments("target").folder)
     source, chosen, weak = target, None, None
     if base:
@@ -49,7 +49,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     if configured.training != "target":
         documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
         folder = layout.moments(f"auxiliary/{configured.documents}").folder
-        weak = PairSet(features, run.texts(documents), folder)
+        weak = PairSet(features, documents, folder)
     moments = FoldedMoments(source, run.sums)
     weak_moments = FoldedMoments(weak, run.sums) if weak else None
     dev = read_split(features, sentences, configured.encoders, "dev", configured.fit.dev_images)
@@ -76,8 +76,8 @@ def fit(run: Run, job: Job, model: str) -> None:
     tuned = fit_best(configured.spec.load(), map(task, weightings_tried))
     tuned = tuned.refitted(chosen) if base else tuned
     origins = {
-        "encoders": encoders_of(target.folder, target.encoders, configured.encoders),
-        "text_encoders": encoders_of(target.folder, target.text_encoders, configured.text_encoders),
+        "encoders": {name: target.encoders[name] for name in configured.encoders},
+        "text_encoders": {name: target.text_encoders[name] for name in configured.text_encoders},
     }
     training_log = tuned.log()
     run.write_model(job, tuned.model, {**describe_model(run, model), **origins, "training_log": training_log})
@@ -90,28 +90,26 @@ def fit(run: Run, job: Job, model: str) -> None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 
 
-def _adopt_reads(config, layout, model: str) -> Inputs:
-    configured = config.model(model)
-    return [*map(layout.features, configured.encoders), *sentence_shards(configured, layout)]
-
-
 @stage(
     version=1,
     choices=lambda config: [(name,) for name in config.made_by("adopt")],
     keys=lambda config, model: config.model(model).hyperparameters,
-    reads=_adopt_reads,
+    reads=lambda config, layout, model: [
+        *map(layout.features, config.model(model).encoders),
+        *sentence_shards(config.model(model), layout),
+    ],
     writes=lambda layout, model: layout.model(model),
 )
 def adopt(run: Run, job: Job, model: str) -> None:
     """Use the vectors of an image encoder and a text encoder, unchanged, as the space of MODEL."""
-    from pipeline.errors import UsageError
     from pipeline.storage.parameters import origin_of
+    from pipeline.storage.texts import VectorShard
     from stages.training import describe_model
 
     configured = run.config.model(model)
     (encoder,), (text_encoder,) = configured.encoders, configured.text_encoders
     features = run.features.open(encoder, 0)
-    sentences = run.texts({text_encoder: run.layout.sentences(text_encoder)}).open(0)[text_encoder]
+    sentences = VectorShard(run.layout.sentences(text_encoder).shard(0))
     dim, text_dim = features["features"].shape[1], sentences.matrix.shape[1]
     if dim != text_dim:
         raise UsageError(

@@ -1,8 +1,10 @@
 """`fit-hubness`: a model whose scores are corrected for hubs, by what is best on dev."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Outside, Run, stage
 from stages.inputs import vocabulary_of
 
@@ -36,8 +38,6 @@ def _reads(config, layout, model: str) -> Inputs:
 )
 def fit_hubness(run: Run, job: Job, model: str) -> None:
     """Make MODEL, a variant with `hubness`, from the same model without it."""
-    import logging
-
     from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
     from pipeline.models.linear.hubness import choose_correction
 
@@ -78,7 +78,6 @@ def _draw_bank(run: Run, embeddings: Any, model: Any, splits: tuple[str, ...]) -
 
 def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     """At most `most` of the queries of `hubness.queries` in the joint space; None where there are none."""
-    from pipeline.errors import InputError
     from pipeline.plain_files import read_lines
     from pipeline.text.sequences import encode_tokens
     from stages.texts import open_text_encoder, read_token_vocabulary

@@ -1,8 +1,10 @@
 """Words and noun phrases of sentences with the regions of their images."""
 
+import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Job, Run, stage
 from stages.inputs import label_names, region_shards
 
 if TYPE_CHECKING:
@@ -53,17 +55,15 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     write_alignments(job.path, lines, provenance=job.provenance, details={"model": model, "split": split})
 
 
-def _phrase_reads(config, layout, model: str, split: str) -> Inputs:
-    sentences = [layout.parses, layout.token_vocabulary, layout.labels]
-    return [layout.manifest, layout.model(model), *sentences, *region_shards(config, layout)]
-
-
 @stage(
     version=3,
     gpu=True,
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),
-    reads=_phrase_reads,
+    reads=lambda config, layout, model, split: [
+        *(layout.manifest, layout.model(model), layout.parses, layout.token_vocabulary, layout.labels),
+        *region_shards(config, layout),
+    ],
     writes=lambda layout, model, split: layout.phrases(model, split),
 )
 def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
@@ -71,9 +71,6 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
 
     A model of whole sentences takes each phrase as one, and one of whole images each region.
     """
-    import logging
-    from itertools import chain
-
     import numpy as np
     import pyarrow as pa
 
@@ -148,8 +145,6 @@ def _embed_regions(model: Any, regions: "RegionRows", image_id: "np.ndarray") ->
 )
 def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
     """Rank regions for noun phrases and the reverse, and count correct correspondences."""
-    import logging
-
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.phrases import PhraseVectors

@@ -1,9 +1,11 @@
 """`train`: a neural model from stored features and sentences, stopped where dev is best."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Outside, Run, stage
 from stages.inputs import region_shards, sentence_shards
 
@@ -60,8 +62,6 @@ def train(run: Run, job: Job, model: str) -> None:
 
     A killed training is resumed from its last checkpoint.
     """
-    import logging
-
     from pipeline.models.neural.task import TrainingTask, train
     from stages.texts import open_sentences
     from stages.training import describe_model, follow_training
@@ -134,7 +134,6 @@ def _read_pairs(
 
 def _read_noun_phrase(run: Run) -> int:
     """The number that noun phrases have in the label table."""
-    from pipeline.errors import UsageError
     from pipeline.storage.records import read_labels
 
     path = run.layout.labels.path

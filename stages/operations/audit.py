@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline import runtime
 from pipeline.run import Job, Run, stage
 from pipeline.run.layout import Shards
 from stages.commands import FILE, FOLDER
@@ -142,28 +144,26 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
 
 def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray") -> "tuple[Scores, Scores]":
     """The scores of photographs with all their captions, and of single captions; `copies` (p, 2) stay together."""
-    from dataclasses import replace
-
     import numpy as np
 
-    from pipeline import runtime
     from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds
     from pipeline.models.linear.sets import Restriction
     from pipeline.models.linear.views import ImageView, TextView
     from pipeline.storage.pairs import read_pairs
+    from pipeline.storage.texts import open_texts
 
-    config, manifest, features, stored = run.config, run.manifest, run.features, run.texts(texts)
+    config, manifest, features = run.config, run.manifest, run.features
     encoders = tuple(_features(config, run.layout))
     dims = tuple(features.open(name, 0)["features"].shape[1] for name in encoders)
     view = ImageView(encoders, dims, config.image_steps(encoders))
-    vectors = {name: shard.matrix for name, shard in stored.open(0).items()}
+    vectors = {name: shard.matrix for name, shard in open_texts(texts, 0).items()}
     restriction = Restriction(encoders, dict.fromkeys(texts, 1.0), TERMS)
     text = restriction.text(TextView.of(vectors, {name: config.text_encoder(name).normalise for name in texts}))
     folds = deal_folds(copies, manifest.n_images, config.seed)
     by_shard = np.split(folds, manifest.bounds("images")[1:-1])
 
     def blocks(fold: int) -> Iterator[Any]:
-        for block in read_pairs(features, stored, encoders, lambda number: by_shard[number] == fold, BLOCK_ROWS):
+        for block in read_pairs(features, texts, encoders, lambda number: by_shard[number] == fold, BLOCK_ROWS):
             yield replace(block, sentences=restriction.cut(block.sentences))
 
     return cross_fit(blocks, view, text, runtime.threads(), run.gpu)

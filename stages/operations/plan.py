@@ -1,10 +1,19 @@
 """What a run will take on this machine, by a few photos that are encoded here; and what the machine lacks."""
 
+import hashlib
+import io
+import sys
+from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from pipeline import runtime
+from pipeline.errors import UsageError
+from pipeline.printable import printable_json
+from pipeline.run import Run
 from stages.commands import FILE, FOLDER, PATH, config_option, json_option, run_config_option
 
 if TYPE_CHECKING:
@@ -49,13 +58,8 @@ def plan(
     It encodes the run's own photos once they are ingested, before that made-up ones; then give their number as
     --images.
     """
-    from dataclasses import asdict
-
     from pipeline.config import loading
-    from pipeline.errors import UsageError
     from pipeline.plan.estimate import estimate, lines_of
-    from pipeline.printable import printable_json
-    from pipeline.run import Run
 
     config_path = config_path or configuration
     if config_path is None and root is None:
@@ -88,9 +92,6 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
 
     On a GPU the decoders and the network work at the same time; on a processor they take turns.
     """
-    from time import perf_counter
-
-    from pipeline import runtime
     from pipeline.config.stored import restore_encoder
     from pipeline.images.opening import ImageLimits
     from pipeline.images.preprocess import PhotographReader
@@ -134,9 +135,6 @@ def own_photographs(run: "Run", count: int) -> Sample:
 
 def draw_photographs(count: int, seed: int = 0) -> Sample:
     """Smooth noise with a grain, as JPEGs."""
-    import hashlib
-    import io
-
     import numpy as np
     from PIL import Image
 
@@ -160,11 +158,8 @@ def draw_photographs(count: int, seed: int = 0) -> Sample:
 @config_option
 def doctor(folder: Path | None, as_json: bool, config_path: Path | None) -> None:
     """Check devices, BLAS, faiss, free disk and memory, and extras; exits with 1 if something needed is missing."""
-    import sys
-
     from pipeline.config import loading
     from pipeline.plan.machine import examine
-    from pipeline.printable import printable_json
 
     findings = examine(folder or Path(loading.load(config_path).results_root))
     missing = [finding.what for finding in findings if finding.mark == "MISS"]

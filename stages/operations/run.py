@@ -1,14 +1,24 @@
 """`run` and `migrate`: a whole run by Snakemake, with one line of progress, and what to do next at its end."""
 
+import json
+import os
 import re
-from contextlib import closing
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline import runtime
 from pipeline.errors import JointspaceError, UsageError, meant
+from pipeline.run import Run
 from stages.commands import FILE, json_option
 
 if TYPE_CHECKING:
@@ -69,7 +79,6 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     next `jointspace run CONFIG` extracts the rest and remakes everything.
     """
     from pipeline.config import loading
-    from pipeline.run import Run
 
     config = loading.load(config_path)
     encoders = [encoder.name for encoder in config.encoders if encoder.spec.reads == "pixels"]
@@ -108,16 +117,10 @@ def run_workflow(
 ) -> None:
     """Run the workflow by the configuration in `config_path`, with `changes` laid over it, and print what it has made.
     Raises UsageError for what is not there, and RunFailure where a job fails."""
-    import json
-    import shlex
-    import sys
-
     import yaml
 
-    from pipeline import runtime
     from pipeline.config import loading
     from pipeline.config.registry import allow, named_places
-    from pipeline.run import Run
     from pipeline.storage.batch import publish_text
     from pipeline.storage.locks import hold
     from stages.catalogue import declared
@@ -161,9 +164,6 @@ def find_snakefile() -> Path:
 def _watch(words: list[str], log: Path, shown: bool) -> int:
     """Run a command whose output goes into `log`, and report its progress, or, if `shown`, its output; returns its exit
     code. It has a session of its own, so that it is told once to end when this process is."""
-    import signal
-    import subprocess
-    import threading
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -217,15 +217,10 @@ class _Progress:
         self._bar.refresh()
 
     def _weigh(self) -> dict[str, float]:
-        from pipeline.errors import IntegrityError
         from pipeline.storage.records import read_benchmarks
 
-        try:
-            before = {
-                rule: median(job.seconds for job in jobs) for rule, jobs in read_benchmarks(self._benchmarks).items()
-            }
-        except (IntegrityError, OSError):
-            before = {}
+        recorded = read_benchmarks(self._benchmarks)
+        before = {rule: median(job.seconds for job in jobs) for rule, jobs in recorded.items()}
         return before if self._jobs.keys() <= before.keys() else dict.fromkeys(self._jobs, 1.0)
 
     def close(self) -> None:
@@ -234,8 +229,6 @@ class _Progress:
 
 def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
     """The lines of `log` as they are written, until the process has ended; an empty one whenever there is none."""
-    import time
-
     with open(log, encoding="utf-8", errors="replace") as file:
         while True:
             ended = process.poll() is not None
@@ -248,11 +241,6 @@ def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
 
 def _end(process: "subprocess.Popen", number: int) -> None:
     """Tell a process and its children to end, and see that they do."""
-    import os
-    import signal
-    import subprocess
-    from contextlib import suppress
-
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
         try:

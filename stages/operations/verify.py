@@ -1,11 +1,19 @@
 """Every artefact of a run against its commit, and what became of one image."""
 
+import logging
+import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.errors import InputError, IntegrityError, JointspaceError
+from pipeline.printable import printable, printable_json
+from pipeline.run import Run
+from pipeline.run.layout import Layout, Shards
 from stages.commands import FOLDER, json_option
 
 if TYPE_CHECKING:
@@ -22,21 +30,13 @@ AUDIT = "audit"
 @click.option("--quick", is_flag=True, help="Compare file sizes only.")
 @json_option
 def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
-    """Check every file of RUN (a folder such as results/demo) against its hash and say how to repair what is wrong.
+    """Check every file of RUN (a run or an index) against its hash and say how to repair what is wrong.
 
     Exit code 0 if every artefact is intact and fits the others of this run, 1 otherwise.
     """
-    import logging
-    import shlex
-    from dataclasses import asdict
-    from functools import partial
-
     from tqdm import tqdm
 
-    from pipeline.errors import IntegrityError, JointspaceError
-    from pipeline.printable import printable, printable_json
-    from pipeline.run import Run
-    from pipeline.storage.locks import is_lock, remove_free
+    from pipeline.storage.locks import is_free, is_lock
     from pipeline.storage.verify import examine
 
     shown = partial(tqdm, desc="verify", unit=" commits", disable=None)
@@ -48,11 +48,16 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
     for path, orphan in found.temporaries.items():
         if orphan and sweep:
-            remove_free(path) if is_lock(path) else path.unlink(missing_ok=True)
+            is_free(path, remove=True) if is_lock(path) else path.unlink(missing_ok=True)
     if as_json:
         click.echo(printable_json(asdict(found), str))
     else:
-        for line in _lines_of_faults(found, "removed" if sweep else "left by a dead writer, --sweep removes it"):
+        fates = {True: "removed" if sweep else "left by a dead writer, --sweep removes it", False: "being written"}
+        former = "left from an earlier configuration; nothing uses it, so you can delete it"
+        lines = [f"{path}: temporary, {fates[orphan]}" for path, orphan in found.temporaries.items()]
+        lines += [f"{fault.path}: {fault.reason}" for fault in found.faults]
+        lines += [f"{path}: {former}" for path in found.former]
+        for line in lines:
             click.echo(printable(line))
     log = logging.getLogger(__name__)
     log.info("%d files checked, %d wrong", found.checked, len(found.faults))
@@ -66,24 +71,13 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         remedies = [_rebuild(opened, run, remade)] if remade else []
         if len(remade) < len(targets):
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
-        remedy = f"remake them: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
+        remedy = f"remake them: {'; '.join(remedies)}" if remedies else "copy them again, or mend links and permissions"
         raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
-
-
-def _lines_of_faults(found: "Examination", fate: str) -> Iterator[str]:
-    """What is wrong; `fate` is what became of files that dead processes left."""
-    for path, orphan in found.temporaries.items():
-        yield f"{path}: temporary, {fate if orphan else 'being written'}"
-    for fault in found.faults:
-        yield f"{fault.path}: {fault.reason}"
-    for path in found.former:
-        yield f"{path}: left from an earlier configuration; nothing uses it, so you can delete it"
 
 
 def _set_former_apart(run: "Run", found: "Examination") -> None:
     """Move what was made from other artefacts than are there now from the faults to what is `former`, where the run's
     configuration has nothing of that name any more. Raises JointspaceError where that cannot be read."""
-    from pipeline.run.layout import Shards
     from stages.catalogue import declared
 
     stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
@@ -101,8 +95,6 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
 
 def _rebuild(run: "Run | None", folder: Path, targets: list[Path]) -> str:
     """The command that makes `targets`, paths under the `folder` of the run, and what depends on them."""
-    import shlex
-
     # The names by which the Snakefile knows them.
     base = Path(run.config.results_root) / run.config.name if run else folder
     configured = ["--configfile", str(base / "config.yaml")] if run else []
@@ -117,18 +109,13 @@ def _rebuild(run: "Run | None", folder: Path, targets: list[Path]) -> str:
 @json_option
 def explain(image: str, run: Path, as_json: bool) -> None:
     """Trace IMAGE (a file name or image_id) from the manifest to the indexes, or say why it was left out."""
-    from dataclasses import asdict
-
-    from pipeline.errors import InputError
-    from pipeline.printable import printable, printable_json
-    from pipeline.run.layout import Layout
     from pipeline.storage.manifest import Manifest, read_rejects
     from pipeline.storage.verify import find_images, find_rejects, trace
 
     found, left_out = [], run / "rejects.jsonl"  # of a collection that was refused as a whole
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)
-        rejects = find_rejects(manifest.rejects, image)
+        rejects = find_rejects(list(manifest.rejects()), image)
         found = [trace(run, manifest, image_id) for image_id in find_images(manifest, image)]
     elif left_out.exists():
         rejects = find_rejects(list(read_rejects(left_out)), image)

@@ -1,11 +1,15 @@
 """`reproduce`: the tables of the papers with this run's numbers below the printed ones."""
 
 import os
+import platform
+import subprocess
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry import ranker
+from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
@@ -92,20 +96,16 @@ def reproduce(run: Run, job: Job) -> None:
 
 def _describe_run(run: Run) -> dict[str, Any]:
     """What measured: the commit of a checkout, the machine, the wall seconds of the jobs, the seed and libraries."""
-    import platform
-    import subprocess
     from importlib.metadata import version
 
-    from pipeline.storage.records import add_up, read_benchmarks
+    from pipeline.storage.records import read_benchmarks
 
     folder = Path(__file__).parent
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
-    benchmarks = run.layout.benchmarks
-    seconds = sum(row["seconds"] for row in add_up(read_benchmarks(benchmarks))) if benchmarks.exists() else 0.0
     return {
         "commit": commit.stdout.strip() or None,
         "machine": f"{os.cpu_count()} cores ({platform.machine()}), device {run.config.device}",
-        "seconds": round(seconds),
+        "seconds": round(sum(job.seconds for jobs in read_benchmarks(run.layout.benchmarks).values() for job in jobs)),
         "seed": run.config.seed,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     }
@@ -166,7 +166,6 @@ def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[
     import numpy as np
 
     from pipeline.config.stored import restore
-    from pipeline.storage.json_files import require_same
     from pipeline.storage.records import read_labels
 
     models = _relation_models(run.config)
@@ -174,7 +173,6 @@ def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[
     norms = {}
     for name in models:
         stored, folder = run.model(name), run.layout.model(name).path
-        require_same("label table", {str(folder): stored.details["labels"], str(run.root): labels["fingerprint"]})
         model = restore(stored.details["registered"], stored.settings, stored.tensors, folder)
         norms[name] = model.network.sentences.norms()
     found = {}
@@ -293,7 +291,6 @@ def _phrase_models(config: "Config") -> list[str]:
 def _read_phrases(run: Run, model: str) -> dict[str, Any]:
     """How a model ranks phrases for regions, as an evaluation of the reported split. Raises InputError where no
     box has a label."""
-    from pipeline.errors import InputError
     from pipeline.storage.commit import read_record
 
     path = run.layout.phrase_ranking(model, REPORTED).path
@@ -309,8 +306,6 @@ def _read_phrases(run: Run, model: str) -> dict[str, Any]:
 
 def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     """One training as the reported gallery measures it by `columns` of a table, which are all of one kind."""
-    from dataclasses import fields
-
     import numpy as np
 
     from pipeline.evaluate.phrases import ranked_names

@@ -1,7 +1,12 @@
 """The numbers and tables of Gong et al. 2014, and what more pairs and other settings of a model reach, from moments."""
 
+import io
+import logging
+import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import asdict
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs, Job, Run, stage
@@ -27,12 +32,12 @@ def read_study(run: Run) -> "Study":
 
     settings, layout, features = run.config, run.layout, run.features
     names = [encoder.name for encoder in settings.text_encoders]
-    sentences = run.texts({name: layout.sentences(name) for name in names})
+    sentences = {name: layout.sentences(name) for name in names}
     target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder))
 
     @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
     def auxiliary(documents: str) -> FoldedMoments:
-        texts = run.texts({name: layout.documents(documents, name) for name in names})
+        texts = {name: layout.documents(documents, name) for name in names}
         folder = layout.moments(f"study/auxiliary/{documents}").folder
         return FoldedMoments(PairSet(features, texts, folder))
 
@@ -46,7 +51,6 @@ def read_study(run: Run) -> "Study":
         grid=settings.study.fit,
         transfer=settings.transfer,
         own=lambda model: settings.section(model_spec(model)),
-        protocol="first-sentence",  # as in Gong et al. 2014
         seed=settings.seed,
         text_weights=settings.study_text_weights,
         device=run.gpu,
@@ -86,17 +90,14 @@ def study_reads(config: "Config", layout: "Layout") -> Inputs:
 )
 def study(run: Run, job: Job) -> None:
     """Measure the numbers of Gong et al.'s tables that are still missing."""
-    from dataclasses import asdict
-
     from tqdm import tqdm
 
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
     from pipeline.papers import gong
-    from pipeline.storage.commit import Provenance, describe_file, publish_record
+    from pipeline.storage.commit import Provenance, describe_file, publish_record, read_record
     from pipeline.storage.files import is_there
     from pipeline.storage.json_files import fingerprint
-    from pipeline.storage.records import read_cell
 
     config, layout = run.config, run.layout
     chosen, study = config.study, read_study(run)
@@ -114,7 +115,7 @@ def study(run: Run, job: Job) -> None:
         if not is_there(job.path / "cells" / name):
             of = Provenance(run.root, job.provenance.stage, job.provenance.version, {"cell": digest})
             publish_record(job.path / "cells" / name, {"key": key, **study.measure(cell, draw)}, provenance=of)
-        return {"file": name, **read_cell(job.path, name, key)}
+        return {"file": name, **read_record(job.path / "cells" / name)}
 
     setting = gong.GongSetting(
         encoders=tuple(encoder.name for encoder in config.encoders),
@@ -143,7 +144,7 @@ def study(run: Run, job: Job) -> None:
         first.setdefault(cell.model, made["chosen"])
         files[key].append(made["file"])
     compared = {
-        row.label: read_cell(job.path, files[row.cells[0].key][0], row.cells[0].key)
+        row.label: read_record(job.path / "cells" / files[row.cells[0].key][0])
         for row in gong.find_table(setting, "Table 5").rows
     }
     transfer = list(_lay_beside(run, study, setting, compared))
@@ -165,6 +166,7 @@ def _lay_beside(
 
     from pipeline.models.linear.study import draw_folds, nearest_images
     from pipeline.papers import gong
+    from pipeline.report.photographs import first_sentence
     from pipeline.text.tfidf import join_fields
     from stages.texts import read_documents
 
@@ -189,10 +191,6 @@ def _lay_beside(
     texts = join_fields(weak.to_pylist(), run.config.documents["all"].fields)
     weak_texts = dict(zip(weak["image_id"].to_pylist(), texts, strict=True))
     sentences, owners = run.manifest.sentences, run.manifest.sentence_images
-
-    def first_sentence(image_id: int) -> str:
-        return sentences["text"][int(np.searchsorted(owners, image_id))].as_py()
-
     for row, image_id in enumerate(image_ids):
         answers = {
             label: [
@@ -205,7 +203,9 @@ def _lay_beside(
             "image_id": image_id,
             "answers": answers,
             "nearest": {
-                "target set": [{"image_id": other, "text": first_sentence(other)} for other in target[row]],
+                "target set": [
+                    {"image_id": other, "text": first_sentence(run.manifest, other)} for other in target[row]
+                ],
                 "auxiliary set": [{"image_id": other, "text": weak_texts.get(other, "")} for other in auxiliary[row]],
             },
         }
@@ -213,8 +213,6 @@ def _lay_beside(
 
 def _measure_lengths(run: Run, names: Iterable[str]) -> dict[str, float]:
     """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
-    import re
-
     import numpy as np
 
     from pipeline.text.tfidf import join_fields
@@ -240,23 +238,16 @@ def _describe_text(config: "Config") -> str:
     return "; ".join(views)
 
 
-def _keys(config, model: str) -> dict:
-    return {**study_keys(config), "model": config.model(model).hyperparameters}
-
-
 @stage(
     version=4,
     gpu=True,
     choices=lambda config: [(name,) for name in config.made_by("fit")],
-    keys=_keys,
+    keys=lambda config, model: {**study_keys(config), "model": config.model(model).hyperparameters},
     reads=lambda config, layout, model: study_reads(config, layout),
     writes=lambda layout, model: layout.sweep(model),
 )
 def sweep(run: Run, job: Job, model: str) -> None:
     """Try every combination of training-set sizes, ridges, dimensions, powers and training settings."""
-    import logging
-    import time
-
     from tqdm import tqdm
 
     from pipeline.models.linear.study import StudyCell, sweep_cells, sweep_rows
@@ -284,8 +275,6 @@ def sweep(run: Run, job: Job, model: str) -> None:
 def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> bytes:
     """As SVG: recall@10 on test of the combinations chosen on dev, over target images, a line for each auxiliary-set
     size."""
-    import io
-
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -325,14 +314,11 @@ def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> by
 )
 def tabulate(run: Run, job: Job) -> None:
     """Write Tables 1 to 6 of Gong et al., and ours, from the numbers of `study`."""
-    from functools import cache
-
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import StudyCell
     from pipeline.papers import gong
     from pipeline.papers.gong_report import measure_table, measure_time, render
     from pipeline.storage.commit import TABLES, publish, read_record
-    from pipeline.storage.records import read_cell
 
     config, folder = run.config, run.layout.study.path
     study = read_record(run.layout.study.commit)
@@ -340,7 +326,7 @@ def tabulate(run: Run, job: Job) -> None:
 
     @cache
     def draws(key: str) -> list[dict]:
-        return [read_cell(folder, name, key) for name in study["cells"][key]]
+        return [read_record(folder / "cells" / name) for name in study["cells"][key]]
 
     def measured(cell: StudyCell) -> list[dict]:
         return draws(cell.key)[: cell.draws]

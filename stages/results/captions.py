@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import InputError, UsageError
 from pipeline.run import Inputs, Job, Run, stage
-from stages.inputs import generator_inputs, label_names, region_texts_path, text_files
+from stages.inputs import generator_inputs, joint_space, label_names, region_texts_path, text_files
 
 if TYPE_CHECKING:
     from pipeline.generate.material import Ranker
@@ -16,6 +18,8 @@ log = logging.getLogger(__name__)
 SNIPPETS_OF = ("train", "dev")
 BLOCK = 1024
 """Sentences whose word vectors are in memory at once."""
+DESCRIBED, SHOWN = 256, 200
+"""Images that are described at once, and how many of the first are on the page; the lists have all."""
 
 
 def _training_keys(config, generator: str) -> dict:
@@ -86,7 +90,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
             "generator": spec.name,
             "encoders": people.encoders,
             "vocabulary": people.vocabulary_fingerprint,
-            "space": space.fingerprint if learned.generator.in_space else None,
+            "space": space and space.fingerprint,
             "training_log": learned.log,
         }
         run.write_model(job, learned.generator, details)
@@ -116,7 +120,6 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     reads whole images or the places of regions."""
     import numpy as np
 
-    from pipeline.errors import UsageError
     from pipeline.generate.material import Ranker
     from pipeline.generate.snippets import sum_words
     from pipeline.storage.records import read_alignments
@@ -167,24 +170,43 @@ def _describe_reads(config, layout, generator: str, subject: str) -> Inputs:
 )
 def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
-    from pipeline.generate.describing import stored_batches
-    from stages.generators import BATCH, read_generator, write_descriptions
+    import numpy as np
+    from tqdm import tqdm
+
+    from pipeline.generate.describing import describe_images
+    from pipeline.images.opening import ImageLimits
+    from pipeline.report.page import descriptions_as_text, render_descriptions
+    from pipeline.report.photographs import Photographs
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.commit import publish_record
+    from stages.generators import gather_sources, read_corpus, read_generator
 
     split, _, kind = subject.partition(".")
-    stored = read_generator(run, generator)
+    settings, stored = run.config.describe, read_generator(run, generator)
     features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
-    batches = stored_batches(features, shown, BATCH)
-    about = {"generator": generator, "of": kind or "images", "split": split}
-    write_descriptions(run, stored, batches, job.path, about, job.provenance)
+    space = joint_space(run.config, run.layout, generator)
+    sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
+    described = []
+    for start in tqdm(range(0, len(shown), DESCRIBED), f"describe with {generator}", unit="batch", disable=None):
+        part = np.arange(start, min(start + DESCRIBED, len(shown)))
+        block = {name: rows[part] for name, rows in features.items()}
+        sentences = describe_images(stored.generator, block, sources, settings.top)
+        described += [{**shown[place], "sentences": own} for place, own in zip(part, sentences, strict=True)]
+    about = {"generator": generator, "of": kind or "images", "split": split, "settings": settings.model_dump()}
+    value = {**about, "precision": stored.precision, "images": described}
+    picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
+    rows = run.manifest.pick([image["image_id"] for image in described[:SHOWN]])
+    pictures = [picture(row, image["box"]).address for row, image in zip(rows, described, strict=False)]
+    page = render_descriptions(value, pictures)
+    beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
+    publish_record(job.path / "descriptions.json", value, beside, job.provenance)
 
 
 def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
-    from stages.boxes import gold_of_texts, read_boxes, read_gold, read_region_texts
+    from stages.boxes import read_boxes, read_gold
 
-    texts = region_texts_path(run.config)
-    gold = gold_of_texts(read_region_texts(run, texts)) if texts else read_gold(run)
-    whole = getattr(stored.generator, "whole", False)
+    gold, whole = read_gold(run, region_texts_path(run.config)), getattr(stored.generator, "whole", False)
     return read_boxes(run, gold, stored.encoders, split, whole)
 
 
@@ -192,7 +214,6 @@ def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[
     """The images of a split: encoder -> their features (n, dim), and what answers show of each."""
     import numpy as np
 
-    from pipeline.errors import InputError
     from pipeline.storage.features import FeatureRows
 
     manifest = run.manifest
@@ -231,11 +252,8 @@ def _judging_reads(config, layout, generator: str, subject: str) -> Inputs:
 )
 def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
     """Score generated captions of a split or of SPLIT.boxes against texts that people wrote."""
-    from dataclasses import asdict
-
     import numpy as np
 
-    from pipeline.errors import UsageError
     from pipeline.generate.metrics import METRICS, judge, variety
     from pipeline.storage.commit import read_record
     from pipeline.storage.records import write_measured
@@ -274,7 +292,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         "n_references": sum(len(texts) for _, texts in judged),
         "tokenisation": "words of the token vocabulary's analyzer",
         **asdict(judgement),
-        **asdict(variety(candidates, [sentence["verbatim"] for sentence in best])),
+        **variety(candidates, [sentence["verbatim"] for sentence in best]),
         "perplexity": perplexity,
     }
     image_id = np.array([image["image_id"] for image, _ in judged])

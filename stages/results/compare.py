@@ -1,10 +1,13 @@
 """`compare`: the models of several runs beside each other."""
 
+import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.errors import InputError
+from pipeline.run import Run
 from stages.commands import PATH
 
 if TYPE_CHECKING:
@@ -22,12 +25,10 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     All are compared with the best model of the first RUN. The table has the columns model, image_to_sentence_recall@1,
     @5 and @10 and sentence_to_image_recall@1, @5 and @10, in percent.
     """
-    from pipeline.errors import InputError
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.report.compared import compare_systems, measured_system
     from pipeline.report.page import compared_as_text, render_compared
     from pipeline.report.tables import best_model
-    from pipeline.run import Run
     from pipeline.storage.batch import publish_text
     from pipeline.storage.records import read_measured, read_summary
 
@@ -59,9 +60,6 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
 def _read_figures(path: Path) -> "list[ComparedSystem]":
     """The systems of a CSV table. Raises InputError, naming the line, for one without a name or with a cell that is no
     percentage, and for a table without the columns."""
-    import csv
-
-    from pipeline.errors import InputError
     from pipeline.report.compared import HEADINGS, ComparedSystem
 
     systems, line = [], 1

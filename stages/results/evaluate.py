@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -32,8 +33,6 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
 
     Without captions, an evaluation has 0 images.
     """
-    from dataclasses import replace
-
     import numpy as np
 
     from pipeline.evaluate.summary import headline, with_folds
@@ -106,8 +105,6 @@ def _reads(config, layout, generator: str, split: str, protocol: str) -> Inputs:
 )
 def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str) -> None:
     """Measure retrieval by the perplexity of every caption of a split given every image."""
-    from dataclasses import replace
-
     import numpy as np
 
     from pipeline.evaluate.summary import headline

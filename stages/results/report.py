@@ -1,5 +1,7 @@
 """`report`: the page that a person looks at."""
 
+import logging
+
 import click
 
 from pipeline.run import Inputs, Job, Run, stage
@@ -36,7 +38,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=10,
+    version=11,
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,
@@ -55,8 +57,6 @@ def _reads(config, layout) -> Inputs:
 )
 def report(run: Run, job: Job, form: str = "html") -> None:
     """Write the report of a run: recalls, collection, and examples of what its best model finds."""
-    import logging
-
     from pipeline.report.page import as_json, render
     from pipeline.storage.batch import publish_text
     from stages.run_report import RunReport

@@ -109,6 +109,21 @@ def wanted(stage):
     return [path for names in stage.wanted(CONFIG) for made in stage.outputs(LAYOUT, *names) for path in commits(made)]
 
 
+def writes(stage, names, caption=None):
+    """The commits of what a job makes, of shards that of its part; and of a file that Snakemake's own report shows
+    under the `caption` (its name and category) that too."""
+    made = stage.outputs(LAYOUT, *names)
+    if caption:
+        return [*(str(one.commit) for one in made[:-1]), *shown(made[-1], *caption)]
+    return [str(one.part("{part}") if isinstance(one, Shards) else one.commit) for one in made]
+
+
+def call(stage):
+    """The command of a job."""
+    names = [f"{{wildcards.{name}:q}}" for name in stage.names]
+    return " ".join([stage.command, *names, *(["--part {wildcards.part}"] if stage.sharded else [])])
+
+
 def every_protocol(wildcards):
     return [(wildcards.model, wildcards.split, protocol) for protocol in CONFIG.evaluate.protocols]
 

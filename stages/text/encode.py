@@ -79,11 +79,15 @@ def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 )
 def simulate_documents(run: Run, job: Job, documents: str) -> None:
     """Simulate titles, tags and descriptions from captions, with the noise of `documents.NAME.simulate`."""
+    import numpy as np
+
     from pipeline.collections.weakening import simulate
     from pipeline.storage.tables import write_table
 
     manifest, settings = run.manifest, run.config
-    texts = manifest.sentences.filter(manifest.among(settings.auxiliary.splits)[manifest.sentence_images])
+    texts = manifest.sentences.filter(
+        np.isin(manifest.splits.astype(str), settings.auxiliary.splits)[manifest.sentence_images]
+    )
 
     noise = settings.documents[documents].simulate
     table = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), noise, settings.seed)

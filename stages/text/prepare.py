@@ -1,6 +1,7 @@
 """Vocabularies, vectors of words and text encoders, made from the training sentences or from files."""
 
 import logging
+from itertools import chain
 from pathlib import Path
 
 from pipeline.run import Input, Inputs, Job, Outside, Run, outside_files, stage
@@ -50,8 +51,6 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 )
 def train_word_vectors(run: Run, job: Job) -> None:
     """Learn word2vec vectors from the training captions and the file of language_text, if any."""
-    from itertools import chain
-
     from pipeline.storage.parameters import WORDS, write_parameters
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.wordvectors import train_vectors

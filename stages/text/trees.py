@@ -1,7 +1,10 @@
 """Sentences as dependency and phrase trees: a parser, parses, their labels, and packed trees."""
 
 import logging
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +36,6 @@ def _treebank(config) -> dict[str, Path]:
     return {part: Path(config.weights_root) / name for part, name in named.items()}
 
 
-def _train_parser_reads(config, layout) -> Inputs:
-    return [Outside(part, path) for part, path in _treebank(config).items()]
-
-
 def _spacy(run: Run) -> dict[str, str]:
     """The version of spaCy."""
     from pipeline.text.parsing import require_spacy
@@ -47,14 +46,12 @@ def _spacy(run: Run) -> dict[str, str]:
 @stage(
     version=4,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
-    reads=_train_parser_reads,
+    reads=lambda config, layout: [Outside(part, path) for part, path in _treebank(config).items()],
     also=_spacy,
     writes=lambda layout: layout.parser,
 )
 def train_parser(run: Run, job: Job) -> None:
     """Train a spaCy tagger and dependency parser on the CoNLL-U files of parse.treebank."""
-    import shutil
-
     from pipeline.storage.parsers import publish_parser
     from pipeline.storage.texts import text_lines
     from pipeline.text.dependencies import read_conllu
@@ -129,8 +126,6 @@ def _parser(run: Run) -> dict[str, str]:
 )
 def parse(run: Run) -> Callable[[Job], None]:
     """Parse the captions, or read their parses from files."""
-    from collections import Counter
-
     from tqdm import tqdm
 
     from pipeline.storage.texts import write_parses
@@ -190,7 +185,6 @@ def _find_in_files(run: Run) -> Engine:
 
 
 def _run_spacy(run: Run) -> Engine:
-    from functools import partial
 
     from pipeline.storage.parsers import load_parser
     from pipeline.text.parsing import parse_texts
@@ -228,7 +222,7 @@ def build_label_table(run: Run, job: Job) -> None:
     from stages.texts import read_analyzer, read_trees
 
     manifest, analyze = run.manifest, read_analyzer(run)
-    is_training = iter(manifest.among(["train"])[manifest.sentence_images])
+    is_training = iter((manifest.splits == "train")[manifest.sentence_images])
     table = count_labels(
         sentence
         for number in range(manifest.n_shards)

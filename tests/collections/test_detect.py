@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.collections.detect import detect
+from pipeline.collections.formats import FORMATS
+from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.errors import JointspaceError, UsageError
 
 
@@ -30,7 +32,13 @@ def make(tmp_path: Path, photograph):
         (["a.jpg", "README.txt", "things.json"], "folder", {}),
         (["a.jpg", "metadata.csv"], "folder", {}),
         (["a.jpg", "a.txt"], "text-files", {}),
+        (["a.jpg", "a.jpg.txt"], "text-files", {}),
         (["one/0.tar", "1.tar"], "webdataset", {}),
+        (
+            ["x/c-train-0.tar", "x/c-train-1.tar", "x/c-val-0.tar"],
+            "webdataset",
+            {"train": "x/c-train-*.tar", "dev": "x/c-val-*.tar"},
+        ),
         (["images/a.jpg", "dataset_flickr8k.json"], "karpathy", {}),
         (["images/a.jpg", "annotations/captions_val2014.json"], "coco", {}),
         (["images/a.jpg", "Flickr8k.token.txt"], "flickr-token", {}),
@@ -78,3 +86,41 @@ def test_a_table_of_a_spreadsheet(make, text: str, columns: dict) -> None:
     found = detect(folder)
     assert (found.format, found.columns) == ("table", columns)
     assert all(name in found.notes[0] for name in ("list.csv", *columns.values()))
+
+
+HUB = {
+    "train/metadata.jsonl": '{"file_name": "0.jpg", "text": "a"}\n',
+    "test/metadata.jsonl": '{"file_name": "0.jpg", "text": "b"}\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("tables", "splits"),
+    [
+        ({"captions.txt": "image,caption\nx/0.jpg,a\nx/0.jpg,b\n"}, {"x/0.jpg": "divided"}),  # Flickr8k at Kaggle
+        ({"captions.tsv": "file\tcaption\n0.jpg\ta\n0.jpg\tb\n"}, {"x/0.jpg": "divided"}),
+        ({"captions.tsv": "x/0.jpg\ta\nx/0.jpg\tb\n"}, {"x/0.jpg": "divided"}),
+        ({"list.json": '[{"image": "x/0.jpg", "caption": ["a", "b"]}]'}, {"x/0.jpg": "divided"}),
+        (
+            {"train.csv": "file,text\nx/0.jpg,a\n", "val.csv": "file,text\nx/1.jpg,b\n"},
+            {"x/0.jpg": "divided", "x/1.jpg": "dev"},
+        ),
+        (HUB, {"train/0.jpg": "divided", "test/0.jpg": "test"}),
+    ],
+)
+def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], splits: dict[str, str]) -> None:
+    folder = make(*splits, *tables)
+    for name, text in tables.items():
+        (folder / name).write_text(text)
+    found = detect(folder)
+    records = list(FORMATS[found.format](found.root, Options(found.files, found.columns, "divided")))
+    listed = {record.path: record.split for record in records if isinstance(record, ImageRecord) and record.row}
+    assert listed == splits
+    assert [record.text for record in records if isinstance(record, SentenceRecord)] == ["a", "b"]
+
+
+def test_a_table_without_a_header_is_named_and_not_read(make) -> None:
+    folder = make("0.jpg", "1.jpg")
+    (folder / "list.csv").write_text("0.jpg,a dog\n1.jpg,a cat\n")
+    found = detect(folder)
+    assert found.format == "folder" and "list.csv (has no header" in found.notes[0]

@@ -43,7 +43,7 @@ def test_images_that_take_too_long_are_rejected_and_nothing_else(
     (root / "images" / "17.jpg").write_bytes(many_scans(13_000))
     ingest(tmp_path, root, {"collection": {"decode_seconds": seconds, "reject_limit": 0.5}}, processes=processes)
     manifest = Manifest(tmp_path / "manifest")
-    assert {row["file"]: row["reason"] for row in manifest.rejects if row["what"] == "images"} == {
+    assert {row["file"]: row["reason"] for row in manifest.rejects() if row["what"] == "images"} == {
         "images/03.jpg": f"too-slow: took longer than {seconds} s to decode (collection.decode_seconds)",
         "images/17.jpg": "too-slow: a JPEG of more than 100 scans",
     }

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from made_up import ingest, run_command
 
 from pipeline.config import loading
-from pipeline.errors import UsageError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.storage.demo_folder import MARK
 from pipeline.storage.manifest import Manifest
 
@@ -111,3 +113,22 @@ def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
         run_command("init", odd)
     with pytest.raises(UsageError, match="does not exist"):
         run_command("init", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("damage", ["a tar that is none", "a cut Parquet", "links", "Git LFS"])
+def test_photographs_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "c"
+    folder.mkdir()
+    file, text = {
+        "a tar that is none": ("photos.tar", "<html>404</html>"),
+        "a cut Parquet": ("train-0.parquet", "PAR1 and no more"),
+        "links": ("links.csv", "url,caption\nhttps://example.org/a.jpg,a dog\n"),
+        "Git LFS": ("train-0.parquet", "version https://git-lfs.github.com/spec/v1\n"),
+    }[damage]
+    (folder / file).write_text(text)
+    with pytest.raises(JointspaceError, match=f"{folder}.*{file}"):
+        run_command("init", folder)
+    for number in range(2 if file.endswith("parquet") else 0):  # the sound ones are read, and this one is rejected
+        row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
+        pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")
+        assert f"{number + 1} images" in run_command("init", folder, "--output", tmp_path / f"{number}.yaml")

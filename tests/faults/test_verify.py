@@ -185,6 +185,28 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     assert rebuild == f"snakemake all --cores 2 --configfile results/tiny/config.yaml --forcerun {part}".split()
 
 
+def test_an_index_is_verified_where_it_was_copied(run: Path, tmp_path: Path) -> None:
+    """As a service has it, which knows nothing of the run: damage is named, and no rule that would remake it."""
+    (index,) = run.glob("index/*")
+    copy = shutil.copytree(index, tmp_path / "copy")
+    assert not examine(copy).faults and not examine(index).faults
+    with open(copy / "images.faiss", "ab") as file:
+        file.write(b"more")
+    (fault,) = examine(copy).faults
+    assert fault.path.name == "images.faiss" and fault.target is None
+    with pytest.raises(IntegrityError, match="copy them"):
+        command.callback(copy, sweep=False, quick=False, as_json=True)
+
+
+def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path) -> None:
+    for stage, name in [("import_features", SHARD), ("fit", "models/ncca/model.safetensors")]:
+        content = (run / name).read_bytes()
+        (run / name).unlink()
+        calls, _ = tiny_run.stages(collection, run)[stage]
+        tiny_run.call_all(stage, [[word for word in call if word != "--again"] for call in calls])
+        assert (run / name).read_bytes() == content and name not in faults_of(run)
+
+
 def test_temporaries_of_the_dead_are_listed_and_swept(run: Path) -> None:
     dead, living = run / "models/ncca/.model.json.tmp.999999999", run / f"text/.tokens.json.tmp.{os.getppid()}"
     for path in (dead, living):

@@ -9,7 +9,7 @@ from made_up_text import LOG_BILINEAR, THINGS, Space, make_material, make_pairs,
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.describing import Candidates, Sources
+from pipeline.generate.describing import Sources
 from pipeline.generate.lm import (
     AdditiveModel,
     LogBilinearModel,
@@ -111,7 +111,7 @@ def make_sources() -> Sources:
     tokens = make_pairs(48, 0).sentences
     corpus = Corpus(texts, tokens, make_vocabulary())
     trigram = Trigram(tokens, len(make_vocabulary().terms) + 1)
-    return Sources(corpus, BeamSearch(3, 0.0, 9), None, Candidates(60, 2, 0.5, 1, 9, 0.5, 0.05), 0, Space(), trigram)
+    return Sources(corpus, BeamSearch(3, 0.0, 9), None, 60, 0, Space(), trigram)
 
 
 def test_it_says_what_an_image_shows(learned) -> None:

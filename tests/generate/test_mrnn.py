@@ -7,7 +7,7 @@ from made_up_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pai
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Candidates, Sources
+from pipeline.generate.describing import Sources
 from pipeline.generate.mrnn import DescribingNetwork, MultimodalRNN, RecurrentDecoder, image_moments
 from pipeline.generate.training import framed, log_frequencies
 from pipeline.models.neural.training import seeded
@@ -69,8 +69,7 @@ def learned():
 def make_sources(temperature: float | None = None) -> Sources:
     texts, _ = make_sentences(48)
     corpus = Corpus(texts, make_pairs(48, 0).sentences, make_vocabulary())
-    candidates = Candidates(10, 2, 1.0, 1, 9, 0.8, 0.1)
-    return Sources(corpus, BeamSearch(3, 0.7, 9), temperature, candidates, 0, Space(), None)
+    return Sources(corpus, BeamSearch(3, 0.7, 9), temperature, 10, 0, Space(), None)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.3])

@@ -9,7 +9,7 @@ from made_up_text import make_material, make_vocabulary
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Candidates, Sources
+from pipeline.generate.describing import Sources
 from pipeline.generate.material import Ranker
 from pipeline.generate.snippets import RankedSnippets
 from pipeline.models.linear.views import ImageView
@@ -32,7 +32,7 @@ def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:
     twin = RankedSnippets.from_parts(made.settings(), made.tensors())
     texts = ["a dog", "here"]
     corpus = Corpus(texts, encode_tokens(texts, make_vocabulary()), make_vocabulary())
-    sources = Sources(corpus, BeamSearch(1, 0, 9), None, Candidates(1, 1, 1, 1, 9, 1, 0), 0, None, None)
+    sources = Sources(corpus, BeamSearch(1, 0, 9), None, 1, 0, None, None)
     x = rng.standard_normal((3, 6)).astype(np.float32)
 
     terms, groups = make_vocabulary().terms, defaultdict(list)

@@ -134,12 +134,3 @@ def test_what_is_chosen_is_what_its_vectors_reach_and_never_less_than_nothing(me
         assert reached == pytest.approx(log["chosen"][direction], abs=4)  # ties of single precision
         assert method == "csls" or log["chosen"][direction] == max(trial[direction] for trial in log["trials"])
     assert log["chosen"]["recall_sum"] >= nothing["recall_sum"]
-
-
-def test_a_model_that_an_earlier_version_stored_is_read() -> None:
-    tensors = {"csls/images": BANK.images, "csls/sentences": BANK.sentences}
-    settings = {"encoder": "eyes", "text_encoder": "words", "csls": {"weight": 0.75, "neighbours": 3}}
-    model = HubCorrected.from_parts(ZeroShot, settings, tensors)
-    x = draw(4)
-    expected = HubnessCorrection(BANK, {**NOTHING, "images": [Term(0.75, "nearest", 3)]}).extend("images", x)
-    np.testing.assert_allclose(model.embed_images({"eyes": x}), expected, atol=1e-6)

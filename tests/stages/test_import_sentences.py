@@ -13,6 +13,7 @@ from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
+from pipeline.storage.texts import VectorShard
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
@@ -48,8 +49,7 @@ def imported(made: Path) -> np.ndarray:
     """(48, dim) the vectors of all sentences."""
     make_stage("import_sentences", made, "theirs")
     run = open_run(made)
-    texts = run.texts({"theirs": run.layout.sentences("theirs")})
-    shards = [texts.open(number)["theirs"] for number in range(run.manifest.n_shards)]
+    shards = [VectorShard(run.layout.sentences("theirs").shard(number)) for number in range(run.manifest.n_shards)]
     assert np.concatenate([one.sentence_id for one in shards]).tolist() == list(range(COUNT))
     return np.concatenate([one.matrix for one in shards])
 
@@ -141,7 +141,7 @@ def test_an_index_without_their_encoder_answers_photographs_alone(made: Path) ->
     retell(made / "models/ncca/model.json", "details", "text_encoders", "tfidf", value={"imported": "files"})
     searcher = Searcher(bundle := Bundle(build_bundle(made)))
     assert len(searcher.sentences(features_of("dog"), 3)) == 3
-    with pytest.raises(UsageError, match="has no text encoder tfidf, whose vectors were imported, so it cannot be"):
+    with pytest.raises(UsageError, match="has no text encoder tfidf, whose vectors were imported, so it cannot"):
         searcher.images("a dog", 3)
     *words, photograph = example_search(bundle)
     assert words == ["search", "--index", str(bundle.folder), "--image"]

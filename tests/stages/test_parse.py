@@ -12,7 +12,8 @@ from made_up import make_run, make_stage
 from made_up_training import encode_parses
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.texts import ParseShard, TokenShard, TreeShard
+from pipeline.storage.shards import TOKENS, TREES, Shard, shard_path
+from pipeline.storage.texts import ParseShard, read_packed_trees
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.trees import Trees
 
@@ -63,10 +64,10 @@ def parse(run: Path, part: int = 0, **settings: object) -> Path:
     return run / f"text/parses/shard-{part:05d}.conllu"
 
 
-def encode(run: Path, number: int = 0) -> tuple[TreeShard, TokenShard]:
+def encode(run: Path, number: int = 0) -> tuple[Shard, Shard]:
     """All that follows `parse`, of one shard."""
     encode_parses(run)
-    return TreeShard(run / f"text/trees/shard-{number:05d}.h5"), TokenShard(run / f"text/tokens/shard-{number:05d}.h5")
+    return Shard(shard_path(run / "text/trees", number), TREES), Shard(shard_path(run / "text/tokens", number), TOKENS)
 
 
 def test_files_become_trees_over_our_words(run: Path) -> None:
@@ -76,10 +77,12 @@ def test_files_become_trees_over_our_words(run: Path) -> None:
     table = json.loads((run / "text/labels.json").read_text())
     assert table["relations"] == ["det", "nummod", "root"] and table["relation_counts"] == [48, 32, 32]
     assert table["phrases"][:2] == ["X", "NOUN"] and "NP" in table["phrases"]
-    dependency, phrase = Trees(**shard.dependency), Trees(**shard.phrase)
-    np.testing.assert_array_equal(dependency.words, words.ids)
-    np.testing.assert_array_equal(dependency.offsets, words.offsets)
-    np.testing.assert_array_equal(phrase.words[phrase.words >= 0], words.ids)
+    dependency, phrase = (
+        Trees(**read_packed_trees(run / "text/trees", kind, [2])) for kind in ("dependency", "phrase")
+    )
+    np.testing.assert_array_equal(dependency.words, words["ids"])
+    np.testing.assert_array_equal(dependency.offsets, words["offsets"])
+    np.testing.assert_array_equal(phrase.words[phrase.words >= 0], words["ids"])
     assert dependency.parents[:7].tolist() == [1, -1, 2, 2, -1, 2, 2]
     assert [table["relations"][label] for label in dependency.labels[:2]] == ["det", "root"]
     assert table["phrases"][phrase.labels[2]] == "NP" and phrase.parents[:3].tolist() == [2, 2, -1]
@@ -170,7 +173,6 @@ def test_spacy_parses_whatever_stands_in_the_sentences(
     assert json.loads(by_name.with_name(by_name.name + ".json").read_text())["details"]["n_fallbacks"] == 0
     parse(run, 2, engine="spacy", workers=0)
     trees, _ = encode(run)
-    assert trees.open(0).rows == 20 and trees.open(0).details["n_misfits"] == 0
     assert trees.rows == 20 and trees.details["n_misfits"] == 0
 
 

@@ -23,7 +23,7 @@ from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.phrases import PhraseVectors, read_names, write_phrases
 from pipeline.storage.records import read_measured
 from pipeline.storage.tables import vectors_column
-from pipeline.storage.texts import TreeShard
+from pipeline.storage.texts import read_packed_trees
 from pipeline.text.trees import Trees
 
 DIM = 12
@@ -94,7 +94,7 @@ def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:
     assert set(found.phrases["image_id"].to_pylist()) == set(pairs.image_id.tolist())
     stored = read_parameters(run / "models/hmlstm/model.safetensors", MODEL)
     model = HMLSTM.from_parts(stored.settings, stored.tensors)
-    trees = Trees(**TreeShard(run / "text/trees/shard-00000.h5").phrase).take(pairs.sentence_id)
+    trees = Trees(**read_packed_trees(run / "text/trees", "phrase", [0])).take(pairs.sentence_id)
     np.testing.assert_allclose(found.phrase_vectors, model.embed_phrases(trees), atol=1e-6)
     assert len(found.region_vectors) == len(found.boxes) and found.regions["number"].to_pylist().count(0) == 4
 

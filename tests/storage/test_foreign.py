@@ -231,6 +231,6 @@ def test_hdf5_cannot_read_other_files(tmp_path: Path) -> None:
             build(file)
             file.create_dataset("files", data=NAMES, dtype=h5py.string_dtype())
         with pytest.raises(
-            InputError, match=r"bad.h5: embeddings (is a link|reads other files); write the data itself"
+            InputError, match=r"bad.h5 \(embeddings (is a link|reads other files)\); write the file again"
         ):
             read(tmp_path / "bad.h5")

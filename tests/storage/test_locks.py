@@ -15,7 +15,7 @@ import pytest
 from pipeline.errors import JointspaceError
 from pipeline.storage.commit import Provenance, seal
 from pipeline.storage.json_files import to_json
-from pipeline.storage.locks import hold, is_held, remove_free
+from pipeline.storage.locks import hold, is_free
 from stages.catalogue import COMMANDS
 from stages.cli import cli
 
@@ -84,10 +84,10 @@ def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, tmp
 
 def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, tmp_path: Path) -> None:
     lock, written = tmp_path / "evaluation/.summary.json.lock", tmp_path / "evaluation/summary.json"
-    assert is_held(lock) and not remove_free(lock)
+    assert not is_free(lock, remove=True)
     busy.kill()
     busy.wait()
-    assert lock.exists() and not is_held(lock)
+    assert lock.exists() and is_free(lock)
     assert summarise(tmp_path).returncode == 0
     assert written.exists() and not lock.exists()
 

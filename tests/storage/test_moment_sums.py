@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
 
 def target(run: Path) -> PairSet:
     opened = open_run(run)
-    texts = opened.texts({"tfidf": opened.layout.sentences("tfidf")})
+    texts = {"tfidf": opened.layout.sentences("tfidf")}
     return PairSet(opened.features, texts, run / "moments/target")
 
 

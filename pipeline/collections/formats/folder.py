@@ -1,6 +1,6 @@
 """Our own format: photographs in `images/`, or in the folder itself, at any depth, beside tab-separated tables.
 
-    captions.tsv   file, number, sentence                      (no header)
+    captions.tsv   file, number, sentence; or file, sentence   (no header)
     splits.tsv     file, train | dev | test | weak | gallery   (no header)
     weak.tsv       file, title, tags, description              (header)
     boxes.tsv      file, x1, y1, x2, y2, score, label          (header)
@@ -9,12 +9,13 @@
 Every image that a table names or the folder contains belongs to the collection. An image without a split goes to `weak`
 if only weak.tsv names it, else to collection.default_split. Photographs alone, without any list, are a collection too.
 
-And the format `text-files`: photographs at any depth, with a `.txt` of the same stem beside each, one sentence a line.
+And the format `text-files`: photographs at any depth, each with a `.txt` beside it that has its stem or its whole name
+(a.txt or a.jpg.txt), one sentence a line.
 """
 
 import posixpath
 from collections.abc import Collection, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
@@ -67,10 +68,10 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
         return ImageRecord(name, posixpath.join(prefix, name), lists.split_name(split), file, row, implied=implied)
 
     if where["splits"]:
-        yield from lists.tab_records(folder, where["splits"], "images", 2, image)
+        yield from lists.tab_records(folder, where["splits"], "images", (2,), image)
     texts: list[tuple[Iterator[Record], str]] = []
     if where["captions"]:
-        captions = lists.tab_records(folder, where["captions"], "sentences", 3, _sentence)
+        captions = lists.tab_records(folder, where["captions"], "sentences", (3, 2), _sentence)
         texts.append((captions, options.default_split))
     if where["weak"]:
         texts.append((lists.headed_records(folder, where["weak"], "documents", DOCUMENT, DocumentRecord), "weak"))
@@ -104,9 +105,11 @@ def usual_names(columns: list[str]) -> dict[str, str]:
     return {name.lower().strip().replace(" ", "_").replace("-", "_"): name for name in reversed(columns)}
 
 
-def _sentence(name: str, number: str, text: str, file: str, row: int) -> SentenceRecord:
-    if (value := lists.sentence_number(number)) is None:
-        raise ValueError(f"{number[:20]!r} is not the number of a sentence")
+def _sentence(name: str, *fields: str | int) -> SentenceRecord:
+    *numbers, text, file, row = fields
+    value = lists.sentence_number(numbers[0]) if numbers else None
+    if numbers and value is None:
+        raise ValueError(f"{numbers[0][:20]!r} is not the number of a sentence")
     return SentenceRecord(name, value, text, file, row)
 
 
@@ -123,14 +126,9 @@ def read_text_files(root: Path, options: Options) -> Iterator[Record]:
     folder = CollectionFolder(root, options)
     splits = {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}
     for below, names in folder.walk():
-        split = next((splits[path] for path in _with_parents(below) if path in splits), options.default_split)
+        above = map(str, (PurePosixPath(below), *PurePosixPath(below).parents))
+        split = next((splits[path] for path in above if path in splits), options.default_split)
         yield from _read_folder(folder, below, names, split)
-
-
-def _with_parents(path: str) -> Iterator[str]:
-    while path:
-        yield path
-        path = posixpath.dirname(path)
 
 
 def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: str) -> Iterator[Record]:
@@ -138,26 +136,24 @@ def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: 
     texts = {posixpath.splitext(name)[0]: posixpath.join(below, name) for name in beside}
     unused = dict(texts)
     for name in names:
-        stem = posixpath.splitext(name)[0]
         if is_image(name):
             path = posixpath.join(below, name)
             yield ImageRecord(path, path, split, path)
-            if stem in texts:
-                yield from _beside(folder, path, texts[stem])
-                unused.pop(stem, None)
+            for stem in (posixpath.splitext(name)[0], name):
+                if stem in texts:
+                    yield from _beside(folder, path, texts[stem])
+                    unused.pop(stem, None)
     for file in unused.values():
-        yield Reject(file, None, "sentences", "unknown image: none of this stem")
+        yield Reject(file, None, "sentences", "unknown image: none of this name")
 
 
 def _beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
-    number = 0
     try:
         with folder.open_below(file, LARGEST_TEXT) as text:
             for row, line in lists.lines(text, file):
                 if isinstance(line, bytes):
                     yield Reject(file, row, "sentences", lists.not_utf8(line))
                 else:
-                    yield SentenceRecord(key, number, line, file, row)
-                    number += 1
+                    yield SentenceRecord(key, None, line, file, row)
     except InputError as error:
         yield Reject(file, None, "sentences", str(error))

@@ -126,12 +126,12 @@ def with_images(records: Iterable[Record], image: Callable[[Record], ImageRecord
 
 
 def tab_records(
-    folder: CollectionFolder, path: Path, what: str, width: int, make: Callable[..., Record]
+    folder: CollectionFolder, path: Path, what: str, widths: tuple[int, ...], make: Callable[..., Record]
 ) -> Iterator[Record]:
-    """`make(*fields, file, row)` for each line of exactly `width` fields between tabs. All other lines, and those for
-    which `make` raises ValueError, become Rejects of `what`."""
+    """`make(*fields, file, row)` for each line of as many fields between tabs as one of `widths`. All other lines, and
+    those for which `make` raises ValueError, become Rejects of `what`."""
     with folder.open(path) as file:
-        yield from _records(lines(file, path), folder.label(path), what, width, make)
+        yield from _records(lines(file, path), folder.label(path), what, widths, make)
 
 
 def headed_records(
@@ -151,17 +151,18 @@ def headed_records(
         def chosen(*line: Any) -> Record:
             return make(*(line[place] for place in places), *line[-2:])
 
-        yield from _records(rows, folder.label(path), what, len(header), chosen)
+        yield from _records(rows, folder.label(path), what, (len(header),), chosen)
 
 
 def _records(
-    rows: Iterator[tuple[int, str | bytes]], file: str, what: str, width: int, make: Callable[..., Record]
+    rows: Iterator[tuple[int, str | bytes]], file: str, what: str, widths: tuple[int, ...], make: Callable[..., Record]
 ) -> Iterator[Record]:
     for row, line in rows:
         fields = [] if isinstance(line, bytes) else line.split("\t")
         try:
-            if len(fields) != width:
-                raise ValueError(f"{len(fields)} fields between tabs, not {width}" if fields else not_utf8(line))
+            if len(fields) not in widths:
+                wanted = " or ".join(map(str, widths))
+                raise ValueError(f"{len(fields)} fields between tabs, not {wanted}" if fields else not_utf8(line))
             yield make(*fields, file, row)
         except ValueError as error:
             yield Reject(file, row, what, str(error))

@@ -50,9 +50,9 @@ def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
 
     for split in ("train", "dev", "test"):
         if where[split]:
-            yield from lists.tab_records(folder, where[split], "images", 1, lambda *line, s=split: image(*line, s))
+            yield from lists.tab_records(folder, where[split], "images", (1,), lambda *line, s=split: image(*line, s))
     yield from lists.with_images(
-        lists.tab_records(folder, sentences, "sentences", 2, _token_sentence),
+        lists.tab_records(folder, sentences, "sentences", (2,), _token_sentence),
         lambda record: image(record.key, record.file, record.row, options.default_split, implied=True),
     )
 

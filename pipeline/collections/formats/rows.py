@@ -1,4 +1,4 @@
-"""The rows of CSV, TSV, JSONL and Parquet tables."""
+"""The rows of CSV, TSV, JSON, JSONL and Parquet tables."""
 
 import csv
 import math
@@ -212,6 +212,14 @@ def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Na
                 yield TableRow(number, {}, lists.not_utf8(line) if isinstance(line, bytes) else "not a JSON object")
 
 
+def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
+    value = lists.read_json(folder, path)
+    if not isinstance(value, list):
+        raise InputError(f"{path} is not a list of objects, one for each photo or caption; write it so, or as .jsonl")
+    for number, row in enumerate(value, 1):
+        yield TableRow(number, row) if isinstance(row, dict) else TableRow(number, {}, "not a JSON object")
+
+
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
     """Bytes that are not UTF-8 become lone surrogates, as in CSV: in a column of the user's they cost the value."""
     arguments = folder, path, columns, needed
@@ -313,4 +321,6 @@ READERS: Mapping[str, Callable[..., Iterator[TableRow]]] = {
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
+    ".txt": _read_csv,
+    ".json": _read_json,
 }

@@ -1,8 +1,9 @@
-"""A table with named columns: CSV, TSV, JSONL or Parquet, one row a sentence or an image; or Parquet files with the
-photographs in them.
+"""A table with named columns: CSV, TSV, JSON, JSONL or Parquet, one row a sentence or an image; or Parquet files with
+the photographs in them.
 
 collection.columns renames columns; the default names are `file` (relative to the images' folder), `sentence` (a text or
-a list of texts), and optionally `split`, `title`, `tags` and `description`. All others are the user's own.
+a list of texts), and optionally `split`, `title`, `tags` and `description`. All others are the user's own. What
+collection.files names by a split is a further table, of that split.
 """
 
 import posixpath
@@ -26,7 +27,10 @@ from pipeline.collections.records import (
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
 
-TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), "images": (".",)}
+FURTHER = tuple(split for split in SPLITS if split != "train")
+TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FURTHER, ()), "images": (".",)}
+METADATA = "metadata"
+"""What the Hugging Face hub calls a table whose names of photographs are relative to its own folder."""
 SHARDS = "**/*.parquet"
 COLUMNS = ("file", "sentence", "split", "title", "tags", "description")
 DOCUMENT = COLUMNS[3:]
@@ -37,23 +41,36 @@ NUMBERED = re.compile(r"[-_.].*", re.DOTALL)
 
 
 def read_table(root: Path, options: Options) -> Iterator[Record]:
-    """The records of a table in its order; an image takes its split, weak text and own columns from its first row."""
+    """The records of each table in its order; an image takes its split, weak text and own columns from its first
+    row."""
     folder = CollectionFolder(root, options)
     where = folder.locate(TABLE)
-    path = folder.require(where["table"], "table", TABLE["table"])
+    first = folder.require(where["table"], "table", TABLE["table"])
+    prefix = folder.image_prefix(where["images"])
+    yield from _read_rows(folder, first, prefix, options.default_split, options)
+    for split in FURTHER:
+        if where[split]:
+            yield from _read_rows(folder, where[split], prefix, split, options)
+
+
+def _read_rows(
+    folder: CollectionFolder, path: Path, prefix: str, default_split: str, options: Options
+) -> Iterator[Record]:
     names = _column_names(options, COLUMNS)
     if is_text(path):
         names = {column: name.strip() for column, name in names.items()}
     needed = {names[column] for column in (*options.columns, "file")}
-    file, prefix = folder.label(path), folder.image_prefix(where["images"])
+    file = folder.label(path)
+    below = posixpath.dirname(file) if path.stem.lower() == METADATA else ""
     last = None
     for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
         if not isinstance(name, str) or not name:
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
             continue
+        name = posixpath.join(below, name)
         if name != last:
-            split = values.get(names["split"]) or options.default_split
+            split = values.get(names["split"]) or default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)
             yield from lists.document(
                 name, [values.get(names.get(column)) for column in DOCUMENT], file, row, implied=True
@@ -93,7 +110,7 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
         try:
             yield from _read_shard(folder, path, split, names, options)
         except InputError as error:
-            yield Reject(folder.label(path), None, "images", str(error))
+            yield Reject(folder.label(path), None, "images", str(error).removeprefix(f"{path} "))
 
 
 def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:

@@ -103,7 +103,7 @@ def members(descriptor: int) -> Iterator[TarMember]:
     except tarfile.TarError as error:
         if at:
             raise DamagedTar(f"damaged: {error} after byte {at}") from error
-        start = os.pread(descriptor, 16, 0).hex(" ") or "nothing"
+        start = ascii(os.pread(descriptor, 16, 0))[1:]
         raise DamagedTar(f"not an uncompressed tar shard ({error}): it starts with {start}") from error
     if os.pread(descriptor, tarfile.BLOCKSIZE, at) != bytes(tarfile.BLOCKSIZE):
         raise DamagedTar(f"damaged: no header and no end of the shard at byte {at}")

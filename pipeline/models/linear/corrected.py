@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PRODUCTS = 1 << 24
 """Scores of items with a bank that are held at once."""
 PARTS = ("vectors", "offsets", "globals")
+PREFIX = "hubness/"
+"""Of the correction's tensors among those of a model."""
 
 
 class HubnessCorrection:
@@ -130,21 +132,16 @@ class HubCorrected:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The model's, and those of the correction as `hubness/...`."""
-        own = {f"hubness/{name}": tensor for name, tensor in self.correction.tensors().items()}
+        own = {PREFIX + name: tensor for name, tensor in self.correction.tensors().items()}
         return {**self.model.tensors(), **own}
 
     @classmethod
     def from_parts(
         cls, registered: Any, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
     ) -> "HubCorrected":
-        """The corrected model of the class `registered` that `settings` and `tensors` came from. Those that earlier
-        versions stored have `csls` in place of `hubness`."""
-        key = "csls" if "csls" in settings else "hubness"
-        terms = settings[key]
-        if key == "csls":
-            terms = dict.fromkeys(SIDES, [(terms["weight"], "nearest", terms["neighbours"])])
-        of_bank = {name.removeprefix(f"{key}/"): array for name, array in tensors.items() if name.startswith(f"{key}/")}
-        of_model = {name: array for name, array in tensors.items() if not name.startswith(f"{key}/")}
-        model = registered.from_parts({name: value for name, value in settings.items() if name != key}, of_model)
+        """The corrected model of the class `registered` that `settings` and `tensors` came from."""
+        of_bank = {name.removeprefix(PREFIX): array for name, array in tensors.items() if name.startswith(PREFIX)}
+        of_model = {name: array for name, array in tensors.items() if not name.startswith(PREFIX)}
+        model = registered.from_parts({name: value for name, value in settings.items() if name != "hubness"}, of_model)
         comparison = model.rule if model.multi_vector else "inner_product"
-        return cls(model, HubnessCorrection(read_bank(of_bank, comparison), terms))
+        return cls(model, HubnessCorrection(read_bank(of_bank, comparison), settings["hubness"]))

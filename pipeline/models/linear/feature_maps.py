@@ -3,8 +3,9 @@ Fourier features (Gong et al. 2014, section 4.1) and the text of the nearest aux
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
@@ -182,23 +183,31 @@ def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
     return out.numpy()
 
 
-class FourierFeatures:
+class WeightedMap:
+    """A map whose columns stand beside the view's own, times a `weight` that balances them against these."""
+
+    keep = True
+    weight: float
+
+    def weighted(self, weight: float) -> Self:
+        """The same map with another weight."""
+        other = copy(self)
+        other.weight = weight
+        return other
+
+
+class FourierFeatures(WeightedMap):
     """phi(xA) beside x: a row gains the columns `weight` * phi((row - mean) A).
 
     A `matrix` (D, c1) is the auxiliary projection, its columns scaled by the t-th power of their eigenvalues; `offset`
-    (c1,) is mean A. `weight` balances the new columns against the old ones.
+    (c1,) is mean A.
     """
 
     kind: ClassVar[str] = "fourier"
-    keep = True
 
     def __init__(self, matrix: np.ndarray, offset: np.ndarray, fourier: FourierMap, weight: float = 1.0) -> None:
         self.matrix, self.offset, self.fourier, self.weight = matrix, offset, fourier, weight
         self.dim = fourier.dim
-
-    def weighted(self, weight: float) -> "FourierFeatures":
-        """The same map with another weight."""
-        return FourierFeatures(self.matrix, self.offset, self.fourier, weight)
 
     def __call__(self, rows: Rows) -> np.ndarray:
         return self.fourier(rows @ self.matrix - self.offset, self.weight)
@@ -233,19 +242,14 @@ class FourierFeatures:
         return cls(tensors["matrix"], tensors["offset"], fourier, settings["weight"])
 
 
-class TanhFeatures:
+class TanhFeatures(WeightedMap):
     """tanh(xA) beside x: a row gains the columns `weight` * tanh(row A - offset), with A `matrix` (D, c1)."""
 
     kind: ClassVar[str] = "tanh"
-    keep = True
 
     def __init__(self, matrix: np.ndarray, offset: np.ndarray, weight: float = 1.0) -> None:
         self.matrix, self.offset, self.weight = matrix, offset, weight
         self.dim = matrix.shape[1]
-
-    def weighted(self, weight: float) -> "TanhFeatures":
-        """The same map with another weight."""
-        return TanhFeatures(self.matrix, self.offset, weight)
 
     def __call__(self, rows: Rows) -> np.ndarray:
         return np.float32(self.weight) * np.tanh(rows @ self.matrix - self.offset)
@@ -299,7 +303,7 @@ class ReservoirSample:
         return self._kept
 
 
-class NeighbourText:
+class NeighbourText(WeightedMap):
     """`weight` * T^(x) beside x: T^ is the mean vector of the documents of the k auxiliary images nearest to x.
 
     FAISS finds the nearest by exact Euclidean distance in the image view. The model holds the auxiliary images
@@ -307,7 +311,6 @@ class NeighbourText:
     """
 
     kind: ClassVar[str] = "neighbours"
-    keep = True
 
     def __init__(self, gallery: np.ndarray, texts: "csr_array", neighbours: int, weight: float = 1.0) -> None:
         self.gallery, self.texts, self.weight = gallery, texts, weight
@@ -321,10 +324,6 @@ class NeighbourText:
             galleries.append(block.x.astype(np.float16))
             texts.append(as_sparse(sum_by_owner(block.y, block.owners, len(block.x))))
         return cls(np.concatenate(galleries), scipy.sparse.vstack(texts, format="csr"), neighbours)
-
-    def weighted(self, weight: float) -> "NeighbourText":
-        """The same map with another weight."""
-        return NeighbourText(self.gallery, self.texts, self.neighbours, weight)
 
     def __call__(self, rows: Rows) -> np.ndarray:
         import faiss

@@ -81,7 +81,7 @@ class FoldedMoments:
         """The moments of the pairs of `folds` in the restricted views; None without folds."""
         if not folds:
             return None
-        columns, text = self.view.columns(restriction.encoders), restriction.text(self.text)
+        columns, text = self.view.columns(self.view.select(restriction.encoders)), restriction.text(self.text)
 
         def part(fold: int) -> Moments:
             moments = self._fold(fold)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 
+PROTOCOL = "first-sentence"
+"""As in Gong et al. 2014."""
 SHOWN, NEAREST = 12, 5
 """Test images whose answers are kept for people to read, and sentences of each answer."""
 
@@ -109,7 +111,6 @@ class Study:
     grid: FitSettings
     transfer: TransferSettings
     own: Callable[[str], Any]
-    protocol: str
     seed: int
     text_weights: Mapping[str, Sequence[float]]
     device: "torch.device | None" = None
@@ -149,7 +150,7 @@ class Study:
         tuned = self.fit(cell, draw)
         seconds = round(process_time() - started, 2)
         test, chosen = self.test, Restriction(cell.encoders, tuned.chosen.text_weights, cell.terms)
-        rows = select_sentences(test.owners, self.protocol)
+        rows = select_sentences(test.owners, PROTOCOL)
         images, y = tuned.model.embed_images(test.features), chosen.cut(test.sentences)
         sentences = tuned.model.embed_sentences({name: block[rows] for name, block in y.items()})
         ranks = count_ranks(images, sentences, test.owners[rows], tuned.model.metric)

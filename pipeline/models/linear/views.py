@@ -133,6 +133,12 @@ class View:
             raise IntegrityError(f"no {self.vectors} {min(missing)} (there are {', '.join(self.encoders)})")
         return [place for place, name in enumerate(self.encoders) if name in encoders]
 
+    def columns(self, part: "View") -> np.ndarray:
+        """The columns of another view, `part`, which has some of the encoders and the first columns of each."""
+        starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
+        chosen = zip(part.encoders, part.dims, strict=True)
+        return np.concatenate([np.arange(starts[name], starts[name] + dim) for name, dim in chosen])
+
 
 @dataclass(frozen=True)
 class ImageView(View):
@@ -166,12 +172,6 @@ class ImageView(View):
     def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
         """Encoder -> its columns of `stacked` (n, dim)."""
         return dict(zip(self.encoders, np.split(stacked, np.cumsum(self.dims)[:-1], axis=1), strict=True))
-
-    def columns(self, encoders: Sequence[str]) -> np.ndarray:
-        """The columns of `encoders`, in this view's order."""
-        starts = np.concatenate([[0], np.cumsum(self.dims)])
-        chosen = [np.arange(starts[i], starts[i + 1]) for i, name in enumerate(self.encoders) if name in encoders]
-        return np.concatenate(chosen)
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
         """The view of some of the encoders, in this view's order."""
@@ -237,12 +237,6 @@ class TextView(View):
         """The view of some of the encoders, in this view's order."""
         kept = self.places(encoders)
         return TextView(*(tuple(value[i] for i in kept) for value in vars(self).values()))
-
-    def columns(self, part: "TextView") -> np.ndarray:
-        """The columns of another view, `part`, which has some of the encoders and the first columns of each."""
-        starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
-        chosen = zip(part.encoders, part.dims, strict=True)
-        return np.concatenate([np.arange(starts[name], starts[name] + dim) for name, dim in chosen])
 
     def weighted(self, weights: Mapping[str, float]) -> "TextView":
         """This view with other weights, without the encoders whose weight is 0."""

@@ -338,7 +338,7 @@ class GroundedFragments(FragmentModel):
 def _initial_regions(task: TrainingTask) -> tuple[Tensor, Tensor]:
     """The start's map of the regions' encoders (D_r, c), zero for their geometry, and the mean of the training regions
     (D_r,)."""
-    columns = np.concatenate([task.view.columns([name]) for name in task.region_view.encoders])
+    columns = task.view.columns(task.region_view.features)
     mean, _ = measure_regions(task.region_view, task.train.regions)
     whole = task.start.network.whole.detach()[columns]
     return torch.cat([whole, whole.new_zeros(len(mean) - len(whole), whole.shape[1])]), torch.from_numpy(mean)
