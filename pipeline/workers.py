@@ -161,7 +161,7 @@ def _read(memory: memoryview, data: bytes, sizes: Sequence[int]) -> Any:
     for size in sizes:
         arrays.append(bytearray(memory[at : at + size]))
         at += size
-    return pickle.loads(data, buffers=arrays)
+    return pickle.loads(data, buffers=arrays)  # noqa: S301  of this process's own children
 
 
 @cache

@@ -23,8 +23,8 @@ IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 
 STATE: list[tempfile.TemporaryDirectory] = []
 LONG = (
-    "test_workflow.py", "test_extending.py", "test_benchmarks.py", "test_forged_bundles.py", "test_mapped_stages.py",
-    "test_kills.py", "test_run_command.py", "test_mapreduce.py",
+    "test_workflow.py", "test_extending.py", "test_run_command.py", "test_benchmarks.py", "test_mapped_stages.py",
+    "test_models.py", "test_region_stages.py",
 )  # fmt: skip
 """Modules that take longest: first, so that no worker of `-n auto` is left alone with one at the end."""
 

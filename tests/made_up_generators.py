@@ -68,11 +68,7 @@ def beside(run: Path, folder: Path, *without: str) -> Path:
 def describe(run: Path, name: str, subject: str, *more: object) -> dict:
     """What the generator `name` says of a split, or of its boxes."""
     make_stage("describe", run, train(run, name).name, subject, *more)
-    return read_descriptions(run / f"descriptions/{name}.{subject}")
-
-
-def read_descriptions(folder: Path) -> dict:
-    """What is described in `folder`, which has a page and a list of it too."""
+    folder = run / f"descriptions/{name}.{subject}"  # which has a page and a list, too
     assert "<html" in (folder / "index.html").read_text() and (folder / "descriptions.txt").read_text().strip()
     return json.loads((folder / "descriptions.json").read_text())
 

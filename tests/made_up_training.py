@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from made_up import CONFIG as COLOUR
 from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
 
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.manifest_writer import write_manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters
 from pipeline.storage.shards import shard_path
 
@@ -26,8 +24,7 @@ CONFIG = {
 
 def make_trainable(folder: Path) -> Path:
     """A run of 48 images in five shards in `folder`; every third image is of the dev split."""
-    make_run(folder, images=48)
-    manifest = with_dev(folder)
+    manifest = Manifest(make_run(folder, images=48, held_out="dev") / "manifest")
     write_config(folder, CONFIG)
     build_tokens(folder)
     for number in range(manifest.n_shards):
@@ -51,16 +48,6 @@ def encode_parses(run: Path) -> None:
     build_tokens(run)
     make_stage("build_label_table", run)
     make_stage("encode_trees", run)
-
-
-def with_dev(folder: Path) -> Manifest:
-    """The manifest in `folder`, its test split become dev."""
-    old = Manifest(folder / "manifest")
-    splits = pa.array(["dev" if split == "test" else split for split in old.splits])
-    images = old.images.set_column(old.images.schema.get_field_index("split"), "split", splits)
-    tables = {"images": images, "sentences": old.sentences, "documents": old.documents, "boxes": old.boxes}
-    write_manifest(folder / "manifest", old.root, [tables], old.rejects(), old.summary["counts"], old.shard_size)
-    return Manifest(folder / "manifest")
 
 
 def train(run: Path, model: str, *settings: dict) -> Path:

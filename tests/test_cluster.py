@@ -1,59 +1,19 @@
-"""Beyond one machine: jobs through a submit script, and how many jobs a large collection is."""
+"""Beyond one machine: jobs through a submit script, and jobs of Kubernetes."""
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
-import warm
 import yaml
-from warm import ROOT
+from workflow import ROOT, TINY, run_as_printed
 
-from pipeline.config.loading import default_path, merge, read_mapping, validate
-
-ENCODER = {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
 SMALL = {
-    "name": "small",
-    "encoders": [ENCODER],
-    "models": ["ncca"],
-    "shard_size": 64,
-    "demo": {"train": 70, "dev": 10, "test": 10, "weak": 0},
-    "fit": {"dimensions": [8], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
-    "evaluate": {"bootstrap": 10, "splits": ["test"], "protocols": ["all-sentences"]},
-    "index": {"splits": ["test"]},
-}
-
-
-def snakemake(folder: Path, *arguments: str) -> str:
-    result = warm.snakemake(folder, "-s", ROOT / "Snakefile", *arguments)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
-    return result.stdout + result.stderr
-
-
-def test_profiles_hold_options_of_snakemake(tmp_path: Path) -> None:
-    help_text = warm.snakemake(tmp_path, "--help").stdout
-    known = set(re.findall(r"--([a-z-]+)", help_text))
-    profiles = sorted((ROOT / "profiles").glob("*/config.yaml"))
-    assert {path.parent.name for path in profiles} >= {"local", "gpu", "slurm", "kubernetes"}
-    for path in profiles:
-        assert yaml.safe_load(path.read_text()).keys() <= known, path
-
-
-def dask_profile(name: str) -> dict:
-    """The section `cluster.options` of a profile, which the configuration accepts."""
-    values = merge(read_mapping(default_path()), read_mapping(ROOT / f"profiles/dask/{name}.yaml"))
-    assert validate(values).scheduler == name
-    return values["cluster"]["options"]
-
-
-def test_slurm_accepts_the_profile_for_dask() -> None:
-    jobqueue = pytest.importorskip("dask_jobqueue")
-    with jobqueue.SLURMCluster(**dask_profile("slurm"), scheduler_options={"dashboard_address": None}) as cluster:
-        script = cluster.job_script()
-    assert {"#SBATCH -p batch", "#SBATCH --mem=4G", "#SBATCH -t 04:00:00"} <= set(script.splitlines())
-    assert "--nthreads 1 --memory-limit 4.00GiB" in script and ". /shared/venv/bin/activate" in script
+    **{key: TINY[key] for key in ("encoders", "fit")},
+    "name": "small", "models": ["ncca"], "shard_size": 64, "demo": {"train": 70, "dev": 10, "test": 10, "weak": 0},
+    "evaluate": {"bootstrap": 10, "splits": ["test"], "protocols": ["all-sentences"]}, "index": {"splits": ["test"]},
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -63,7 +23,7 @@ def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
     tmp_path.mkdir()
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
     submit = f"{ROOT}/profiles/cluster/submit {{threads}} {{resources.mem_mb}} {{resources.runtime}} {{resources.gpu}}"
-    snakemake(
+    run_as_printed(
         tmp_path, "all", "--configfile", "small.yaml", "--profile", str(ROOT / "profiles/cluster"),
         "--cluster-generic-submit-cmd", submit, "--seconds-between-status-checks", "1",
     )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.device import OomBatcher, drawn_from, find_device, find_gpu, grow_batch
+from pipeline.device import OomBatcher, find_device, find_gpu, grow_batch
 from pipeline.errors import UsageError
 
 
@@ -76,18 +76,3 @@ def test_a_batch_grows_while_it_is_faster_fits_and_makes_the_same(
         return features
 
     assert grow_batch(describe, 8, most) == expected
-
-
-@pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_random_numbers_follow_from_the_seed_and_are_as_before_afterwards(name: str) -> None:
-    if name == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device here")
-    where = torch.device(name)
-    torch.manual_seed(7)
-    expected = torch.rand(3, device=where)
-    torch.manual_seed(7)
-    drawn = []
-    for _ in range(2):
-        with drawn_from((5 << 32) + 1, where):
-            drawn.append(torch.rand(3, device=where))
-    assert torch.equal(*drawn) and torch.equal(torch.rand(3, device=where), expected)

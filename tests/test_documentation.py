@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import yaml
 from made_up import build_bundle, make_run
-from snakemake.cli import get_argument_parser, parse_config
 
 from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import ENCODERS, named_places
@@ -37,69 +35,41 @@ BLOCK, SPAN = r"^```(?P<language>\w*)\n(?P<block>.*?)^```$", r"(?<!`)`(?P<span>[
 CODE = re.compile(f"{BLOCK}|{SPAN}", re.M | re.S)
 
 
-@dataclass(frozen=True)
-class Code:
-    """One block of a page, with its `language`, or one span of its prose (`language` None); `line` counts from 1."""
-
-    page: Path
-    line: int
-    language: str | None
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.name}:{self.line}"
-
-
-@dataclass(frozen=True)
-class Command(Code):
-    """A line of a shell block, or a span that begins with a program and says what it is to do."""
-
-    @property
-    def calls(self) -> list[list[str]]:
-        """The words of each program that it starts, without `&`, and without `>` and what follows."""
-        found: list[list[str]] = [[]]
-        for word in shlex.split(self.text):
-            if word == "&&":
-                found.append([])
-            elif word != "&":
-                found[-1].append(word)
-        return [words[: words.index(">")] if ">" in words else words for words in found]
+def code() -> Iterator[tuple[str, str | None, str]]:
+    """Where each block of all pages stands, its language and its text; and each span of code in prose, with None."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in CODE.finditer(text):
+            where = f"{page.name}:{text.count(chr(10), 0, found.start()) + 1}"
+            if found["span"] is None:
+                yield where, found["language"], found["block"]
+            else:
+                yield where, None, " ".join(found["span"].split())
 
 
-def code(page: Path) -> Iterator[Code]:
-    """The blocks and spans of a page."""
-    text = page.read_text(encoding="utf-8")
-    for found in CODE.finditer(text):
-        line = text.count("\n", 0, found.start()) + 1
-        if found["span"] is None:
-            yield Code(page, line, found["language"], found["block"])
-        else:
-            yield Code(page, line, None, " ".join(found["span"].split()))
+PRINTED_CODE = list(code())
 
 
-def blocks(language: str) -> list[Code]:
-    """The blocks of one language of all pages."""
-    return [one for page in PAGES for one in code(page) if one.language == language]
+def commands() -> Iterator[tuple[str, str, bool]]:
+    """Where each printed command stands, the command, and whether it is whole: a line of a shell block, not a span."""
+    for where, language, text in PRINTED_CODE:
+        if language in ("sh", "bash", "console"):
+            for line in re.findall(r"(?:[^\n]*\\\n)*[^\n]+", text):
+                if command := " ".join(line.replace("\\\n", " ").split(" #")[0].split()):
+                    yield where, command, True
+        elif language is None and " " in text and Path(text.split()[0]).name in PRINTED_PROGRAMS:
+            yield where, text, False
 
 
-def spans() -> list[Code]:
-    """The spans of code in the prose and the tables of all pages."""
-    return [one for page in PAGES for one in code(page) if one.language is None]
-
-
-def commands_of(one: Code) -> Iterator[Command]:
-    """The commands in a block or span; comments are left out."""
-    if one.language in ("sh", "bash", "console"):
-        for line in re.finditer(r"(?:[^\n]*\\\n)*[^\n]+", one.text):
-            if words := " ".join(line[0].replace("\\\n", " ").split(" #")[0].split()):
-                yield Command(one.page, one.line + 1 + one.text.count("\n", 0, line.start()), one.language, words)
-    elif one.language is None and " " in one.text and Path(one.text.split()[0]).name in PRINTED_PROGRAMS:
-        yield Command(one.page, one.line, None, one.text)
-
-
-def commands() -> list[Command]:
-    """Every command of all pages."""
-    return [command for page in PAGES for one in code(page) for command in commands_of(one)]
+def calls(command: str) -> list[list[str]]:
+    """The words of each program that a command starts, without `&`, and without `>` and what follows."""
+    found: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word == "&&":
+            found.append([])
+        elif word != "&":
+            found[-1].append(word)
+    return [words[: words.index(">")] if ">" in words else words for words in found]
 
 
 DEFAULTS = read_mapping(default_path())
@@ -113,7 +83,11 @@ MADE = {
     for one in stage.outputs(Layout(Path("{RUN}")), *(f"{{{name}}}" for name in stage.names))
 }
 """Targets of rules, as patterns."""
-PRINTED = [values for block in blocks("yaml") if not named_places(values := yaml.safe_load(block.text))]
+PRINTED = [
+    values
+    for _, language, text in PRINTED_CODE
+    if language == "yaml" and not named_places(values := yaml.safe_load(text))
+]
 """Without those with a user's code, of which test_extending.py has the module."""
 CONFIGURATIONS = {f"{values['name']}.yaml": values for values in PRINTED if "name" in values}
 
@@ -139,6 +113,8 @@ def check_jointspace(words: list[str], whole: bool) -> None:
 
 def check_snakemake(words: list[str], whole: bool) -> None:
     """Targets that the Snakefile makes, and a configuration that it takes."""
+    from snakemake.cli import get_argument_parser, parse_config
+
     parsed = get_argument_parser().parse_args(words)
     for target in parsed.targets:
         made = re.sub(r"^results/[\w-]+/", "{RUN}/", target)
@@ -181,13 +157,13 @@ def test_printed_configurations_can_be_done() -> None:
 
 def test_every_printed_command_is_one_of_this_version() -> None:
     wrong = {}
-    for command in commands():
-        for program, *words in command.calls:
+    for where, command, whole in commands():
+        for program, *words in calls(command):
             try:
                 if check := CHECKS.get(Path(program).name):
-                    check(words, whole=command.language is not None)
+                    check(words, whole)
             except (Exception, SystemExit) as error:
-                wrong[str(command)] = f"{command.text}: {error!r}"
+                wrong[where] = f"{command}: {error!r}"
     assert wrong == {}
 
 
@@ -198,17 +174,19 @@ def test_every_command_in_a_comment_is_one_of_this_version() -> None:
 
 
 def test_printed_options_and_modules_are_there() -> None:
+    from snakemake.cli import get_argument_parser
+
     context = click.Context(cli)
     options = {option for name in COMMANDS for one in cli.get_command(context, name).params for option in one.opts}
     options |= {option for one in cli.params for option in one.opts} | set(get_argument_parser()._option_string_actions)
     rooms = ("pipeline", "stages", "tests", "benchmarks", "examples")
     files = [f"/{path.relative_to(ROOT)}" for room in rooms for path in (ROOT / room).rglob("*.py")]
     wrong = []
-    for span in spans():
-        if span.text.startswith("--") and span.text.split()[0] not in options:
-            wrong.append(f"{span}: no command has {span.text}")
-        elif re.fullmatch(r"[\w/]+\.py", span.text) and not PLACEHOLDER.search(span.text):
-            wrong += [f"{span}: no {span.text}"] if not any(file.endswith(f"/{span.text}") for file in files) else []
+    for where, language, text in PRINTED_CODE:
+        if language is None and text.startswith("--") and text.split()[0] not in options:
+            wrong.append(f"{where}: no command has {text}")
+        elif language is None and re.fullmatch(r"[\w/]+\.py", text) and not PLACEHOLDER.search(text):
+            wrong += [] if any(file.endswith(f"/{text}") for file in files) else [f"{where}: no {text}"]
     assert wrong == []
 
 
@@ -242,12 +220,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_programs_of_the_documentation_run(
     run: Path, title: str, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    places = {
-        "Features": "features",
-        "Which": "manifest",
-        "Nearest": "bundle",
-        "Several": "several",
-    }
+    places = {"Features": "features", "Which": "manifest", "Nearest": "bundle", "Several": "several"}
     folder = next(run / place for first, place in places.items() if title.startswith(first))
     monkeypatch.setattr(sys, "argv", ["program.py", str(folder)])
     exec(program, {"__name__": "__main__"})  # noqa: S102

@@ -4,13 +4,15 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import warm
 import yaml
 from PIL import Image
-from warm import ROOT
+from warm import ROOT, environment
+from workflow import rules_of
 
 from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
@@ -121,11 +123,16 @@ def test_a_model_and_encoders_are_a_module_and_a_stage_a_file(checkout: Path, tm
     for left_out in places:  # a bundle imports nothing that its user has not named
         named = [word for place in places if place != left_out for word in ("--allow", place)]
         query = ["--image", photograph] if left_out == "mine:CellColours" else ["a dog"]
-        words = [*named, "search", "--index", results / "index/mirrored", *query]
-        refused = warm.jointspace(tmp_path, *words, root=checkout)
+        asked = [*named, "search", "--index", results / "index/mirrored", *query]
+        refused = warm.jointspace(tmp_path, *asked, root=checkout)
         assert refused.returncode == 2 and f"--allow {left_out}" in refused.stderr
     sentences = search("--image", photograph)
     assert len(sentences) == 3 and all(found["text"] for found in sentences)
+    stage = checkout / "stages/models/fit.py"
+    stage.write_text(re.sub(r"version=\d+", "version=99", stage.read_text(), count=1))
+    program = [sys.executable, "-m", "snakemake", *map(str, words), "-n"]
+    again = subprocess.run(program, cwd=tmp_path, env=environment(checkout), capture_output=True, text=True)
+    assert rules_of(again) == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}, "of a raised version"
 
 
 def test_a_format_is_a_reader_of_ones_own(checkout: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The benchmark of a GPU on a processor, and with no more libraries than a machine with a GPU may have."""
 
-import ast
 import json
 import os
 import subprocess
@@ -18,42 +17,15 @@ ABSENT = (
     "prometheus_client", "spacy", "skimage",
 )  # fmt: skip
 """Modules that a machine with torch may lack; those of CARRIED come with the wheels."""
-BUDGET = 470
-
-
-def run(
-    folder: Path, *options: str, absent: tuple[str, ...] = ABSENT
-) -> tuple[subprocess.CompletedProcess, list[dict]]:
-    """gpu_all.sh with the modules `absent` blocked in every process; its lines."""
-    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n")
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
-    command = ["bash", str(ROOT / "benchmarks/gpu_all.sh"), "--output", str(folder / "out"), *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=folder, env=env)
-    path = folder / "out/gpu.jsonl"
-    return result, [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def test_every_part_is_there_and_all_fit_into_the_budget() -> None:
-    for name, part in PARTS.items():
-        module = ast.parse((ROOT / f"benchmarks/{part.module}.py").read_text())
-        assert name in {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
-    assert sum(part.seconds for part in PARTS.values()) <= BUDGET
-
-
-def test_a_decoder_started_by_a_program_with_torch_does_not_import_it() -> None:
-    imports = "[__import__(name) for name in ('pipeline.images.preprocess', 'pipeline.storage.sources')]"
-    program = (
-        "import torch\nfrom pipeline.workers import isolated_map\n"
-        f"print(*isolated_map(eval, [\"({imports}, 'torch' in __import__('sys').modules)[1]\"], 1))\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, env=env)
-    assert result.stdout == "False\n", result.stderr
 
 
 @pytest.mark.slow
-def test_it_runs_whole_on_a_processor(tmp_path: Path) -> None:
-    result, lines = run(tmp_path, "--device", "cpu", "--tiny")
+def test_it_runs_whole_on_a_processor_without_many_libraries(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({ABSENT}))\n")
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    command = ["bash", str(ROOT / "benchmarks/gpu_all.sh"), "--output", str(tmp_path / "out"), "--device", "cpu"]
+    result = subprocess.run([*command, "--tiny"], capture_output=True, text=True, timeout=900, cwd=tmp_path, env=env)
+    lines = [json.loads(line) for line in (tmp_path / "out/gpu.jsonl").read_text().splitlines()]
     log = (tmp_path / "out/log.txt").read_text()
     assert result.returncode == 0, result.stderr
     assert not [line for line in lines if line.keys() & {"error", "skipped"} or line.get("rc")], log[-5000:]

@@ -3,20 +3,16 @@
 import json
 import re
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import warm
 import yaml
 from made_up import run_command
 from PIL import Image
-from warm import ROOT
+from workflow import snakemake
 
-from pipeline.collections.intake import Intake
-from pipeline.collections.records import DocumentRecord, ImageRecord, SentenceRecord
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import FEATURES, Shard
 
@@ -52,12 +48,9 @@ def add_images(data: Path, numbers: range) -> None:
             splits.write(f"img-{i:04d}.png\t{('train', 'train', 'dev', 'test')[i % 4]}\n")
 
 
-def snakemake(folder: Path, *arguments: str, takedown: str | None = None) -> str:
+def make(folder: Path, *arguments: str, takedown: str | None = None) -> str:
     (folder / "grow.yaml").write_text(yaml.safe_dump(CONFIG | {"collection": {"takedown": takedown}}))
-    words = ["-s", ROOT / "Snakefile", "--cores", 2, *arguments, "--configfile", "grow.yaml"]
-    result = warm.snakemake(folder, *words)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    return result.stdout
+    return snakemake(folder, *arguments, "--configfile", "grow.yaml").stdout
 
 
 @pytest.fixture(scope="module")
@@ -73,22 +66,22 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "n_sentences": 2 * SHARD,
     }
     (folder / "frozen.json").write_text(json.dumps(vocabulary))
-    snakemake(folder, "all")
+    make(folder, "all")
     return folder
 
 
 @pytest.mark.slow
 def test_a_new_shard_is_computed_alone_and_the_sums_anew(fitted: Path) -> None:
     add_images(fitted / "data", range(2 * SHARD, 3 * SHARD))
-    snakemake(fitted, "results/grow/manifest/manifest.json")
-    table = snakemake(fitted, "all", "-n").partition("Job stats:")[2].partition("total")[0]
+    make(fitted, "results/grow/manifest/manifest.json")
+    table = make(fitted, "all", "-n").partition("Job stats:")[2].partition("total")[0]
     planned = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, flags=re.M)}
     parts = dict.fromkeys(("extract", "encode_sentences", "embed"), 2)
     sums = dict.fromkeys(("accumulate", "fit", "evaluate", "summarise", "build_index", "report", "all"), 1)
     assert planned == parts | sums
     old = [fitted / f"results/grow/features/untrained/shard-{number:05d}.h5" for number in range(2)]
     times = [path.stat().st_mtime_ns for path in old]
-    snakemake(fitted, "all")
+    make(fitted, "all")
     assert [path.stat().st_mtime_ns for path in old] == times
 
 
@@ -111,7 +104,7 @@ def test_what_is_taken_down_leaves_no_trace(fitted: Path, tmp_path: Path) -> Non
     run_command("remove", run / "results/grow/index/cca", f"images/{name}")
     removed = run / "results/grow/index/cca/removed.txt"
     add_images(run / "data", range(4 * SHARD, 4 * SHARD + 4))
-    snakemake(run, "all", takedown="takedown.txt")
+    make(run, "all", takedown="takedown.txt")
     counts = json.loads((run / "results/grow/manifest/manifest.json").read_text())["counts"]
     assert counts["images"]["given"] == counts["images"]["kept"]
     assert not (run / "results/grow/manifest/rejects.jsonl").read_text()
@@ -127,22 +120,3 @@ def found(trace: bytes, folder: Path) -> list[Path]:
 
 def _text(path: Path) -> bytes:
     return repr(pq.read_table(path).to_pylist()).encode() if path.suffix == ".parquet" else b""
-
-
-def test_a_takedown_knows_an_image_by_any_of_its_names() -> None:
-    """And what belongs to it, even what is faulty, becomes no reject."""
-    records = [
-        ImageRecord("a", "images/a.jpg", "train", "list"),
-        ImageRecord("b", "x.tar", "train", "x.tar", None, "b.jpg"),
-        ImageRecord("c", "images/c.jpg", "train", "list"),
-        SentenceRecord("a", 0, "of a", "list"),
-        SentenceRecord("a", 1, " ", "list"),
-        DocumentRecord("b", "of b", "", "", "list"),
-        SentenceRecord("c", 0, "of c", "list"),
-        SentenceRecord("gone.jpg", 0, "of none", "list"),
-    ]
-    with closing(Intake(99, takedown=["# comment", "", "images/a.jpg", "  b.jpg ", "gone.jpg", "d.jpg"])) as intake:
-        intake.add(records)
-        assert {what: count for what, count in intake.given.items() if count} == {"images": 1, "sentences": 1}
-        assert list(intake.tables.rows("SELECT path FROM images")) == [("images/c.jpg",)]
-        assert list(intake.rejects) == [] and intake.takedown.unmet() == ["'d.jpg'"]

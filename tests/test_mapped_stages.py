@@ -1,4 +1,5 @@
-"""The same shards of a stage in one process, in several, on cards and on Dask's workers, and with a worker killed."""
+"""The same shards of a stage, sums and manifest in one process, in several, on cards and on Dask's workers, and with a
+worker killed."""
 
 import os
 import shutil
@@ -8,54 +9,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from operator import add
 from pathlib import Path
 
 import pytest
-from made_up import make_run, write_config
-from threadpoolctl import threadpool_info
+from made_up import ingest, make_run, write_config
+from made_up_colours import draw
+from slow_work import ON_CARDS, linger, numbers, slow_encoding
 
+from pipeline.collections import inspection
 from pipeline.errors import JointspaceError, UsageError
+from pipeline.mapreduce import map_reduce
 from pipeline.run import runner
 from pipeline.run.run import Run
-from pipeline.run.stage import Job
-from stages.text import encode
+from pipeline.run.stage import Stage
+
+IN_PROCESS, CLUSTER = {}, {"scheduler": "local", "cluster": {"workers": 2}}
 
 
-def slow_encoding(run: Run, encoder: str) -> Callable[[Iterator[list[Job]]], Iterator[int]]:
-    """As the stage's own, slowly, leaving a trace of the process that has begun a shard; the one before is reported
-    only then."""
-    make, begun = encode.encode_sentences.function(run, encoder), run.root / "begun"
-    begun.mkdir(exist_ok=True)
-    (run.root / "told").mkdir(exist_ok=True)
-
-    def slowly(shards: Iterator[list[Job]]) -> Iterator[int]:
-        before: list[int] = []
-        for (job,) in shards:
-            (begun / f"{job.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
-            time.sleep(0.1)
-            said = [os.environ.get(name, "none") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
-            counted = max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas")
-            (run.root / "told" / str(os.getpid())).write_text(" ".join([*said, str(counted)]))
-            if job.number == 2 and (run.root / "refused").exists():
-                raise UsageError("shard 2 names its remedy")
-            make(job)
-            yield from before
-            before = [job.number]
-        yield from before
-
-    return slowly
-
-
-slow_encoding = replace(encode.encode_sentences, function=slow_encoding, in_stream=True)
-ON_CARDS = replace(slow_encoding, gpu=True)
-IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}
-
-
-def encoded(run: Path, how: dict, again: bool = True) -> dict[str, bytes]:
+def encoded(run: Path, how: dict, again: bool = True, stage: Stage = slow_encoding) -> dict[str, bytes]:
     """The shards of sentences and their sidecars, made as the configuration `how` says."""
     write_config(run, how)
-    runner.run_stage(Run(run), slow_encoding, ("tfidf",), again=again)
+    runner.run_stage(Run(run), stage, ("tfidf",), again=again)
     return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}
 
 
@@ -104,39 +79,79 @@ def test_a_worker_that_is_killed_on_a_cluster_does_not_change_the_shards(tmp_pat
     assert len(set(begun)) == 10 and len(begun) <= 11, "only the shard of the killed worker is made again"
 
 
-def test_the_same_command_goes_on_after_a_process_was_killed(tmp_path: Path) -> None:
-    run = make_run(tmp_path, images=96)
-    expected = encoded(run, IN_PROCESS)
-    shutil.rmtree(run / "text/tfidf")
-    shutil.rmtree(run / "begun")
-    with killing(run, 2), pytest.raises(JointspaceError, match="the same command again"):
-        encoded(run, PROCESSES, again=False)
-    assert encoded(run, PROCESSES, again=False) == expected
-    begun = [path.name.split("-")[0] for path in (run / "begun").iterdir()]
-    assert len(set(begun)) == 10 and len(begun) <= 14, "finished shards are kept"
+def test_results_are_combined_in_the_order_of_the_items() -> None:
+    expected = sum(sum(numbers(seed) for seed in range(first, first + 3)) for first in range(0, 24, 3))
+    assert map_reduce(numbers, iter(range(24)), add).tobytes() == expected.tobytes()
+    assert map_reduce(numbers, [3], add).tobytes() == numbers(3).tobytes()
+
+
+@contextmanager
+def losing_a_worker(begun: Callable[[int], bool]) -> Iterator[str]:
+    """The address of a cluster of two workers, of which one is killed when `begun` says so of its process."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        victim = next(iter(cluster.workers.values())).pid
+
+        def kill() -> None:
+            while not begun(victim):
+                time.sleep(0.01)
+            os.kill(victim, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill, daemon=True)
+        killer.start()
+        yield cluster.scheduler_address
+        killer.join(10)
+        assert not killer.is_alive(), "no worker was killed"
+
+
+@pytest.mark.slow
+def test_a_lost_worker_does_not_change_a_sum(tmp_path: Path) -> None:
+    with losing_a_worker(lambda pid: len(list(tmp_path.glob(f"*-{pid}-*"))) >= 4) as address:
+        found = map_reduce(linger, range(40), add, address, (tmp_path,))
+    assert len(list(tmp_path.iterdir())) > 40, "what the killed worker held must have been done again"
+    assert found.tobytes() == map_reduce(numbers, range(40), add).tobytes()
+
+
+@pytest.mark.slow
+def test_a_lost_worker_of_ingest_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "BLOCK", 4)
+    draw(tmp_path / "data", 40, 0)
+    (tmp_path / "data/red-00.png").write_bytes(b"no photograph")
+    alone, shared = tmp_path / "alone/manifest", tmp_path / "shared/manifest"
+    settings = {"collection": {"reject_limit": 0.1}}
+    ingest(alone.parent, tmp_path / "data", settings)
+    parts = shared.parent / "manifest.parts"
+    with losing_a_worker(lambda pid: len(list(parts.glob("*.json"))) >= 2) as address:
+        ingest(shared.parent, tmp_path / "data", settings, {"scheduler": address})
+    files, expected = (
+        {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} for folder in (shared, alone)
+    )
+    assert files == expected and not parts.exists()
 
 
 CARDS = ["GPU-aa", "3"]
 
 
-def test_each_of_two_cards_has_one_process_and_all_shards_are_made(
+def test_each_of_two_cards_has_one_process_and_the_same_command_goes_on_after_one_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, images=96)
     expected = encoded(run, IN_PROCESS)
-    for name in ("begun", "told"):
+    for name in ("begun", "told", "text/tfidf"):
         shutil.rmtree(run / name)
     monkeypatch.setattr(runner, "visible_gpus", lambda: CARDS)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    write_config(run, {"device": "auto"})
-    runner.run_stage(Run(run), ON_CARDS, ("tfidf",), again=True)
-    assert {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))} == expected
-    seen = [path.name.split("-")[1] for path in (run / "begun").iterdir()]
-    assert len(seen) == 10 and len(set(seen)) == 2 and str(os.getpid()) not in seen
+    how = {"device": "auto"}
+    with killing(run, 2), pytest.raises(JointspaceError, match="the same command again"):
+        encoded(run, how, again=False, stage=ON_CARDS)
+    assert encoded(run, how, again=False, stage=ON_CARDS) == expected
+    begun = [path.name.split("-") for path in (run / "begun").iterdir()]
+    assert len({number for number, *_ in begun}) == 10 and len(begun) <= 14, "finished shards are kept"
     told = {path.name: path.read_text().split() for path in (run / "told").iterdir()}
-    assert sorted(told) == sorted(set(seen)), "a process keeps its card"
-    assert sorted(card for card, *_ in told.values()) == sorted(CARDS)
+    assert told.keys() == {pid for _, pid, _ in begun} and str(os.getpid()) not in told, "a process keeps its card"
+    assert sorted(card for card, *_ in told.values()) == sorted(2 * CARDS)
     assert {tuple(threads) for _, *threads in told.values()} == {("1", "1")}, "the processes share the threads"
     (run / "refused").touch()
     with pytest.raises(UsageError, match="shard 2 names its remedy"):
-        runner.run_stage(Run(run), ON_CARDS, ("tfidf",), again=True)
+        encoded(run, {"workers": 2})
+    assert len(list((run / "told").iterdir())) > len(told), "workers are processes, too"

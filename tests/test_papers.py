@@ -27,18 +27,6 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
     assert seeds or path.stem == "gong"
 
 
-def test_no_name_stands_for_two_systems() -> None:
-    """Encoders, word vectors and texts are those of the run; how a system of one name is trained is the same in all."""
-    systems = {}
-    for path in PAPERS:
-        config = load(path)
-        for name in config.models:
-            model = config.model(name)
-            assert systems.setdefault(name, (model.spec.name, model.settings)) == (model.spec.name, model.settings), (
-                name
-            )
-
-
 def test_pascal1k_is_socher_on_other_photographs() -> None:
     values = merge(read_mapping(default_path()), read_mapping(FOLDER / "socher.yaml"))
     flickr, pascal = validate(values), validate(merge(values, read_mapping(FOLDER / "pascal1k.yaml")))

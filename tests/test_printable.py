@@ -7,7 +7,6 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from made_up import make_run
 
 from pipeline import runtime
 from pipeline.printable import printable, printable_json
@@ -43,10 +42,10 @@ def test_json_means_the_same() -> None:
 
 
 def test_errors_and_messages_quote_what_they_were_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    run: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "x\x1b]0;t\x07\r\x9b\u202e"
-    run = make_run(tmp_path / "run")
+    monkeypatch.setattr("gc.disable", lambda: None)  # as at the end of a process
     monkeypatch.setattr(runtime, "configure", lambda threads: None)  # which is for once in a process
     commands = [("search", "--index", run / name, "dog"), ("explain", name, "--run", run), ("verify", run / name)]
     for words in [*commands, (name,)]:

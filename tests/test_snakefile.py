@@ -36,27 +36,22 @@ def test_the_checkout_too_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> Non
     assert not (tmp_path / "PWNED").exists()
 
 
+def test_profiles_hold_options_of_snakemake() -> None:
+    from snakemake.cli import get_argument_parser
+
+    known = {option.removeprefix("--") for option in get_argument_parser()._option_string_actions}
+    for path in (ROOT / "profiles").glob("*/config.yaml"):
+        assert yaml.safe_load(path.read_text()).keys() <= known, path
+
+
 def test_every_output_of_the_report_has_its_caption() -> None:
     rules = "".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
     named = set(re.findall(r'[(,] ?"(\w+)", "[A-Z]', rules))
     assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")}
 
 
-def test_the_whole_graph_is_known_before_anything_ran(tmp_path: Path) -> None:
-    jobs = snakemake(tmp_path, "all", "-n").stdout
-    counts = dict(re.findall(r"^(\w+) +(\d+)$", jobs.partition("Job stats:")[2], flags=re.M))
-    assert {"make_demo", "ingest", "extract", "accumulate", "fit", "embed", "build_index"} <= counts.keys()
-    assert counts["fit"] == "3" and "<TBD>" not in jobs
-
-
-def test_lint_finds_nothing_but_missing_environments(tmp_path: Path) -> None:
-    result = snakemake(tmp_path, "--lint", check=False)
-    findings = re.findall(r"^ +\* (.*)", result.stdout + result.stderr, flags=re.M)
-    assert {finding.split(" for each rule")[0] for finding in findings} == {"Specify a conda environment or container"}
-
-
 def test_readme_shows_the_rulegraph(tmp_path: Path) -> None:
-    """Every rule of the demo, and of its arrows those that no other path stands for."""
+    """Every rule of the demo, all known before anything ran, and of its arrows those that no other path stands for."""
     drawn = snakemake(tmp_path, "--rulegraph", "mermaid-js").stdout
     names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
     whole = {(names[a], names[b]) for a, b in re.findall(r"(id\d+) --> (id\d+)", drawn)}

@@ -33,7 +33,7 @@ def planted() -> SimpleNamespace:
     return SimpleNamespace(images=images.astype("f4"), texts=texts.astype("f4"), names=names, words=words)
 
 
-def write_npy(folder: Path, planted: SimpleNamespace, texts: list[str] | None) -> None:
+def write_npy(folder: Path, planted: SimpleNamespace, texts: list[str] | None = None) -> None:
     folder.mkdir()
     np.save(folder / "images.npy", planted.images)
     np.save(folder / "texts.npy", planted.texts)
@@ -44,10 +44,6 @@ def write_npy(folder: Path, planted: SimpleNamespace, texts: list[str] | None) -
 
 def write_words(folder: Path, planted: SimpleNamespace) -> None:
     write_npy(folder, planted, planted.words)
-
-
-def write_no_words(folder: Path, planted: SimpleNamespace) -> None:
-    write_npy(folder, planted, None)
 
 
 def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
@@ -95,7 +91,7 @@ def make_bundle(run: Path) -> jointspace.Index:
     return jointspace.load(run / "index/ncca")
 
 
-@pytest.mark.parametrize("write", [write_words, write_no_words, write_image_names, write_clip_retrieval])
+@pytest.mark.parametrize("write", [write_words, write_npy, write_image_names, write_clip_retrieval])
 def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path: Path, write) -> None:
     write(tmp_path / "data", planted)
     run = begin(tmp_path, tmp_path / "data")
@@ -134,18 +130,29 @@ def test_what_is_wrong_with_vectors_is_said(planted: SimpleNamespace, tmp_path: 
 
 
 @pytest.mark.parametrize("normalise", [("l2",), ("sqrt", "l2")])
-def test_a_fitted_space_is_an_index_too(planted: SimpleNamespace, tmp_path: Path, normalise: tuple[str, ...]) -> None:
+def test_a_fitted_space_is_an_index_too(
+    planted: SimpleNamespace, tmp_path: Path, normalise: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     held = slice(PAIRS - 20, PAIRS)
     space = jointspace.fit(planted.images[: held.start], planted.texts[: held.start], normalise=normalise, **GRID)
     assert space.held_out["zero_shot"]["sentence_to_image"]["recall@10"] <= 100
     rows = np.repeat(np.arange(PAIRS), 2)
     names = [planted.names[row] for row in rows]
-    index = space.index(tmp_path / "bundle", planted.images[rows], planted.texts[rows], names=names)
+    folder = Path("results/holiday/index/ncca")
+    index = space.index(folder, planted.images[rows], planted.texts[rows], names=names)
     found = [index.search(text_vector=vector, k=1)[0].row["path"] for vector in planted.texts[held]]
     assert found == list(map(relative_name, planted.names))[held]
     assert index.card["images"]["count"] == PAIRS and index.card["sentences"]["count"] == 2 * PAIRS
-    np.testing.assert_array_equal(index.embed(image_vectors=planted.images), space.embed_images(planted.images))
-    np.testing.assert_array_equal(index.embed(text_vectors=planted.texts), space.embed_texts(planted.texts))
+    images, texts = index.embed(image_vectors=planted.images), index.embed(text_vectors=planted.texts)
+    np.testing.assert_array_equal(images, space.embed_images(planted.images))
+    np.testing.assert_array_equal(texts, space.embed_texts(planted.texts))
+    # A service that has only NumPy and safetensors, by the lines of the documentation.
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", (ROOT / "docs/searching.md").read_text(), re.DOTALL)
+    names = {"image_vectors": planted.images, "text_vectors": planted.texts}
+    exec(code, names)
+    np.testing.assert_allclose(names["images"], images, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(names["texts"], texts, rtol=0, atol=1e-5)
     alone = space.index(tmp_path / "alone", planted.images)
     assert alone.search(text_vector=planted.texts[3], k=1)[0].row["path"] == "3" and "sentences" not in alone.card
     for wrong in ({}, {"image_vectors": planted.images, "text_vectors": planted.texts}):
@@ -154,26 +161,11 @@ def test_a_fitted_space_is_an_index_too(planted: SimpleNamespace, tmp_path: Path
     with pytest.raises(InputError, match="23"):
         index.embed(text_vectors=planted.texts[:, :23])
     with pytest.raises(UsageError, match="overwrite"):
-        space.index(tmp_path / "bundle", planted.images)
+        space.index(folder, planted.images)
     for names in (["a"], ["a"] * PAIRS, [""] * PAIRS, range(PAIRS), ["\udcff", *planted.names[1:]]):
         with pytest.raises((InputError, UsageError), match="names"):
-            space.index(tmp_path / "bundle", planted.images, names=names, overwrite=True)
+            space.index(folder, planted.images, names=names, overwrite=True)
     with pytest.raises(UsageError, match="texts are of text_vectors"):
         space.index(tmp_path / "other", planted.images, texts=planted.words)
     with pytest.raises(InputError, match="no vectors of image"):
         space.index(tmp_path / "other", planted.images[:0])
-
-
-@pytest.mark.parametrize("normalise", [("l2",), ("sqrt", "l2")])
-def test_the_lines_of_numpy_in_the_documentation(
-    planted: SimpleNamespace, tmp_path: Path, normalise: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A service that has only NumPy and safetensors."""
-    monkeypatch.chdir(tmp_path)
-    space = jointspace.fit(planted.images, planted.texts, normalise=normalise, **GRID)
-    index = space.index("results/holiday/index/ncca", planted.images, planted.texts)
-    (code,) = re.findall(r"```python\n(import json\n.*?)```", (ROOT / "docs/searching.md").read_text(), re.DOTALL)
-    names = {"image_vectors": planted.images, "text_vectors": planted.texts}
-    exec(code, names)  # noqa: S102
-    np.testing.assert_allclose(names["images"], index.embed(image_vectors=planted.images), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(names["texts"], index.embed(text_vectors=planted.texts), rtol=0, atol=1e-5)

@@ -1,5 +1,5 @@
 """The whole path on a tiny demo: one command, then nothing to do, then exactly what a changed key asks for; and the
-same bytes after kills, and on workers of a Dask cluster."""
+same bytes after kills."""
 
 import base64
 import contextlib
@@ -32,7 +32,7 @@ from workflow import (
     snakemake,
 )  # fmt: skip
 
-KILLS, SHARDS = 3, 4
+KILLS = 3
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +65,9 @@ def test_what_readme_prints_completes_a_killed_run(run: Path) -> None:
     assert last == again[again.index("--configfile") + 1] == "tiny.yaml"
 
 
-def test_no_part_of_a_path_was_run_by_a_shell(run: Path) -> None:
+def test_no_part_of_a_path_was_run_by_a_shell_and_nothing_of_a_users_is_removed(run: Path) -> None:
     assert (run / DATA / "demo.json").exists()
     assert {path.name for path in run.iterdir() if "PWNED" in path.name} == {DATA.partition("/")[0]}
-
-
-def test_a_successful_run_removes_nothing_of_a_users(run: Path) -> None:
     assert {name: (run / RESULTS / name).read_text() for name in MINE} == dict.fromkeys(MINE, "precious")
 
 
@@ -86,21 +83,17 @@ def test_the_last_lines_of_a_run_say_what_it_found(run: Path) -> None:
     assert result.returncode == 0 and len(json.loads(result.stdout)) == 10, result.stderr
 
 
-def test_it_learned_something(run: Path) -> None:
+def test_it_learned_something_and_search_answers_both_ways(run: Path) -> None:
     value = json.loads((run / RESULTS / "evaluation/ncca.test.all-sentences.json").read_text())
     assert value["sentence_to_image"]["median_rank"] < 6  # chance: 6.5 of 12
 
-
-def test_search_answers_both_ways(run: Path) -> None:
     def search(*arguments: str) -> list[dict]:
         result = warm.jointspace(run, "search", "--index", f"{RESULTS}/index/ncca", "--json", *arguments)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 
-    images = search("--top", "3", "a dog on the grass")
-    assert len(images) == 3
-    scores = [item["score"] for item in images]
-    assert scores == sorted(scores, reverse=True)
+    scores = [item["score"] for item in search("--top", "3", "a dog on the grass")]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
     sentences = search("--top", "4", "--image", f"{DATA}/images/scene-00000.jpg")
     assert len(sentences) == 4 and all(item["text"] for item in sentences)
 
@@ -177,49 +170,6 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
     assert len(ours) == count
     different = [name for name, path in ours.items() if path.read_bytes() != theirs[name].read_bytes()]
     assert different == ["manifest/manifest.json"]  # which names the folder that it lies in
-
-
-@pytest.mark.slow
-def test_two_workers_of_a_cluster_of_which_one_is_killed_make_the_same_bytes(run: Path, tmp_path: Path) -> None:
-    """Every job over shards on a Dask cluster of its own; a worker dies when the first shard of features is there."""
-    pytest.importorskip("distributed")
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "scheduler": "local", "cluster": {"workers": 2}}))
-    with (tmp_path / "output").open("w") as output:
-        whole = command("all", "--cores", "2", "--configfile", "tiny.yaml")
-        spawning = {**environment(), "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn"}  # to know its workers
-        process = subprocess.Popen(whole, cwd=tmp_path, env=spawning, stdout=output, stderr=output)
-        kept = kill_a_worker(process, "extract", tmp_path / RESULTS / "features/squeezenet-untrained")
-        assert process.wait(timeout=900) == 0, (tmp_path / "output").read_text()[-6000:]
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "a whole shard was made again"
-    assert "Restarting worker" in (tmp_path / "output").read_text() and not faults_of(tmp_path)
-    ours, theirs = (result_files(folder) for folder in (tmp_path, run))
-    different = [name for name, path in ours.items() if path.read_bytes() != theirs[name].read_bytes()]
-    assert ours.keys() == theirs.keys()
-    assert sorted(different) == ["config.yaml", "manifest/manifest.json"]  # which name the scheduler and the folder
-
-
-def kill_a_worker(process: subprocess.Popen, stage: str, folder: Path) -> dict[Path, int]:
-    """Kill a worker of the command `stage` as soon as `folder` has a shard; which shards it had then, and their times.
-
-    One at least is missing then, which a worker is making.
-    """
-    import psutil
-
-    while not (kept := {path: path.stat().st_mtime_ns for path in folder.glob("shard-*.h5.json")}):
-        assert process.poll() is None, "the run ends too early"
-        time.sleep(0.02)
-    assert len(kept) < SHARDS, "too late"
-
-    def words(child: psutil.Process) -> list[str]:
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            return child.cmdline()
-        return []
-
-    (job,) = (one for one in psutil.Process(process.pid).children(recursive=True) if stage in words(one))
-    workers = [one for one in job.children() if any("spawn_main" in word for word in words(one))]
-    assert len(workers) == 2
-    workers[0].kill()
-    return kept
 
 
 def wait_for_orphans(group: int) -> None:

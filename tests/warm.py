@@ -2,8 +2,9 @@
 
     python warm.py < requests        one JSON object, the arguments of `attempt`, a line
 
-For each request it prints the exit code. The jobs of a run are forks, too, which asking.py asks for in place of the
-command that their shell would start. What depends on how a process starts, or is killed, starts its own.
+For each request, a run of Snakemake, it prints the exit code. The jobs of a run are forks, too, which asking.py asks
+for in place of the command that their shell would start. Other commands and scripts are forks of the tests' own
+process. What depends on how a process starts, or is killed, starts its own.
 """
 
 import atexit
@@ -43,33 +44,41 @@ PROGRAM = Path(sys.executable).with_name("jointspace")
 
 
 def environment(root: Path = ROOT) -> dict[str, str]:
-    """This process's environment as it is now, in which Python finds the checkout `root`."""
-    return {**os.environ, "PYTHONPATH": str(root)}
+    """This process's environment as it is now, in which Python finds the checkout `root` and no code is allowed yet."""
+    return {name: value for name, value in os.environ.items() if name != "JOINTSPACE_ALLOW"} | {"PYTHONPATH": str(root)}
 
 
 def snakemake(folder: Path, *arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess:
     """What `python -m snakemake` does with these arguments in `folder`, by the checkout `root`; its output is text."""
-    return _ask("snakemake", folder, arguments, root)
+
+    def ask(request: dict[str, object]) -> int:
+        server = _server(root)
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        return int(server.stdout.readline())
+
+    return _complete(ask, "snakemake", folder, arguments, root)
 
 
 def jointspace(folder: Path, *arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess:
-    """What the command `jointspace` does with these arguments in `folder`, by the checkout `root`."""
-    return _ask("jointspace", folder, arguments, root)
+    """What the command `jointspace` does with these arguments in `folder`, in a fork of this process; modules that are
+    not imported yet are those of the checkout `root`."""
+    return _complete(lambda request: attempt(**request), "jointspace", folder, arguments, root)
 
 
 def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """What `python` does with a script and its arguments in `folder`."""
-    return _ask("python", folder, arguments, ROOT)
+    """What `python` does with a script and its arguments in `folder`, in a fork of this process."""
+    return _complete(lambda request: attempt(**request), "python", folder, arguments, ROOT)
 
 
-def _ask(program: str, folder: Path, arguments: tuple[object, ...], root: Path) -> subprocess.CompletedProcess:
-    server, words = _server(root), list(map(str, arguments))
+def _complete(
+    run: Callable[[dict[str, object]], int], program: str, folder: Path, arguments: tuple[object, ...], root: Path
+) -> subprocess.CompletedProcess:
+    words = list(map(str, arguments))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         written = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (output, errors)]
         request = {"program": program, "arguments": words, "folder": str(folder), "written": written}
-        server.stdin.write(json.dumps({**request, "environment": environment(root)}) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
+        code = run({**request, "environment": environment(root)})
         for file in (output, errors):
             file.seek(0)
         return subprocess.CompletedProcess([program, *words], code, output.read(), errors.read())
@@ -92,6 +101,7 @@ def attempt(program: str, arguments: list[str], folder: str, written: list[str],
         signal.alarm(LONGEST)
         files = [os.open(os.devnull, os.O_RDONLY), *(os.open(path, os.O_WRONLY | os.O_APPEND) for path in written)]
         become(files, folder, environment)
+        sys.path.insert(0, environment["PYTHONPATH"])
         return RUNS[program](arguments)
 
     return os.waitstatus_to_exitcode(os.waitpid(fork(run), 0)[1])
@@ -120,6 +130,8 @@ def become(files: list[int], folder: str, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # which is looked up once
+    sys.stdout = os.fdopen(1, "w", closefd=False)  # that of pytest writes elsewhere
+    sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def code_of(program: Callable[[], object]) -> int:
@@ -186,23 +198,23 @@ def call_jointspace(arguments: list[str]) -> int:
     return code_of(main)
 
 
-def limit_threads(count: int | None = None) -> None:
-    """The threads of libraries that are there already."""
+def limit_threads(count: int | None = 1) -> None:
+    """The threads of libraries that are there already: one, where a fork has lost those that they had."""
     import torch
     from threadpoolctl import threadpool_limits
 
     from pipeline.runtime import THREAD_VARIABLES
 
-    if count:
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count)))
-        threadpool_limits(count)
-        torch.set_num_threads(count)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count or 1)))
+    threadpool_limits(count or 1)
+    torch.set_num_threads(count or 1)
 
 
 def call_script(arguments: list[str]) -> int:
     """A script of Python in this process."""
     from pipeline import runtime
 
+    limit_threads()
     runtime.configure = limit_threads
     sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
     return code_of(lambda: runpy.run_path(arguments[0], run_name="__main__"))
@@ -211,10 +223,9 @@ def call_script(arguments: list[str]) -> int:
 RUNS = {"snakemake": run_snakemake, "jointspace": call_jointspace, "python": call_script}
 
 
-def runs_commands(program: str, arguments: list[str], **_: object) -> bool:
-    """Whether a request needs most of our modules: a script, and Snakemake for `all` by a configuration, but for a dry
-    run."""
-    return program == "python" or {"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments)
+def runs_commands(arguments: list[str], **_: object) -> bool:
+    """Whether a run needs most of our modules: that of `all` by a configuration, but for a dry one."""
+    return {"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments)
 
 
 @cache

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,35 +68,35 @@ def json_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
     value = json.loads((bundle / name).read_text())
     value.pop(CHECK, None)
     return {
-        f"{name} {'.'.join(map(str, path))} {'gone' if new is GONE else new!r}": (
-            lambda folder, path=path, new=new: told(folder, name, path, new)
+        f"{name} {'.'.join(map(str, path))} {'gone' if new is GONE else new!r}": partial(
+            told, name=name, path=path, new=new
         )
-        for path in leaves(value) if path
+        for path in leaves(value)
+        if path
         for new in VALUES
-    }  # fmt: skip
+    }
 
 
-def _arrays(folder: Path, name: str, change: Callable[[dict], object]) -> None:
+def _array(folder: Path, name: str, key: str, change: Callable[[np.ndarray], np.ndarray] | None) -> None:
+    """Another array in a file of arrays, or none."""
     arrays = safetensors.numpy.load_file(folder / name)
-    change(arrays)
-    data = safetensors.numpy.save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
+    array = arrays.pop(key)
+    if change is not None:
+        arrays[key] = np.ascontiguousarray(change(array))
+    data = safetensors.numpy.save(arrays)
     (folder / name).write_bytes(data)
     if name == "model.safetensors":  # which has a sidecar of its own
-        about = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for key, value in about.items():
-            told(folder, "model.json", (key,), value)
+        told(folder, "model.json", ("bytes",), len(data))
+        told(folder, "model.json", ("sha256",), hashlib.sha256(data).hexdigest())
     seal(folder, name)
 
 
 def array_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
-    found: dict[str, Forgery] = {}
-    for key in safetensors.numpy.load_file(bundle / name):
-        found[f"{name} without {key}"] = lambda folder, key=key: _arrays(folder, name, lambda a: a.pop(key))
-        for what, change in ARRAYS.items():
-            found[f"{name} {key} {what}"] = lambda folder, key=key, change=change: _arrays(
-                folder, name, lambda a: a.update({key: change(a[key])})
-            )
-    return found
+    return {
+        f"{name} {key} {what}": partial(_array, name=name, key=key, change=change)
+        for key in safetensors.numpy.load_file(bundle / name)
+        for what, change in {**ARRAYS, "gone": None}.items()
+    }
 
 
 def _table(folder: Path, modality: str, change: Callable[[pa.Table], pa.Table], rows: int = 8192) -> None:
@@ -113,21 +114,18 @@ def _not_text(table: pa.Table) -> pa.Table:
 
 
 def table_forgeries(bundle: Path, modality: str) -> dict[str, Forgery]:
-    names = pq.read_schema(bundle / f"{modality}.parquet").names
     changes: dict[str, Callable[[pa.Table], pa.Table]] = {
         "half": lambda t: t.slice(0, len(t) // 4), "no rows": lambda t: t.slice(0, 0), "not text": _not_text,
         "no columns": lambda t: pa.table({}),
     }  # fmt: skip
-    for name in names:
+    for name in pq.read_schema(bundle / f"{modality}.parquet").names:
         changes[f"without {name}"] = lambda t, name=name: t.drop_columns([name])
         changes[f"numbers for {name}"] = lambda t, name=name: t.set_column(
             t.column_names.index(name), name, pa.array(np.arange(len(t), dtype=np.float32))
         )
-    found = {
-        f"{modality} {what}": (lambda folder, change=change: _table(folder, modality, change))
-        for what, change in changes.items()
-    }
-    return found | {f"{modality} in other groups": lambda folder: _table(folder, modality, lambda t: t, rows=5)}
+    forge = partial(_table, modality=modality)
+    found = {f"{modality} {what}": partial(forge, change=change) for what, change in changes.items()}
+    return found | {f"{modality} in other groups": partial(forge, change=lambda t: t, rows=5)}
 
 
 def _index(folder: Path, name: str, factory: str, dim: int | None = None, first: int = 0) -> None:
@@ -161,7 +159,7 @@ def index_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
 
 def all_forgeries(bundle: Path) -> dict[str, Forgery]:
     found: dict[str, Forgery] = {}
-    for name in (name for name in JSON if (bundle / name).exists()):
+    for name in filter(lambda name: (bundle / name).exists(), JSON):
         found |= json_forgeries(bundle, name)
     sets = (bundle / "fragments.safetensors").exists()
     for name in ("model.safetensors", *(["fragments.safetensors"] if sets else [])):
@@ -190,34 +188,22 @@ def inverted(folder: Path) -> faiss.IndexIVFFlat:
     return index
 
 
-def on_disk(folder: Path, lists: Path) -> faiss.IndexIVFFlat:
-    """The same, with its lists in a file."""
+def lists_elsewhere(folder: Path, victim: Path) -> None:
+    """The lists of the index in the file `victim`."""
     index = inverted(folder)
-    mapped = faiss.OnDiskInvertedLists(1, index.code_size, str(lists))
+    mapped = faiss.OnDiskInvertedLists(1, index.code_size, str(victim))
     mapped.merge_from_1(index.invlists)
     index.replace_invlists(mapped, False)
     faiss.class_wrappers.add_to_referenced_objects(index, mapped)
-    return index
-
-
-def lists_elsewhere(folder: Path, victim: Path) -> None:
-    _put_index(folder, on_disk(folder, victim))
-
-
-def hidden_lists(folder: Path, victim: Path) -> None:
-    """Inside of a type in which nobody looks for them."""
-    _put_index(folder, _wrapped(on_disk(folder, victim)))
+    _put_index(folder, index)
 
 
 def unknown_type(folder: Path, victim: Path) -> None:
-    _put_index(folder, _wrapped(inverted(folder)))
-
-
-def _wrapped(index: faiss.IndexIVFFlat) -> faiss.Index:
+    index = inverted(folder)
     outer = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
     outer.ntotal = index.ntotal
     faiss.class_wrappers.add_to_referenced_objects(outer, index)
-    return outer
+    _put_index(folder, outer)
 
 
 def cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:

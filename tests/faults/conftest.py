@@ -1,5 +1,6 @@
 """One tiny run for all tests of faults."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def finished(collection: Path) -> Path:
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of it to be spoilt, with a shard of each kind that the fast commands do not make."""
-    copy = tiny_run.copy(finished, tmp_path / "run")
+    copy = shutil.copytree(finished, tmp_path / "run")
     tiny_run.add_other_kinds(copy, copy)
     return copy
 

@@ -5,9 +5,7 @@ import json
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
-from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +21,12 @@ from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors
 
-
-class Parser(NamedTuple):
-    """`read(data, folder)` parses all of `data`, for which it may write files into `folder`."""
-
-    read: Callable[[bytes, Path], object]
-    samples: tuple[bytes, ...]
+Read = Callable[[bytes, Path], object]
+"""Parses all of some data, for which it may write files into a folder."""
+DEFAULTS = read_mapping(default_path())
 
 
-def ingests(kind: str, name: str, **beside: bytes) -> Callable[[bytes, Path], object]:
+def ingests(kind: str, name: str, **beside: bytes) -> Read:
     """Reads the collection whose file `name` holds the data, up to the tables of intake."""
 
     def read(data: bytes, folder: Path) -> object:
@@ -47,29 +42,18 @@ def ingests(kind: str, name: str, **beside: bytes) -> Callable[[bytes, Path], ob
     return read
 
 
-def saved(function: Callable[[Path], object], name: str) -> Callable[[bytes, Path], object]:
-    def read(data: bytes, folder: Path) -> object:
-        (folder / name).write_bytes(data)
-        return function(folder / name)
-
-    return read
-
-
-def boxes(ending: str) -> Callable[[bytes, Path], object]:
+def boxes(ending: str) -> Read:
     def read(data: bytes, folder: Path) -> object:
         return list(parse_boxes(data, f"boxes.{ending}")), match_boxes([(f"boxes.{ending}", data)], ["images/a.jpg"])
 
     return read
 
 
-@lru_cache
-def defaults() -> dict:
-    return read_mapping(default_path())
-
-
-def config(path: Path) -> object:
+def config(data: bytes, folder: Path) -> object:
     """What `pipeline.config.loading.load` does, which reads the defaults for every file anew."""
-    return validate(merge(defaults(), read_mapping(path)), source=path)
+    path = folder / "config.yaml"
+    path.write_bytes(data)
+    return validate(merge(DEFAULTS, read_mapping(path)), source=path)
 
 
 def to_json(value: object) -> bytes:
@@ -131,7 +115,7 @@ def lines_of(data: bytes) -> list[str]:
     return [line + "\n" for line in data.decode(errors="replace").split("\n")]
 
 
-def foreign(name: str) -> Callable[[bytes, Path], object]:
+def foreign(name: str) -> Read:
     def read(data: bytes, folder: Path) -> object:
         (folder / "f.txt").write_text("a\nb\n")
         (folder / name).write_bytes(data)
@@ -141,34 +125,31 @@ def foreign(name: str) -> Callable[[bytes, Path], object]:
     return read
 
 
-PARSERS = {
-    "captions.tsv": Parser(ingests("folder", "captions.tsv", **{"splits.tsv": b"a.jpg\ttrain\n"}), (CAPTIONS,)),
-    "splits.tsv": Parser(
-        ingests("folder", "splits.tsv", **{"captions.tsv": CAPTIONS}), (b"a.jpg\ttrain\nb.jpg\tval\n",)
+PARSERS: dict[str, tuple] = {
+    "captions.tsv": (ingests("folder", "captions.tsv", **{"splits.tsv": b"a.jpg\ttrain\n"}), CAPTIONS),
+    "splits.tsv": (ingests("folder", "splits.tsv", **{"captions.tsv": CAPTIONS}), b"a.jpg\ttrain\nb.jpg\tval\n"),
+    "weak.tsv": (ingests("folder", "weak.tsv", **{"captions.tsv": CAPTIONS}), WEAK),
+    "boxes.tsv": (ingests("folder", "boxes.tsv", **{"captions.tsv": CAPTIONS}), BOXES),
+    "flickr-token": (ingests("flickr-token", "Flickr8k.token.txt"), TOKENS),
+    "karpathy": (ingests("karpathy", "dataset.json"), to_json(KARPATHY)),
+    "coco": (ingests("coco", "captions_train.json"), to_json(COCO)),
+    "table.csv": (ingests("table", "t.csv"), TABLE),
+    "table.tsv": (ingests("table", "t.tsv"), TABLE.replace(b",", b"\t")),
+    "table.jsonl": (ingests("table", "t.jsonl"), ROWS),
+    "table.parquet": (ingests("table", "t.parquet"), parquet({"file": ["a.jpg", "b"], "sentence": ["A dog", "x"]})),
+    "text-files": (ingests("text-files", "a.txt", **{"a.jpg": b"", "b.jpg": b""}), b"A dog .\r\nx\n"),
+    "webdataset": (ingests("webdataset", "0.tar"), tar(SAMPLE)),
+    "word vectors": (
+        lambda data, _: read_text_vectors(io.BytesIO(data), "v", ["dog", "cat"]), GLOVE, b"2 3\n" + GLOVE,
     ),
-    "weak.tsv": Parser(ingests("folder", "weak.tsv", **{"captions.tsv": CAPTIONS}), (WEAK,)),
-    "boxes.tsv": Parser(ingests("folder", "boxes.tsv", **{"captions.tsv": CAPTIONS}), (BOXES,)),
-    "flickr-token": Parser(ingests("flickr-token", "Flickr8k.token.txt"), (TOKENS,)),
-    "karpathy": Parser(ingests("karpathy", "dataset.json"), (to_json(KARPATHY),)),
-    "coco": Parser(ingests("coco", "captions_train.json"), (to_json(COCO),)),
-    "table.csv": Parser(ingests("table", "t.csv"), (TABLE,)),
-    "table.tsv": Parser(ingests("table", "t.tsv"), (TABLE.replace(b",", b"\t"),)),
-    "table.jsonl": Parser(ingests("table", "t.jsonl"), (ROWS,)),
-    "table.parquet": Parser(
-        ingests("table", "t.parquet"), (parquet({"file": ["a.jpg", "b"], "sentence": ["A dog", "x"]}),)
-    ),
-    "text-files": Parser(ingests("text-files", "a.txt", **{"a.jpg": b"", "b.jpg": b""}), (b"A dog .\r\nx\n",)),
-    "webdataset": Parser(ingests("webdataset", "0.tar"), (tar(SAMPLE),)),
-    "word vectors": Parser(
-        lambda data, _: read_text_vectors(io.BytesIO(data), "v", ["dog", "cat"]), (GLOVE, b"2 3\n" + GLOVE)
-    ),
-    "word2vec": Parser(lambda data, _: read_binary_vectors(io.BytesIO(data), "v", ["dog", "cat"]), (BINARY,)),
-    "boxes: table": Parser(boxes("tsv"), (BOXES,)),
-    "boxes: coco": Parser(boxes("json"), (to_json(COCO_BOXES), to_json(COCO_BOXES["annotations"]))),
-    "boxes: entities": Parser(boxes("xml"), (ENTITIES,)),
-    "config": Parser(saved(config, "config.yaml"), (SETTINGS,)),
-    "conllu": Parser(lambda data, _: list(read_conllu(lines_of(data), "x.conllu")), (CONLLU,)),
-    "brackets": Parser(lambda data, _: list(read_brackets(lines_of(data), "x.brackets")), (BRACKETS,)),
-    "features.npy": Parser(foreign("f.npy"), (npy(np.ones((2, 3), np.float32)),)),
-    "features.parquet": Parser(foreign("f.parquet"), (parquet({"file": ["a", "b"], "x": [[1.0, 2.0], [3.0, 4.0]]}),)),
-}
+    "word2vec": (lambda data, _: read_binary_vectors(io.BytesIO(data), "v", ["dog", "cat"]), BINARY),
+    "boxes: table": (boxes("tsv"), BOXES),
+    "boxes: coco": (boxes("json"), to_json(COCO_BOXES), to_json(COCO_BOXES["annotations"])),
+    "boxes: entities": (boxes("xml"), ENTITIES),
+    "config": (config, SETTINGS),
+    "conllu": (lambda data, _: list(read_conllu(lines_of(data), "x.conllu")), CONLLU),
+    "brackets": (lambda data, _: list(read_brackets(lines_of(data), "x.brackets")), BRACKETS),
+    "features.npy": (foreign("f.npy"), npy(np.ones((2, 3), np.float32))),
+    "features.parquet": (foreign("f.parquet"), parquet({"file": ["a", "b"], "x": [[1.0, 2.0], [3.0, 4.0]]})),
+}  # fmt: skip
+"""How each parser reads, and sound examples of what it reads."""

@@ -41,7 +41,7 @@ HOSTILE = {
     "overflow.safetensors": lambda: tensors(
         {"x": {"dtype": "F32", "shape": [1 << 62, 8], "data_offsets": [0, 4]}}, None, b"abcd"
     ),
-    "1 GB in a dictionary.parquet": lambda: table(repeats(1 << 27, 0), row_group_size=1 << 27),
+    "256 MB in a dictionary.parquet": lambda: table(repeats(1 << 25, 0), row_group_size=1 << 25),
     "2 GB of one text.parquet": lambda: table(repeats(1 << 13, "x" * (1 << 18)), store_schema=False),
     "footer of 4 GB.parquet": lambda: b"PAR1" + b"\xff\xff\xff\x7fPAR1",
     "no footer.parquet": lambda: bytes(to_parquet(pa.table({"x": [1]})))[:-5],

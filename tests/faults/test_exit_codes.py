@@ -7,36 +7,35 @@ import subprocess
 import sys
 from pathlib import Path
 
-import warm
+import pytest
+
+from pipeline import runtime
+from stages.cli import main
 
 
-def test_1_failed(run: Path) -> None:
+def test_1_failed_and_2_wrong_use(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     os.truncate(run / "models/ncca/model.safetensors", 9)
-    result = warm.jointspace(run, "--quiet", "verify", run)
-    assert result.returncode == 1 and result.stderr.startswith("jointspace: 1 files of")
-    assert "model.safetensors: truncated" in result.stdout
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # which is for once in a process
+    monkeypatch.setattr("gc.disable", lambda: None)  # as at the end of one
+    for code, said, *words in (
+        (1, "jointspace: 1 files of", "--quiet", "verify", str(run)),
+        (2, "jointspace: unknown command serch; did you mean search?", "serch", "a dog"),
+    ):
+        monkeypatch.setattr("sys.argv", ["jointspace", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == code and capsys.readouterr().err.startswith(said)
 
 
-def test_2_wrong_use(tmp_path: Path) -> None:
-    result = warm.jointspace(tmp_path, "serch", "a dog")
-    assert result.returncode == 2 and "unknown command serch; did you mean search?" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def begin_to_read(folder: Path) -> tuple[subprocess.Popen, int]:
-    """A command that waits for what it reads, a pipe, and the end of it that is written to."""
-    os.mkfifo(folder / "pipe")
-    program = [sys.executable, "-m", "stages.cli", "remove", folder / "index", "--list", folder / "pipe"]
+def test_130_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C while the command waits for what it reads, a pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    program = [sys.executable, "-m", "stages.cli", "remove", tmp_path / "index", "--list", tmp_path / "pipe"]
     process = subprocess.Popen(
         program, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which CI may have us ignore
     )  # fmt: skip
-    return process, os.open(folder / "pipe", os.O_WRONLY)  # which takes until it opens it, too
-
-
-def test_130_interrupted(tmp_path: Path) -> None:
-    """Ctrl-C while the command waits for what it reads."""
-    process, writer = begin_to_read(tmp_path)
+    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # which takes until the command opens it, too
     for _ in range(10):  # as Python does not see a signal that comes just before it waits in a read
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

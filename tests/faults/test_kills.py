@@ -1,19 +1,20 @@
 """Commands killed with SIGKILL at any of their writes: nothing half-made passes for whole, and the next run makes the
 same."""
 
+import itertools
+import os
 import shutil
+import signal
+import sys
 from pathlib import Path
 from random import Random
 
 import pytest
 import tiny_run
 import warm
-import yaml
 from disks import files_of, same
 
-from pipeline.config.loading import merge
 from pipeline.storage.batch import TEMPORARY
-from pipeline.storage.json_files import read_json
 from pipeline.storage.verify import examine
 
 UNDER_WAY = ("uncommitted", "missing", "mixed")
@@ -22,14 +23,37 @@ TIMED = ("index", "config.yaml")
 """Folders and files of a run that have measured times, or what the last command was told."""
 
 
+CHANGES = ("os.rename", "os.remove", "os.link")
+
+
 def ask(command: str, arguments: list[str], last: int = 0) -> tuple[int, int]:
-    """Has a command run in a child that kills itself at a write: its exit code, and how many writes it began."""
-    done = warm.python(Path.cwd(), Path(__file__).with_name("killed.py"), last, command, *arguments)
-    return done.returncode, int(done.stdout.split()[-1] if done.stdout.split() else 0)
+    """Has a command run in a fork that kills itself at the `last` write, if any; its exit code, and how many it began.
+    A write is a file of the run that is opened to be written, renamed or removed."""
+    run, count = arguments[arguments.index("--run") + 1], itertools.count(1)
+    reading, writing = os.pipe()
+
+    def watch(event: str, given: tuple) -> None:
+        writes = event in CHANGES or (event == "open" and isinstance(given[2], int) and given[2] & os.O_ACCMODE)
+        if writes and str(given[0]).startswith(run):
+            os.write(writing, b".")
+            if next(count) == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> int:
+        warm.limit_threads()
+        sys.addaudithook(watch)
+        tiny_run.call(command, arguments)
+        return 0
+
+    code = os.waitstatus_to_exitcode(os.waitpid(warm.fork(work), 0)[1])
+    os.close(writing)
+    with open(reading, "rb") as begun:
+        return code, len(begun.read())
 
 
-def kill(run: Path, expected: Path, command: str, call: list[str], made: list[Path], rng: Random) -> None:
+def kill(run: Path, expected: Path, command: str, calls: list[list[str]], made: list[Path], rng: Random) -> None:
     """Kill a call of a command at one of its writes, its old artefacts there or removed, and run it again."""
+    call = rng.choice(calls)
     code, writes = ask(command, call)
     assert code == 0 and writes
     if rng.random() < 0.5:
@@ -39,8 +63,8 @@ def kill(run: Path, expected: Path, command: str, call: list[str], made: list[Pa
     # A commit that is there tells the truth; what has none does not exist.
     wrong = [fault for fault in examine(run).faults if not fault.reason.startswith(UNDER_WAY)]
     assert not wrong, (command, wrong)
-    for again in tiny_run.stages(tiny_run.root_of(call), run)[command][0]:
-        assert ask(command, [word for word in again if word != "--again"])[0] == 0
+    for again in calls:
+        tiny_run.call(command, [word for word in again if word != "--again"])
     after = examine(run)
     assert not after.faults and not after.temporaries, command
     assert not [path for path in run.rglob(".*") if TEMPORARY.match(path.name)], command
@@ -52,46 +76,12 @@ def kill(run: Path, expected: Path, command: str, call: list[str], made: list[Pa
         assert path.suffix != ".json" or same(path.read_bytes(), theirs[name].read_bytes()), name
 
 
-@pytest.fixture(scope="module")
-def killed(finished: Path, collection: Path) -> Path:
-    """A second tiny run, in a folder of its own."""
-    return tiny_run.copy(finished, collection.parent / "killed")
-
-
-def kill_each(killed: Path, finished: Path, collection: Path, commands: list[str], seed: int) -> None:
-    rng = Random(seed)
-    for command in commands:
-        calls, made = tiny_run.stages(collection, killed)[command]
-        kill(killed, finished, command, rng.choice(calls), made, rng)
-
-
-def test_a_handful_of_kills(killed: Path, finished: Path, collection: Path) -> None:
-    """One for each kind of artefact: a manifest, shards, a model, a bundle; the long test kills all."""
-    commands = ["ingest", "encode_sentences", "fit", "build_index"]
-    kill_each(killed, finished, collection, commands, seed=1)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(2, 12))
-def test_many_kills_of_every_command(killed: Path, finished: Path, collection: Path, seed: int) -> None:
-    kill_each(killed, finished, collection, list(tiny_run.stages(collection, killed)), seed)
-
-
-def test_a_killed_part_goes_on_at_its_first_unfinished_shard(finished: Path, tmp_path: Path) -> None:
-    """One part of all shards: those that were committed before the kill are not made again."""
-    run, folder = tiny_run.copy(finished, tmp_path / "run"), tmp_path / "run/embeddings/ncca"
-    (run / "config.yaml").write_text(yaml.safe_dump(merge(tiny_run.CONFIG, {"parts": 1})))
-    call = ["ncca", "--run", str(run)]
-    _, writes = ask("embed", [*call, "--again"])
-    shutil.rmtree(folder)
-    assert ask("embed", call, writes // 2)[0] == -9
-    made = {
-        path: path.stat().st_ino for path in folder.glob("shard-*.h5") if path.with_name(f"{path.name}.json").exists()
-    }
-    assert 0 < len(made) < tiny_run.N_SHARDS and not (folder / "part-00000.json").exists()
-    assert ask("embed", call)[0] == 0
-    assert {path: path.stat().st_ino for path in made} == made
-    assert list(read_json(folder / "part-00000.json")["files"]) == [f"shard-0000{n}.h5.json" for n in range(3)]
-    for number in range(tiny_run.N_SHARDS):
-        name = f"embeddings/ncca/shard-{number:05d}.h5"
-        assert (run / name).read_bytes() == (finished / name).read_bytes()
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))])
+def test_killed_commands_are_completed_to_the_same_bytes(
+    finished: Path, collection: Path, tmp_path: Path, seed: int
+) -> None:
+    """A few, one for each kind of artefact: a manifest of shards, a model, a bundle; the long test kills all."""
+    rng, killed = Random(seed), shutil.copytree(finished, tmp_path / "killed")
+    stages = tiny_run.stages(collection, killed)
+    for command in ["ingest", "fit", "build_index"] if seed == 1 else stages:
+        kill(killed, finished, command, *stages[command], rng)

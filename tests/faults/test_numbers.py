@@ -18,27 +18,25 @@ VIEW = ImageView(("one", "two"), (10, 6), ())
 GRID = make_grid([4], [0.1], [0.1], [1])
 
 
-def spoil(function: Callable[[np.ndarray], None]) -> Callable[[np.ndarray], np.ndarray]:
-    def spoilt(features: np.ndarray) -> np.ndarray:
-        features = features.copy()
-        function(features)
-        return features
+def degenerate(features: np.ndarray) -> np.ndarray:
+    """With a constant column, rows of zeros, and columns that are there twice."""
+    features = features.copy()
+    features[:, 2] = 1
+    features[:20] = 0
+    features[:, 5:] = features[:, :5]
+    return features
 
-    return spoilt
 
-
-def put(rows: slice, value: float | np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return spoil(lambda features: features.__setitem__(rows, value))
+def put(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda features: np.where(np.arange(len(features))[:, None] == 3, value, features).astype(np.float32)
 
 
 FAMILIES = ("ncca", "kcca", "wsabie-sgd", "gru", "dvsa")
 """A model of each family of computations: moments, kernels, descent, trained, trained on sets."""
 FEATURES = {
-    "nan": put(slice(3, 4), np.nan),
-    "infinite": put(slice(3, 4), np.inf),
-    "constant column": spoil(lambda x: x[:, 2].fill(1)),
-    "zero rows": put(slice(0, 20), 0),
-    "duplicate columns": spoil(lambda x: x.__setitem__((slice(None), slice(5, None)), x[:, :5])),
+    "nan": put(np.nan),
+    "infinite": put(np.inf),
+    "degenerate": degenerate,
     "huge": lambda x: x * np.float32(1e30),
     "denormal": lambda x: x * np.float32(1e-42),
 }
@@ -82,7 +80,7 @@ def test_an_error_that_says_so_or_finite_vectors(name: str, case: str) -> None:
         vectors = embed(name, FEATURES[case])
     except JointspaceError as error:
         assert str(error)
-        assert case not in ("zero rows", "duplicate columns", "constant column"), error
+        assert case != "degenerate", error
         return
     for block in vectors:
         assert np.isfinite(block).all(), case

@@ -39,11 +39,10 @@ def test_a_whole_run_has_no_fault_and_everything_is_vouched_for(run: Path) -> No
 
 
 class Spoiled:
-    """A run of which files are spoilt, and put back as they were; `older` is the same run of other captions and
-    features."""
+    """A run of which files are spoilt, and put back as they were."""
 
-    def __init__(self, run: Path, older: Path) -> None:
-        self.run, self.older = run, older
+    def __init__(self, run: Path) -> None:
+        self.run = run
         self.sound = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
         self.artefacts: dict[Path, list[Path]] = {}  # commits, each with its files
         bundles = {path.parent for path in self.sound if path.name == "card.json"}
@@ -70,10 +69,6 @@ class Spoiled:
             exchanged(files[0], others[0])
         elif how == "another's commit":
             shutil.copy(other, commit)
-        elif how == "an older one":
-            for path in [commit, *files]:
-                if (old := self.older / path.relative_to(self.run)).exists():
-                    shutil.copy(old, path)
         elif how == "uncommitted":
             (commit.parent / f"left{rng.choice(['.h5', '.parquet', '.safetensors', '.faiss'])}").write_bytes(
                 b"of nobody"
@@ -109,27 +104,14 @@ def same(now: bytes, before: bytes) -> bool:
         return False
 
 
-KINDS = (
-    *damage.ALL, "deleted", "files exchanged", "artefacts exchanged", "another's commit", "an older one", "uncommitted",
-)  # fmt: skip
+KINDS = (*damage.ALL, "deleted", "files exchanged", "artefacts exchanged", "another's commit", "uncommitted")
 
 
-@pytest.fixture(scope="module")
-def older(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run, of other captions and features."""
-    folder = tmp_path_factory.mktemp("older")
-    root = tiny_run.copy_collection(collection, folder / "data")
-    features = (root / "features.npy").read_bytes()
-    (root / "features.npy").write_bytes(features[:-8] + b"\0\0\0?" + features[-4:])
-    lines = (root / "captions.tsv").read_text().splitlines()
-    (root / "captions.tsv").write_text("\n".join(["00.png\t0\ta big dog", *lines[1:]]) + "\n")
-    tiny_run.make_run(root, folder / "run")
-    return folder / "run"
-
-
-def spoil_and_examine(run: Path, older: Path, count: int, seed: int) -> None:
-    """No damage that changes an answer passes."""
-    rng, spoiled, found = Random(seed), Spoiled(run, older), 0
+@pytest.mark.parametrize(
+    ("count", "seed"), [(3 * len(KINDS), 5), *(pytest.param(1000, seed, marks=pytest.mark.nightly) for seed in (2, 3))]
+)
+def test_no_random_damage_that_changes_an_answer_passes(run: Path, count: int, seed: int) -> None:
+    rng, spoiled, found = Random(seed), Spoiled(run), 0
     for number in range(count):
         how = KINDS[number % len(KINDS)]
         spoiled.spoil(how, rng)
@@ -141,21 +123,12 @@ def spoil_and_examine(run: Path, older: Path, count: int, seed: int) -> None:
     assert not examine(run).faults
 
 
-def test_no_random_damage_passes(run: Path, older: Path) -> None:
-    spoil_and_examine(run, older, 5 * len(KINDS), seed=5)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", [2, 3])
-def test_none_of_a_thousand_damages_passes(run: Path, older: Path, seed: int) -> None:
-    spoil_and_examine(run, older, 1000, seed)
-
-
 # --- kinds of faults, and the remedy
 
 
 def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_path: Path) -> None:
-    root = tiny_run.copy_collection(collection, tmp_path / "data")
+    root = shutil.copytree(collection, tmp_path / "data")
+    tiny_run.write_config(root)
     lines = (root / "captions.tsv").read_text().splitlines()
     (root / "captions.tsv").write_text("\n".join(["00.png\t0\tnothing", *lines[1:]]) + "\n")
     tiny_run.call("ingest", tiny_run.stages(root, run)["ingest"][0][0])
@@ -207,27 +180,20 @@ def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path)
         assert (run / name).read_bytes() == content and name not in faults_of(run)
 
 
-def test_temporaries_of_the_dead_are_listed_and_swept(run: Path) -> None:
+def test_temporaries_and_locks_of_the_dead_are_listed_and_swept(run: Path) -> None:
     dead, living = run / "models/ncca/.model.json.tmp.999999999", run / f"text/.tokens.json.tmp.{os.getppid()}"
+    free, held = run / "models/.ncca.lock", run / "index/.ncca.lock"
     for path in (dead, living):
         path.write_text("half of it")
-    shown = CliRunner().invoke(command, [str(run)])
-    assert shown.exit_code == 0 and f"{dead}: temporary, left by a dead writer" in shown.stdout
-    assert f"{living}: temporary, being written" in shown.stdout and dead.exists()
-    CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False)
-    assert not dead.exists() and living.exists()
-
-
-def test_locks_are_told_from_artefacts_and_swept_when_free(run: Path) -> None:
-    free = run / "models/.ncca.lock"
     free.write_text(json.dumps({"host": "of a holder", "pid": 1, "command": "that was killed", "since": "then"}))
     with hold(run / "index/ncca"):
-        held = run / "index/.ncca.lock"
         found = examine(run)
-        assert not found.faults and found.temporaries == {held: False, free: True}
-        output = CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False).output
-        assert f"{held}: temporary, being written" in output and f"{free}: temporary, removed" in output
-        assert held.exists() and not free.exists()
+        assert not found.faults and found.temporaries == {dead: True, living: False, free: True, held: False}
+        shown = CliRunner().invoke(command, [str(run)])
+        assert shown.exit_code == 0 and f"{dead}: temporary, left by a dead writer" in shown.stdout
+        assert f"{living}: temporary, being written" in shown.stdout and dead.exists()
+        CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False)
+        assert [path.exists() for path in (dead, free, living, held)] == [False, False, True, True]
 
 
 def test_links_pipes_and_folders_of_nobody(run: Path, tmp_path: Path) -> None:
@@ -237,9 +203,8 @@ def test_links_pipes_and_folders_of_nobody(run: Path, tmp_path: Path) -> None:
     (run / "features").symlink_to(tmp_path / "features")
     os.mkfifo(run / "text/pipe.json")
     found = {fault.path.relative_to(run).as_posix(): fault.reason for fault in examine(run).faults}
-    assert found["features"].startswith("unread: it is a link") and found["text/pipe.json"].startswith(
-        "unread: it is a pipe"
-    )
+    assert found["features"].startswith("unread: it is a link")
+    assert found["text/pipe.json"].startswith("unread: it is a pipe")
     with pytest.raises(IntegrityError, match="empty is not the folder of a run"):
         examine(tmp_path / "empty")
 

@@ -1,6 +1,5 @@
 """A run of 40 drawn photographs through the real commands, made in seconds and killed for minutes."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 from PIL import Image
 
-from pipeline.run.layout import Artefact, Layout, Shards
+from pipeline.run.layout import Artefact, Layout
 from pipeline.storage.commit import Provenance
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.shards import REGIONS, write_shard
@@ -106,53 +105,22 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
     }
 
 
-def made_by(stage: str, arguments: list[str]) -> Artefact | Shards:
-    """What a call on a run makes first."""
-    layout = Layout(Path(_value(arguments, "--run")))
-    known = declared()[stage]
-    return known.outputs(layout, *arguments[: len(known.names)])[0]
-
-
-def place_of(stage: str, arguments: list[str]) -> Path:
-    """The file or folder that a call writes first; of shards the first one."""
-    if "--output" in arguments:
-        return Path(_value(arguments, "--output"))
-    made = made_by(stage, arguments)
-    return made.path if isinstance(made, Artefact) else made.shard(0)
-
-
 def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
-    """The same call, its output in `folder`, which becomes the run, all links but for what the call makes, where that
-    is of the run."""
-    place, given = place_of(stage, arguments), list(arguments)
-    if "--output" in arguments:
-        given[given.index("--output") + 1] = str(folder / place.name)
-        return given
-    run, at = Path(_value(arguments, "--run")), given.index("--config")
-    given[given.index("--run") + 1] = str(folder)
-    link(Path(_value(arguments, "--config")), folder / "config.yaml")
-    like = ("shard-", "part-", "sum.") if isinstance(made_by(stage, arguments), Shards) else place.stem
+    """The same call on the run `folder`, which is all links but for what the call makes first."""
+    at, run = arguments.index("--run"), Path(arguments[arguments.index("--run") + 1])
+    config = arguments.index("--config")
+    link(Path(arguments[config + 1]), folder / "config.yaml")
+    known = declared()[stage]
+    made = known.outputs(Layout(run), *arguments[: len(known.names)])[0]
+    place = made.path if isinstance(made, Artefact) else made.shard(0)
+    like = place.stem if isinstance(made, Artefact) else ("shard-", "part-", "sum.")
     for part in place.relative_to(run).parents:
         (folder / part).mkdir(parents=True, exist_ok=True)
         for path in (run / part).iterdir() if (run / part).exists() else ():
             own = path.parent == place.parent and path.name.startswith(like)
             if not (place.is_relative_to(path) or own):
                 link(path, folder / path.relative_to(run))
-    return given[:at] + given[at + 2 :]
-
-
-def run_of(arguments: list[str]) -> Path:
-    """The folder of the run of a call."""
-    return Path(_value(arguments, "--run"))
-
-
-def root_of(arguments: list[str]) -> Path:
-    """The folder of the collection of a call."""
-    return Path(_value(arguments, "--config")).parent
-
-
-def _value(arguments: list[str], option: str) -> str:
-    return arguments[arguments.index(option) + 1]
+    return [*arguments[: at + 1], str(folder), *arguments[at + 2 : config], *arguments[config + 2 :]]
 
 
 def link(path: Path, link: Path) -> None:
@@ -201,14 +169,3 @@ def add_other_kinds(run: Path, folder: Path) -> None:
     write_trees(folder / "other/trees.h5", trees, np.arange(3), np.arange(3), provenance=provenance)
     conllu, brackets = "1\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\t_\n\n" * 3, "(NP (NN dog))\n" * 3
     write_parses(folder / "other/parses.conllu", conllu, brackets, 3, provenance=provenance)
-
-
-def copy_collection(root: Path, target: Path) -> Path:
-    copy(root, target)
-    write_config(target)
-    return target
-
-
-def copy(run: Path, target: Path) -> Path:
-    shutil.copytree(run, target)
-    return target

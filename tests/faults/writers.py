@@ -61,5 +61,3 @@ ONE_BY_ONE = {"unfinished", "demo", "embed"}
 """Writers of several artefacts, or of parts, each of which is whole or not there."""
 RESUMED = {"unfinished", "demo", "export"}
 """Writers that leave alone, or refuse, what is there already."""
-WITHOUT_LOCK = {"unfinished", "checkpoint"}
-"""Writers that take no lock, which takes a page."""

@@ -112,8 +112,6 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     caplog.set_level("INFO")
     index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
     shutil.copytree(colours / "data", photos)
-    run_command("add", index, photos)
-    assert "added 0 of 40 photos" in caplog.text and "already has" in caplog.text and not list(index.glob("added/*"))
     draw(photos / "new", 8, 2)
     run_command("add", index, photos)
     run_command("remove", index, "new/red-00.png")

@@ -7,12 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import THINGS, make_stage
-from made_up_generators import (
-    beside,
-    describe,
-    make_described_run,
-    train,
-)
+from made_up_generators import beside, describe, make_described_run, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS

@@ -109,41 +109,29 @@ def test_features_are_those_of_the_plain_loop(run: Path, part: int, rows: range)
     assert published.details["dim"] == 512
 
 
-ENCODERS = [
-    {"name": name, "architecture": architecture, "weights": "untrained", "resize": side, "crop": side}
-    for name, architecture, side in (("small", "squeezenet1_1", SIDE), ("large", "squeezenet1_0", 2 * SIDE))
-]
-
-
-def configure_both(run: Path) -> list[str]:
-    """A configuration of two encoders at two resolutions; returns the arguments that make what is of the first."""
-    settings = {**SETTINGS, "encoders": ENCODERS}
-    (run / "config.yaml").write_text(json.dumps(settings))
-    return ["small", "--run", str(run), "--part", "0"]
-
-
-def shard_of(run: Path, encoder: str) -> Shard:
-    return Shard(shard_path(run / "features" / encoder, 0), FEATURES)
-
-
 def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = configure_both(run)
+    large = {**SETTINGS["encoders"][0], "name": "large", "architecture": "squeezenet1_0"}
+    both = [SETTINGS["encoders"][0], large | {"resize": 2 * SIDE, "crop": 2 * SIDE}]
+    (run / "config.yaml").write_text(json.dumps({**SETTINGS, "encoders": both}))
     make_stage("prepare_encoder", run, "large")
+
+    def shard_of(encoder: str) -> Shard:
+        return Shard(shard_path(run / "features" / encoder, 0), FEATURES)
+
     for encoder in ("small", "large"):
-        run_command("extract", encoder, *given[1:])
-    alone = {name: shard_of(run, name)["features"][:] for name in ("small", "large")}
+        make_stage("extract", run, encoder, "--part", 0)
+    alone = {name: shard_of(name)["features"][:] for name in ("small", "large")}
     shutil.rmtree(run / "features")
     decoded = []
     for module in (preprocess, decode):
         monkeypatch.setattr(module, "decode_each", lambda *p, f=decode.decode_each: decoded.append(p) or f(*p))
-    run_command("extract", *given[1:])
+    make_stage("extract", run, "--part", 0)
     assert len(decoded) == 16
     for name, features in alone.items():
-        shard = shard_of(run, name)
-        assert shard.details["encoder"]["name"] == name
-        assert shard.details["decoded_for"] == 2 * SIDE
+        shard = shard_of(name)
+        assert shard.details["encoder"]["name"] == name and shard.details["decoded_for"] == 2 * SIDE
         np.testing.assert_allclose(shard["features"], features, rtol=1e-4, atol=1e-5)
     assert (run / "features/large/part-00000.json").exists()
 

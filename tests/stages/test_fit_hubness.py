@@ -1,4 +1,5 @@
-"""`fit-hubness`: models whose scores are corrected for hubs, alone, refitted, and in ensembles."""
+"""Variants of a model: refits, which learn from train and dev by what another model chose on dev; and models whose
+scores are corrected for hubs, alone, refitted, and in ensembles."""
 
 from pathlib import Path
 
@@ -10,29 +11,37 @@ from made_up_training import add_moments, fit, make_trainable, read_model
 from pipeline.config.models import HubnessSettings
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.cca import CCASolver
 from pipeline.models.linear.corrected import HubnessCorrection
 from pipeline.models.linear.hubness import Bank, choose_correction
 from pipeline.run.runner import run_stage
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import Parameters
+from pipeline.storage.shards import FEATURES, Shard
+from pipeline.storage.texts import VectorShard
 from stages.models.fit_hubness import fit_hubness
 
+GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
 ROWS = {
-    "fit": {"dimensions": [5], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
+    "fit": GRID,
     "hubness": {"neighbours": [2, 4], "weight": [0.25, 0.5], "sharpness": [1, 3], "bank": 20},
     "variants": {
-        "other": {"model": "ncca"},
+        "stern": {"model": "ncca", "fit": {"image_ridge": [7]}},
         "ncca-csls": {"model": "ncca", "csls": True},
         "ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True},
         "ncca-auto": {"model": "ncca", "hubness": "auto"},
         "ncca-sinkhorn-refit": {"model": "ncca", "hubness": "sinkhorn", "refit": True},
     },
-    "ensembles": {"both": {"members": ["ncca-csls", "other"]}},
-    "models": ["both", "ncca-csls-refit", "ncca-auto", "ncca-sinkhorn-refit", "bow"],
+    "ensembles": {
+        "both": {"members": ["ncca", "bow"]},
+        "both-refit": {"members": ["ncca", "bow"], "refit": True},
+        "corrected": {"members": ["ncca-csls", "stern"]},
+    },
+    "models": ["both-refit", "corrected", "ncca-csls-refit", "ncca-auto", "ncca-sinkhorn-refit"],
 }
 
 
@@ -43,14 +52,72 @@ def correct(run: Path, row: str) -> Parameters:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models `ncca` and `bow`, both of them refitted, a variant of the first and the first corrected."""
     run = make_trainable(tmp_path_factory.mktemp("run"))
     add_moments(run, ROWS)
-    for row in ("ncca", "other", "ncca-refit"):
-        fit(run, row)
-        make_stage("embed", run, row)
+    for model in ("ncca", "stern", "ncca-refit"):
+        fit(run, model)
+    for model in ("bow", "bow-refit"):
+        make_stage("train", run, model)
+    for model in ("ncca", "stern", "ncca-refit", "bow", "bow-refit"):
+        make_stage("embed", run, model)
     correct(run, "ncca-csls")
     make_stage("embed", run, "ncca-csls")
     return run
+
+
+def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Path) -> None:
+    chosen, refit = (read_model(run, model) for model in ("ncca", "ncca-refit"))
+    log = refit.details["training_log"]
+    assert log["chosen"] == chosen.details["training_log"]["chosen"] and log["trials"] == []
+    assert log["dev_correlations"] is None and refit.details["refits"] == "ncca"
+
+    manifest, found = Manifest(run / "manifest"), log["chosen"]
+    shards = [VectorShard(path) for path in sorted((run / "text/tfidf").glob("*.h5"))]
+    accumulator = MomentsAccumulator(len(THINGS), shards[0].matrix.shape[1], threads=1)
+    for number, shard in enumerate(shards):
+        features = Shard(run / f"features/colour/shard-{number:05d}.h5", FEATURES)["features"][:].astype(np.float32)
+        accumulator.add(features, shard.matrix, shard.image_id - manifest.shard(number).first_image)
+    moments = accumulator.result()
+    assert moments.n == manifest.sentences.num_rows
+    expected = CCASolver(moments).solve(found["image_ridge"], found["text_ridge"], found["dimensions"])
+    np.testing.assert_allclose(refit.tensors["mean_y"], moments.mean_y, atol=1e-6)
+    np.testing.assert_allclose(refit.tensors["values"], expected.values, atol=1e-4)
+    assert not np.allclose(refit.tensors["values"], chosen.tensors["values"], atol=1e-4)
+
+
+def test_a_variant_has_a_grid_of_its_own(run: Path) -> None:
+    log = read_model(run, "stern").details["training_log"]
+    assert {trial["image_ridge"] for trial in log["trials"]} == {7}
+    assert {trial["dimensions"] for trial in log["trials"]} == set(GRID["dimensions"])
+
+
+def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_nothing(run: Path) -> None:
+    chosen, refit = (read_model(run, model).details["training_log"] for model in ("bow", "bow-refit"))
+    manifest = Manifest(run / "manifest")
+    assert chosen["pairs"] == len(split_pairs(manifest, "train").sentence_id) < refit["pairs"]
+    assert refit["pairs"] == manifest.sentences.num_rows
+    assert len(refit["history"]) == refit["best_epoch"] + 1 == chosen["best_epoch"] + 1
+    assert all("dev" not in entry for entry in refit["history"]) and refit["chosen"] == chosen["chosen"]
+
+
+def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Path) -> None:
+    for model in ("both", "both-refit"):
+        make_stage("combine", run, model)
+    chosen, refit = (read_model(run, model).details for model in ("both", "both-refit"))
+    assert refit["weights"] == {f"{name}-refit": weight for name, weight in chosen["weights"].items()}
+    make_stage("join_embeddings", run, "both-refit")
+    joined = Embeddings(Manifest(run / "manifest"), run / "embeddings/both-refit")
+    assert (joined.name, joined.refits) == ("both-refit", "both")
+
+
+def test_dev_says_nothing_of_what_learned_from_it(run: Path) -> None:
+    make_stage("evaluate", run, "ncca", "dev", "all-sentences")
+    with pytest.raises(UsageError, match="ncca-refit .*the dev split .*ncca, or test"):
+        make_stage("evaluate", run, "ncca-refit", "dev", "all-sentences")
+
+
+# --- corrected for hubs
 
 
 def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
@@ -83,9 +150,6 @@ def test_the_best_method_of_each_direction_is_refitted_with_a_new_bank(run: Path
 @pytest.mark.parametrize("model", ["ncca", "bow"])
 def test_a_log_of_queries_stands_for_trains_sentences(run: Path, model: str, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(f"a {THINGS[0]}\n\n  the {THINGS[1]} and a {THINGS[2]}\n")
-    if model == "bow":
-        make_stage("train", run, model)
-        make_stage("embed", run, model)
     logged = {
         "hubness": {"queries": str(tmp_path / "log.txt")},
         "variants": {"asked": {"model": model, "hubness": "nnn"}},
@@ -106,9 +170,8 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
 
 
 def test_an_ensemble_takes_corrected_members(run: Path) -> None:
-    make_stage("combine", run, "both")
-    details = read_model(run, "both").details
-    assert set(details["weights"]) == {"ncca-csls", "other"}
+    make_stage("combine", run, "corrected")
+    assert set(read_model(run, "corrected").details["weights"]) == {"ncca-csls", "stern"}
 
 
 def test_a_query_is_corrected_by_the_bank_that_its_bundle_carries(run: Path) -> None:
@@ -123,12 +186,3 @@ def test_a_query_is_corrected_by_the_bank_that_its_bundle_carries(run: Path) -> 
     products = images @ embeddings.read("sentences", np.array([asked]))[0]
     hit = searcher.images(texts[asked], 1)[0]
     assert hit.score == pytest.approx(products.max(), abs=1e-5)
-
-
-def test_several_bundles_of_corrected_vectors_answer_as_one(run: Path) -> None:
-    whole = Searcher(Bundle(build_bundle(run, model="ncca-csls", output="whole")))
-    several = Searcher(open_bundle(build_bundle(run, {"index": {"bundles": 2}}, model="ncca-csls", output="several")))
-    assert len(several.bundle.parts) == 2
-    for thing in THINGS:
-        ours, theirs = (searcher.images(f"a {thing}", 9) for searcher in (several, whole))
-        assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-5)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
 from made_up_sets import write_region_shard
-from made_up_training import CONFIG, build_tokens, read_model, with_dev
+from made_up_training import CONFIG, build_tokens, read_model
 
 from pipeline.config.registry import model_spec
 from pipeline.storage.embeddings import Embeddings
@@ -26,8 +26,8 @@ OWN = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 48 images with features, tokens and regions: the whole image, and one to three of other things."""
-    folder = make_run(tmp_path_factory.mktemp("run"), images=48)
-    manifest = with_dev(folder)
+    folder = make_run(tmp_path_factory.mktemp("run"), images=48, held_out="dev")
+    manifest = Manifest(folder / "manifest")
     write_config(folder, CONFIG, OWN)
     build_tokens(folder)
     for number in range(manifest.n_shards):

@@ -49,7 +49,7 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
 def test_ncca_refined_starts_from_a_fitted_model(run: Path, tmp_path: Path) -> None:
     parameters = read_parameters(run / "models/ncca/model.safetensors", MODEL)
     start = model_spec("ncca").load().from_parts(parameters.settings, parameters.tensors)
-    folder = train(run, "ncca-refined")
+    folder = train(run, "ncca-refined", {"train_defaults": {"epochs": 1}})
     model = read_parameters(folder / "model.safetensors", MODEL)
     assert model.tensors["w"].shape == start.directions.w.shape
     inputs = open_commit(folder / "model.safetensors", MODEL).inputs
@@ -61,7 +61,8 @@ def test_ncca_refined_starts_from_a_fitted_model(run: Path, tmp_path: Path) -> N
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = train(run, "gru")
+    short = {"train_defaults": {"epochs": 3}}
+    folder = train(run, "gru", short)
     whole = (folder / "model.safetensors").read_bytes()
     shutil.rmtree(folder)
     offer, count = Checkpoints.offer, iter(range(1000))
@@ -74,20 +75,21 @@ def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "offer", killed)
         with pytest.raises(Killed):
-            train(run, "gru")
+            train(run, "gru", short)
     assert len(list((folder / "checkpoints").glob("*.safetensors"))) == 1
     assert not (folder / "model.json").exists()
     steps = []
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))
-        assert (train(run, "gru") / "model.safetensors").read_bytes() == whole
-    assert len(steps) == 20 * 4 - 8
+        assert (train(run, "gru", short) / "model.safetensors").read_bytes() == whole
+    assert len(steps) == 3 * 4 - 8
 
 
 def test_word_vectors_come_from_a_file(run: Path) -> None:
     words = json.loads((run / "text/tokens.json").read_text())["terms"]
     (run / "v.txt").write_text("".join(f"{word} {i} 1 0\n" for i, word in enumerate(words)))
     config = {"weights_root": str(run), "word_vectors": {"source": "file", "file": "v.txt", "train": False}}
+    config["train_defaults"] = {"epochs": 1}
     folder = train(run, "bow", config)
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table[:-1, 0], np.arange(len(words)))

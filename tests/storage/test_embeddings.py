@@ -10,8 +10,6 @@ from made_up import make_run
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.pairs import split_ids
-from pipeline.storage.shards import EMBEDDINGS, Shard, shard_path
 
 COUNT = 25
 
@@ -61,27 +59,3 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
                 np.testing.assert_array_equal(found.globals[k], sides[name].globals[row])
         assert (found.globals is None) != wholes and (found.boxes is None) == (name == "sentences")
     assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """47 images in shards of ten, every third of which is of the split test."""
-    return make_run(tmp_path_factory.mktemp("run"), images=47)
-
-
-@pytest.mark.parametrize("splits", [["train"], ["train", "test"], ["dev"]])
-@pytest.mark.parametrize("modality", ["images", "sentences"])
-def test_their_vectors_are_those_of_the_shards(run: Path, splits: list[str], modality: str) -> None:
-    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
-    every = np.concatenate([Shard(shard_path(embeddings.folder, n), EMBEDDINGS)[modality] for n in range(5)])
-    of_test = np.arange(47) % 3 == 2
-    wanted = np.flatnonzero(np.where(of_test, "test" in splits, "train" in splits))
-    if modality == "sentences":  # two an image
-        wanted = np.stack([2 * wanted, 2 * wanted + 1], axis=1).ravel()
-
-    ids = split_ids(embeddings.manifest, splits)[modality]
-    assert ids.tolist() == wanted.tolist()
-    np.testing.assert_array_equal(embeddings.read(modality, ids), every[wanted])
-    rows = embeddings.rows_of(modality, ids)
-    np.testing.assert_array_equal(np.concatenate([every[:0], *rows.blocks()]), every[wanted])
-    np.testing.assert_array_equal(rows.take(np.arange(0, rows.count, 3)), every[wanted][::3])

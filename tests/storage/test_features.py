@@ -38,16 +38,6 @@ def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:
     assert published.details == {"dim": 3, **DETAILS}
 
 
-def test_what_was_done_is_not_done_again(tmp_path: Path) -> None:
-    fill(start(tmp_path), 2)
-    assert start(tmp_path).missing == [range(8, 10)]
-    whole = tmp_path / "whole"
-    for folder in (whole, tmp_path):
-        fill(shard := start(folder))
-        shard.publish(DETAILS)
-    assert (whole / "shard.h5").read_bytes() == (tmp_path / "shard.h5").read_bytes()
-
-
 @pytest.mark.parametrize("other", [{"version": 2}, {"part_rows": 5}])
 def test_parts_of_something_else_are_not_taken(tmp_path: Path, other: dict) -> None:
     fill(start(tmp_path))

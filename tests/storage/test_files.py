@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,20 +12,13 @@ import pytest
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import batch
 from pipeline.storage.batch import FileBatch, sweep
-from pipeline.storage.commit import commit_path, open_commit, publish, read_verified
+from pipeline.storage.commit import commit_path, open_commit, publish
 from pipeline.storage.files import inside, open_regular, read_bytes
 from pipeline.storage.json_files import publish_json, read_json
 
 
 def put(path: Path, data: bytes = b"some bytes") -> None:
     publish(path, data, kind="thing", rows=1, details={"a": 1})
-
-
-def test_what_is_published_is_read_back(tmp_path: Path) -> None:
-    put(tmp_path / "deep" / "x.bin")
-    data, sidecar = read_verified(tmp_path / "deep" / "x.bin", "thing")
-    assert data == b"some bytes" and sidecar.bytes == 10 and sidecar.details == {"a": 1}
-    assert {path.name for path in (tmp_path / "deep").iterdir()} == {"x.bin", "x.bin.json"}
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
@@ -40,23 +32,6 @@ def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Pat
     os.utime(path, ns=(moved, moved))
     with pytest.raises(IntegrityError, match=r"numbers\.bin"):
         open_commit(path, "thing")
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-@pytest.mark.parametrize("shortfall", [40, 5000])
-def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, shortfall: int) -> None:
-    size = 1 << 20
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path]).returncode:
-        pytest.skip("this machine does not allow mounting a tmpfs")
-    try:
-        put(tmp_path / "old.bin")
-        free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_bsize
-        with pytest.raises(JointspaceError, match="big.bin.*make room"):
-            put(tmp_path / "big.bin", b"x" * (free + shortfall))
-        assert {item.name for item in tmp_path.iterdir()} == {"old.bin", "old.bin.json"}
-        assert read_verified(tmp_path / "old.bin", "thing")[0] == b"some bytes"
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)
 
 
 def kill_at(step: int, path: Path) -> bool:
@@ -111,14 +86,6 @@ def test_a_changed_json_file_is_refused(tmp_path: Path, value: object) -> None:
     path.write_text(path.read_text().replace('"n": 1', '"n": 3'))
     with pytest.raises(IntegrityError, match="value.json is damaged or was edited"):
         read_json(path)
-
-
-def test_the_next_writer_sweeps_what_a_dead_one_left(tmp_path: Path) -> None:
-    for name in (".x.bin.tmp.999999999", ".y.bin.tmp.999999999", f".x.bin.tmp.{os.getppid()}"):
-        (tmp_path / name).write_text("half")
-    put(tmp_path / "x.bin")
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"x.bin", "x.bin.json", ".y.bin.tmp.999999999", f".x.bin.tmp.{os.getppid()}"}
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:

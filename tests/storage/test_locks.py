@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,85 +12,70 @@ from pathlib import Path
 
 import click
 import pytest
+from made_up import make_stage
 
 from pipeline.errors import JointspaceError
-from pipeline.storage.commit import Provenance, seal
-from pipeline.storage.json_files import to_json
 from pipeline.storage.locks import hold, is_free
 from stages.catalogue import COMMANDS
 from stages.cli import cli
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "stages.cli", "summarise"]
-WAITING = [sys.executable, Path(__file__).with_name("waiting.py")]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def evaluation() -> bytes:
-    scores = {"recall@1": 1.0, "recall@5": 1.0, "recall@10": 1.0, "median_rank": 1.0, "mean_rank": 1.0}
-    both = {"image_to_sentence": scores, "sentence_to_image": scores}
-    about = {"model": "ncca", "split": "test", "protocol": "all-sentences", "n_images": 1, "n_sentences": 1}
-    path = Path("run/evaluation/ncca.test.all-sentences.json")
-    return to_json(seal(path, {**about, **both}, {}, Provenance(Path("run"), "evaluate", 1)).value)
-
-
-def begin(run: Path) -> Path:
-    """A run of one evaluation, whose file this is."""
-    (run / "evaluation").mkdir(parents=True)
-    (run / "config.yaml").write_text("models: [ncca]\nevaluate: {splits: [test], protocols: [all-sentences]}\n")
-    return run / "evaluation/ncca.test.all-sentences.json"
-
-
-def summarise(run: Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*COMMAND, "--run", run], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
-    )
-
-
-def wait_until_signed(lock: Path) -> None:
-    deadline = time.monotonic() + 300
-    while not (lock.exists() and lock.stat().st_size):
-        assert time.monotonic() < deadline, "nobody took the lock"
-        time.sleep(0.02)
+HOLDING = """
+import sys
+from pathlib import Path
+from pipeline.storage.locks import hold
+with hold(Path(sys.argv[1])):
+    sys.stdin.read()
+"""
+SENTENCE = r" is being written by process {} on {} \(-c .*\) since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait .*"
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[subprocess.Popen]:
-    """A process that writes the summary of the run in `tmp_path`, for as long as its input is open."""
-    begin(tmp_path).write_bytes(evaluation())
-    place = tmp_path / "evaluation/summary.json"
-    process = subprocess.Popen([*WAITING, place], cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.PIPE)
-    wait_until_signed(tmp_path / "evaluation/.summary.json.lock")
+def place(run: Path, tmp_path: Path) -> Path:
+    """The vocabulary of a run, which is yet to be made."""
+    place = shutil.copytree(run, tmp_path / "run") / "text/tokens.json"
+    place.unlink()
+    return place
+
+
+@pytest.fixture
+def busy(place: Path) -> Iterator[subprocess.Popen]:
+    """A process that writes `place` for as long as its input is open."""
+    program = [sys.executable, "-c", HOLDING, place]
+    process = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE)
+    lock, deadline = place.with_name(".tokens.json.lock"), time.monotonic() + 300
+    while not (lock.exists() and lock.stat().st_size):
+        assert time.monotonic() < deadline, "nobody took the lock"
+        time.sleep(0.02)
     yield process
     process.kill()
     process.wait()
 
 
-def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, tmp_path: Path) -> None:
-    written = tmp_path / "evaluation/summary.json"
-    refused = summarise(tmp_path)
-    sentence = (
-        f"jointspace: {written} is being written by process {busy.pid} on {socket.gethostname()}"
-        f" (waiting.py {written}) since "
-    )
-    assert refused.returncode == 1 and refused.stderr.startswith(sentence)
-    rest = refused.stderr.removeprefix(sentence)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait for it, or stop it\n", rest), rest
-    assert not written.exists()
+def write(place: Path) -> None:
+    make_stage("build_token_vocabulary", place.parents[1])
+
+
+def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, place: Path) -> None:
+    with pytest.raises(JointspaceError) as refused:
+        write(place)
+    told = SENTENCE.format(busy.pid, re.escape(socket.gethostname()))
+    assert re.fullmatch(re.escape(str(place)) + told, str(refused.value)) and refused.value.exit_code == 1
+    assert not place.exists()
     busy.stdin.close()
     assert busy.wait(60) == 0
-    assert summarise(tmp_path).returncode == 0 and written.exists()
-    assert not list(written.parent.glob(".*"))
+    write(place)
+    assert place.exists() and not list(place.parent.glob(".*"))
 
 
-def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, tmp_path: Path) -> None:
-    lock, written = tmp_path / "evaluation/.summary.json.lock", tmp_path / "evaluation/summary.json"
+def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, place: Path) -> None:
+    lock = place.with_name(".tokens.json.lock")
     assert not is_free(lock, remove=True)
     busy.kill()
     busy.wait()
     assert lock.exists() and is_free(lock)
-    assert summarise(tmp_path).returncode == 0
-    assert written.exists() and not lock.exists()
+    write(place)
+    assert place.exists() and not lock.exists()
 
 
 def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:

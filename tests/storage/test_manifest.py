@@ -52,14 +52,6 @@ def names(*shards: int) -> set[str]:
     return {f"{n:05d}.{end}" for n in shards for end in ("json", "images.parquet", "sentences.parquet")}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    manifest = write(tmp_path)
-    assert manifest.root == Path("data") and manifest.n_shards == 3 and manifest.shard_size == SHARD_SIZE
-    assert manifest.images["width"].to_pylist() == list(range(8, 18))
-    assert manifest.sentences.num_rows == 20 and manifest.documents.num_rows == manifest.boxes.num_rows == 0
-    assert set(manifest.splits) == {"train"} and manifest.summary["splits"] == {"train": 10}
-
-
 def test_images_added_at_the_end_leave_whole_shards_alone(tmp_path: Path) -> None:
     write(tmp_path, 9)
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, open_run, write_config, write_feature_shards
+from made_up import make_run, make_stage, open_run, write_feature_shards
 
 from pipeline.models.linear.moments import Moments
 from pipeline.storage.manifest import Manifest
@@ -46,15 +46,3 @@ def test_fit_reads_one_sum_of_all_shards(run: Path) -> None:
     assert total.n == expected.n == 2 * (Manifest(run / "manifest").splits == "train").sum()
     for block in ("mean_x", "mean_y", "xx", "xy", "yy"):
         np.testing.assert_allclose(getattr(total, block), getattr(expected, block), rtol=1e-5, atol=1e-4)
-
-
-def test_the_number_of_parts_changes_no_byte(run: Path, tmp_path: Path) -> None:
-    parts = 8
-    other = make_run(tmp_path / "other", images=44)
-    write_config(other, {"parts": parts})
-    write_feature_shards(Manifest(other / "manifest"), other / "features/colour")
-    for number in range(parts):
-        make_stage("encode_sentences", other, "--part", number)
-    make_stage("accumulate", other, "target")
-    for name in ("text/tfidf/shard-00004.h5", "moments/target/shard-00004.h5", "moments/target/sum.h5"):
-        assert (run / name).read_bytes() == (other / name).read_bytes()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.precision import to_float32
 from pipeline.storage.commit import publish
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.shards import FEATURES, Chained, Shard, write_shard
@@ -74,19 +73,6 @@ def test_files_that_read_other_files_are_refused(tmp_path: Path, trick: str) -> 
     forge(path)
     with pytest.raises(IntegrityError, match="s.h5.*x"):
         Shard(path, FEATURES)
-
-
-def test_half_precision_converts_exactly_with_and_without_torch() -> None:
-    every = np.arange(65536, dtype=np.uint16).view(np.float16)
-    every = every[np.isfinite(every)]
-    expected = every.astype(np.float32)
-    np.testing.assert_array_equal(to_float32(every), expected)
-    import torch  # noqa: F401  the other path is taken once torch is loaded
-
-    np.testing.assert_array_equal(to_float32(every), expected)
-    out = np.zeros((2, 10), np.float32)
-    to_float32(np.ones((2, 4), np.float16), out[:, 3:7])
-    np.testing.assert_array_equal(out.sum(axis=0), [0, 0, 0, 2, 2, 2, 2, 0, 0, 0])
 
 
 def test_parameters_come_back(tmp_path: Path) -> None:

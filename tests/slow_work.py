@@ -1,0 +1,56 @@
+"""Work of which each part leaves a trace of the process that has begun it; other processes import this alone."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from pipeline.errors import UsageError
+from pipeline.run.run import Run
+from pipeline.run.stage import Job
+from stages.text import encode
+
+
+def slow_encoding(run: Run, encoder: str) -> Callable[[Iterator[list[Job]]], Iterator[int]]:
+    """As the stage's own, slowly, leaving a trace of the process that has begun a shard; the one before is reported
+    only then."""
+    make, begun = encode.encode_sentences.function(run, encoder), run.root / "begun"
+    begun.mkdir(exist_ok=True)
+    (run.root / "told").mkdir(exist_ok=True)
+
+    def slowly(shards: Iterator[list[Job]]) -> Iterator[int]:
+        before: list[int] = []
+        for (job,) in shards:
+            (begun / f"{job.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
+            time.sleep(0.1)
+            said = [os.environ.get(name, "none") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+            counted = max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas")
+            (run.root / "told" / str(os.getpid())).write_text(" ".join([*said, str(counted)]))
+            if job.number == 2 and (run.root / "refused").exists():
+                raise UsageError("shard 2 names its remedy")
+            make(job)
+            yield from before
+            before = [job.number]
+        yield from before
+
+    return slowly
+
+
+slow_encoding = replace(encode.encode_sentences, function=slow_encoding, in_stream=True)
+ON_CARDS = replace(slow_encoding, gpu=True)
+
+
+def numbers(seed: int) -> np.ndarray:
+    """Their sum depends on the order in which it is taken."""
+    return np.random.default_rng(seed).standard_normal(1000).astype(np.float32) * 10.0 ** (seed % 7)
+
+
+def linger(seed: int, folder: Path) -> np.ndarray:
+    """`numbers`, slowly, leaving a trace of the process that has begun it."""
+    (folder / f"{seed}-{os.getpid()}-{time.monotonic_ns()}").touch()
+    time.sleep(0.1)
+    return numbers(seed)

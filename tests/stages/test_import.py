@@ -1,0 +1,257 @@
+"""Features and vectors of sentences that were made elsewhere become the run's shards, every image and sentence with its
+own."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_up import build_bundle, by_hand, features_of, make_run, make_stage, open_run, retell, write_config
+
+from pipeline.errors import InputError, UsageError
+from pipeline.images.networks import NetworkSpec, untrained
+from pipeline.images.preprocess import Preprocessing
+from pipeline.index.search import Searcher
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.features import Features
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, digest_tensors, write_parameters
+from pipeline.storage.texts import VectorShard
+from pipeline.text.averaged import AveragedEncoder
+from pipeline.text.tokens import TermSettings
+from pipeline.text.wordvectors import WordVectors
+from stages.closing import example_search
+from stages.photographs import open_photographs
+
+COUNT, TEXTS = 24, 48
+THEIRS = {"name": "theirs", "kind": "imported", "path": "f.npy"}
+
+
+def configure(made: Path, *more: dict, **entry: str) -> None:
+    """Have the run an encoder `theirs`, whose files lie beside its folder."""
+    write_config(made, {"data_root": str(made.parent), "encoders": [THEIRS | entry]}, *more)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A run of 24 images in shards of 10."""
+    configure(run := make_run(tmp_path / "run"))
+    return run
+
+
+@pytest.fixture
+def source(made: Path, tmp_path: Path) -> Path:
+    """Rows in reverse order: row of image i is [i, 2 i], named by its path elsewhere."""
+    paths = Manifest(made / "manifest").images["path"].to_pylist()
+    ids = np.arange(COUNT)[::-1]
+    np.save(tmp_path / "f.npy", np.stack([ids, 2 * ids], axis=1).astype(np.float32))
+    (tmp_path / "f.txt").write_text("".join(f"/elsewhere/{paths[i]}\n" for i in ids))
+    return tmp_path / "f.npy"
+
+
+def import_features(made: Path) -> Features:
+    make_stage("import_features", made, "theirs")
+    return Features(Manifest(made / "manifest"), made / "features")
+
+
+def test_every_image_has_its_row(made: Path, source: Path) -> None:
+    features = import_features(made)
+    for number, ids in enumerate((range(0, 10), range(10, 20), range(20, 24))):
+        shard = features.open("theirs", number)
+        assert shard["image_id"].tolist() == list(ids) and shard["features"].dtype == np.float16
+        assert shard["features"].tolist() == [[i, 2 * i] for i in ids]
+        assert shard.details["encoder"]["name"] == "theirs"
+
+
+def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.save(source, np.concatenate([np.load(source), np.ones((5, 2), np.float32)]))
+    names = source.with_suffix(".txt")
+    names.write_text(names.read_text() + "".join(f"stranger-{i}.png\n" for i in range(5)))
+    with caplog.at_level(logging.WARNING):
+        features = import_features(made)
+    assert "'stranger-2.png' and 2 more" in caplog.text
+    assert features.open("theirs", 2).rows == 4
+
+
+def rename(source: Path, old: str, new: str) -> None:
+    names = source.with_suffix(".txt")
+    assert old in names.read_text()
+    names.write_text(names.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda source: rename(source, "dog-0.png", "dig-0.png"), r"have no row in f\.npy: dog-0\.png;"),
+        (lambda source: rename(source, "cat-1.png", "dog-0.png"), r"\.npy: rows 22 and 23 have the same name"),
+        (lambda source: put_nan(source, 0), r"f\.npy row 0: .*car-23\.png is not finite"),
+        (lambda source: put_nan(source, 23), r"f\.npy row 23: .*dog-0\.png is not finite"),
+    ],
+    ids=["no row", "two vectors", "no number in the last shard", "no number in the first"],
+)
+def test_what_is_wrong_names_its_image_and_no_shard_is_written(made: Path, source: Path, spoil, message: str) -> None:
+    spoil(source)
+    with pytest.raises(InputError, match=message):
+        import_features(made)
+    assert not list((made / "features").rglob("*.h5"))
+    with pytest.raises(UsageError, match="has no encoder strange; there are theirs"):
+        make_stage("import_features", made, "strange")
+
+
+def put_nan(source: Path, row: int) -> None:
+    rows = np.load(source)
+    rows[row, 0] = np.nan
+    np.save(source, rows)
+
+
+def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(made: Path, source: Path) -> None:
+    """A squeezenet stands for the other program's encoder; its features are given at another length, as some do."""
+    maker = {"name": "maker", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
+    configure(made, {"query_encoders": [maker]}, made_by="maker")
+    network = untrained(NetworkSpec("squeezenet1_1", "average", Preprocessing(64, 64, (0, 0, 0), (1, 1, 1)), False), 3)
+    settings = network.settings()
+    folder = made / "encoders/maker"
+    write_parameters(
+        folder / "model.safetensors", ENCODER, network.tensors(), settings=settings, provenance=by_hand(made)
+    )
+    with pytest.raises(InputError, match="f.npy has 2 dimensions, the encoder maker 512; correct made_by of theirs"):
+        make_stage("prepare_encoder", made, "theirs")
+    images = [picture for picture, _ in open_photographs(open_run(made), list(range(COUNT)))]
+    rows = np.concatenate([5 * network.encode([picture]) for picture in images])[::-1]
+    np.save(source, rows)
+    make_stage("prepare_encoder", made, "theirs")
+    assert import_features(made).open("theirs", 0).commit.inputs["encoders/theirs/model.json"]
+    assert digest_tensors(open_run(made).encoder("theirs").tensors) == digest_tensors(network.tensors())
+    np.save(source, rows[:, ::-1])
+    with pytest.raises(InputError, match=r"other features of .*\.png than the encoder maker makes \(their cosine is"):
+        make_stage("prepare_encoder", made, "theirs")
+
+
+# --- sentences
+
+MAKER = {"name": "maker", "kind": "averaged"}
+
+
+def configure_texts(made: Path, *more: dict, **own: str) -> None:
+    """Have the run a text encoder `theirs`, whose files lie beside its folder."""
+    entry = {"name": "theirs", "kind": "imported", "imported": {"path": "s.npy", **own}}
+    write_config(made, {"data_root": str(made.parent), "models": ["ncca"], "text_encoders": [entry]}, *more)
+
+
+@pytest.fixture
+def told(made: Path) -> Path:
+    """The same run, whose images have two sentences each, configured to import these."""
+    configure_texts(made)
+    return made
+
+
+@pytest.fixture
+def texts_source(told: Path, tmp_path: Path) -> Path:
+    """Rows in reverse order: that of sentence i is [i, 2 i], named by its image's path elsewhere and its number."""
+    ids, paths = np.arange(TEXTS)[::-1], open_run(told).manifest.images["path"].to_pylist()
+    np.save(tmp_path / "s.npy", np.stack([ids, 2 * ids], axis=1).astype(np.float32))
+    (tmp_path / "s.txt").write_text("".join(f"/elsewhere/{paths[i // 2]}#{i % 2}\n" for i in ids))
+    return tmp_path / "s.npy"
+
+
+def import_sentences(told: Path) -> np.ndarray:
+    """(48, dim) the vectors of all sentences."""
+    make_stage("import_sentences", told, "theirs")
+    run = open_run(told)
+    shards = [VectorShard(run.layout.sentences("theirs").shard(number)) for number in range(run.manifest.n_shards)]
+    assert np.concatenate([one.sentence_id for one in shards]).tolist() == list(range(TEXTS))
+    return np.concatenate([one.matrix for one in shards])
+
+
+def test_by_image_and_number(told: Path, texts_source: Path) -> None:
+    assert import_sentences(told).tolist() == [[i, 2 * i] for i in range(TEXTS)]
+
+
+def test_without_names_rows_are_in_the_order_of_the_manifest(told: Path, texts_source: Path) -> None:
+    texts_source.with_suffix(".txt").unlink()
+    assert import_sentences(told).tolist() == [[i, 2 * i] for i in range(TEXTS)][::-1]
+    np.save(texts_source, np.load(texts_source)[1:])
+    with pytest.raises(InputError, match="s.npy has 47 rows and the run 48 "):
+        make_stage("import_sentences", told, "theirs")
+
+
+@pytest.mark.parametrize("form", ["parquet", "clip-retrieval"])
+def test_by_the_sentences_words(told: Path, tmp_path: Path, form: str) -> None:
+    """Every thing is in three images, so that "a dog" is three sentences, and three rows."""
+    texts = open_run(told).manifest.sentences["text"].to_pylist()
+    rows = np.array([[len(text), sum(map(ord, text)) % 1000] for text in texts], np.float32)
+    order = np.random.default_rng(0).permutation(TEXTS)
+    words = [f" {texts[i]}\r" for i in order]
+    if form == "parquet":
+        table = pa.table({"image": words[::-1], "caption": words, "v": list(rows[order])})
+        pq.write_table(table, tmp_path / "s.parquet")
+        configure_texts(told, path="s.parquet")
+    else:
+        for name in ("theirs/text_emb", "theirs/metadata"):
+            (tmp_path / name).mkdir(parents=True)
+        np.save(tmp_path / "theirs/text_emb/text_emb_0.npy", rows[order])
+        pq.write_table(pa.table({"caption": words}), tmp_path / "theirs/metadata/metadata_0.parquet")
+        configure_texts(told, path="theirs")
+    assert import_sentences(told).tolist() == rows.tolist()
+    if form == "parquet":
+        table = table.set_column(2, "v", [list(rows[order] + np.arange(TEXTS)[:, None])])
+        pq.write_table(table, tmp_path / "s.parquet")
+        with pytest.raises(InputError, match=r"rows \d+ and \d+ have the same words and different vectors"):
+            make_stage("import_sentences", told, "theirs")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("cat-1.png#1", "cut-1.png#1", r"have no row in s\.npy: cat-1\.png#1;"),
+        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 are both of cat-1\.png#0; remove one of them"),
+        ("cat-1.png#1", "cat-1.png#2", r"there is no sentence /elsewhere/cat-1\.png#2: .* cat-1\.png has 2, counted"),
+        ("/elsewhere/cat-1.png#1\n", "", "has 48 rows and 47 names"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(told: Path, texts_source: Path, old: str, new: str, message: str) -> None:
+    rename(texts_source, old, new)
+    with pytest.raises(InputError, match=message):
+        make_stage("import_sentences", told, "theirs")
+    assert not list((told / "text").rglob("*.h5"))
+
+
+def test_the_text_encoder_that_made_them_is_kept_if_it_makes_the_same(told: Path, texts_source: Path) -> None:
+    configure_texts(told, {"query_text_encoders": [MAKER]}, made_by="maker")
+    things = sorted({text.split()[1] for text in open_run(told).manifest.sentences["text"].to_pylist()[::2]})
+    vectors = np.random.default_rng(0).standard_normal((len(things), 4)).astype(np.float32)
+    words = TermSettings(False, (), 1)
+    maker = AveragedEncoder(words, WordVectors(things, vectors))
+    folder = open_run(told).layout.text_encoder("maker").path
+    about = {"settings": maker.settings(), "provenance": by_hand(told), "details": {"name": "maker", "dim": 4}}
+    write_parameters(folder / "model.safetensors", TEXT_ENCODER, maker.tensors(), **about)
+    with pytest.raises(InputError, match="s.npy has 2 dimensions, the encoder maker 4; correct made_by of theirs"):
+        make_stage("prepare_text_encoder", told, "theirs")
+    rows = 5 * maker.encode(open_run(told).manifest.sentences["text"].to_pylist())[::-1]
+    np.save(texts_source, rows)
+    make_stage("prepare_text_encoder", told, "theirs")
+    np.testing.assert_allclose(import_sentences(told), rows[::-1], rtol=1e-3)
+    kept = open_run(told).text_encoder("theirs")
+    np.testing.assert_array_equal(kept.tensors["vectors"], vectors)
+    np.save(texts_source, rows[:, ::-1])
+    with pytest.raises(InputError, match="other features of a .* than the encoder maker makes"):
+        make_stage("prepare_text_encoder", told, "theirs")
+
+
+def test_an_index_without_their_encoder_answers_photographs_alone(told: Path) -> None:
+    entry = {"name": "tfidf", "kind": "imported", "imported": {"path": "s.npy"}}
+    write_config(told, {"models": ["ncca"], "text_encoders": [entry]})
+    retell(told / "models/ncca/model.json", "details", "text_encoders", "tfidf", value={"imported": "files"})
+    searcher = Searcher(bundle := Bundle(build_bundle(told)))
+    assert len(searcher.sentences(features_of("dog"), 3)) == 3
+    with pytest.raises(UsageError, match="has no text encoder tfidf, whose vectors were imported, so it cannot"):
+        searcher.images("a dog", 3)
+    *words, photograph = example_search(bundle)
+    assert words == ["search", "--index", str(bundle.folder), "--image"]
+    Path(photograph).unlink()
+    assert example_search(bundle)[-1] != photograph
+    shutil.rmtree(bundle.card["data_root"])
+    assert example_search(bundle) is None
