@@ -16,6 +16,7 @@ from pipeline.models.neural.hmlstm import (
     TwoBranches,
     match,
     noun_phrases,
+    phrase_rows,
 )
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.task import train
@@ -70,6 +71,17 @@ def test_units_are_the_equations_and_their_gradients() -> None:
     ours, theirs = (torch.autograd.grad((states * weights).sum(), parameters) for states in (found, expected))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_noun_phrases_are_found_among_the_rows() -> None:
+    """Also behind a sentence without words."""
+    encoder, trees = make_encoder(), draw_phrases(np.random.default_rng(0), LENGTHS, 20, 4)
+    levels, nodes = encoder.arrange(trees), noun_phrases(trees, 2)
+    states, rows = encoder(levels), phrase_rows(levels, trees, encoder)
+    for node, row in zip(nodes, rows, strict=True):
+        start, stop = trees.offsets[np.searchsorted(trees.offsets, node, "right") - 1 :][:2]
+        parts = (part[start:stop] for part in (trees.parents, trees.words, trees.labels))
+        torch.testing.assert_close(states[row], unit(encoder, node - start, *parts)[0], rtol=0, atol=1e-5)
 
 
 def test_a_phrase_alone_is_embedded_as_within_its_sentence() -> None:
