@@ -54,7 +54,7 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     details = describe_embeddings(stored, opened.card["metric"])
 
     def make(job: Job) -> None:
-        shards = {name: run.features.open(name, job.number) for name in asker.encoders}
+        shards = {name: run.features.open(name, job.number) for name in asker.model.encoders}
         images = asker.embed_image({name: shard["features"] for name, shard in shards.items()})
         texts = run.manifest.texts(job.number)
         sides = {"images": images, "sentences": asker.embed_sentences(texts) if texts else images[:0]}
@@ -86,7 +86,7 @@ def apply_bundle(
     bundle.check_rows()
     asker = QueryEncoder(bundle)
     _require_whole_images(bundle, asker)
-    encoders = [plain(encoder, bundle.folder) for encoder in asker.encoders]
+    encoders = [plain(encoder, bundle.folder) for encoder in asker.model.encoders]
     run, stages = _begin(photographs, output, changes or {}), declared()
     for encoder in encoders:
         _carry(run, encoder, bundle)

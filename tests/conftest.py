@@ -1,6 +1,7 @@
 """Fixtures that several rooms share."""
 
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -65,6 +66,14 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.freeze()
     gc.enable()
     return found
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """A command that a test calls in this process leaves its level of logging behind: not for other tests."""
+    yield
+    for ours in ("pipeline", "stages"):
+        logging.getLogger(ours).setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

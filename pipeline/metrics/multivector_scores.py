@@ -30,7 +30,7 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
     for start, stop in _runs(images.lengths, max(1, PRODUCTS // words)):
         block = images.between(start, stop)
         runs = [sentences.between(*run) for run in _runs(sentences.lengths, words)]
-        columns = [_sum_of_words(_pool(block, run, rule.sum), run) for run in runs]
+        columns = [score_products(_multiply(block.vectors, run.vectors), block, run, rule.sum) for run in runs]
         rows.append(torch.cat(columns, dim=1) if columns else block.vectors.new_zeros(len(block), 0))
     scores = torch.cat(rows) if rows else images.vectors.new_zeros(0, len(sentences))
     if rule.sum == "mean-words":
@@ -59,9 +59,14 @@ def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _pool(images: MultiVectors, words: MultiVectors, rule: str) -> Tensor:
-    """(images, words) the greatest product of each word with any region, or the sum of the positive ones."""
-    products, lengths = _multiply(images.vectors, words.vectors), images.lengths
+def score_products(products: Tensor, images: MultiVectors, sentences: MultiVectors, rule: str) -> Tensor:
+    """(n, m) scores of images by sentences from the `products` (regions, words) of their vectors: by the rule
+    `positive` the sum of the positive ones (eq. 7), else that of each word's greatest (eq. 8)."""
+    return _sum_of_words(_pool(products, images.lengths, rule), sentences)
+
+
+def _pool(products: Tensor, lengths: np.ndarray, rule: str) -> Tensor:
+    """(images, words)."""
     if rule == "positive":
         products = products.clamp(min=0)
     pool = torch.sum if rule == "positive" else torch.amax

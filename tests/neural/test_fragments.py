@@ -6,7 +6,7 @@ import pytest
 import torch
 from made_up_models import draw_dependencies
 
-from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.metrics.multivector_scores import multivector_scores, score_products
 from pipeline.models.neural.fragments import RectifiedBRNN, RelationNetwork, learn_relations
 from pipeline.models.neural.losses import MultipleInstance, Objective, ScoredFragments
 from pipeline.models.neural.recurrence import pack
@@ -81,10 +81,12 @@ def test_the_multiple_instance_objective_is_the_papers_sum() -> None:
             costs[y].append(max(0.0, 1 - product if y else 1 + product))
     expected = sum(np.mean(each) for each in costs.values())
     objective = MultipleInstance(ranking, weight=0.5)
-    assert objective.align(images, sentences, owners).item() == pytest.approx(expected)
-    total = objective(ScoredFragments(scores, images, sentences), owners).item()
-    assert total == pytest.approx(ranking(scores, owners).item() + 0.5 * expected)
-    assert MultipleInstance(ranking, 0)(ScoredFragments(scores, images, sentences), owners) == ranking(scores, owners)
+    products = images.vectors @ sentences.vectors.T
+    torch.testing.assert_close(score_products(products, images, sentences, "positive"), scores)
+    batch = ScoredFragments(scores, products, images.owners, sentences.owners)
+    assert objective.align(batch, owners).item() == pytest.approx(expected)
+    assert objective(batch, owners).item() == pytest.approx(ranking(scores, owners).item() + 0.5 * expected)
+    assert MultipleInstance(ranking, 0)(batch, owners) == ranking(scores, owners)
 
 
 def make_network(matrix_of: list[int]) -> RelationNetwork:

@@ -230,7 +230,5 @@ def test_hdf5_cannot_read_other_files(tmp_path: Path) -> None:
         with h5py.File(tmp_path / "bad.h5", "w") as file:
             build(file)
             file.create_dataset("files", data=NAMES, dtype=h5py.string_dtype())
-        with pytest.raises(
-            InputError, match=r"bad.h5 \(embeddings (is a link|reads other files)\); write the file again"
-        ):
+        with pytest.raises(InputError, match=r"bad.h5 .*embeddings (is a link|reads other files)\); write the file"):
             read(tmp_path / "bad.h5")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.metrics.multivector_scores import multivector_scores, score_products
 from pipeline.models.neural.losses import ScoredFragments
 from pipeline.models.neural.recurrence import Packed, pack
 from pipeline.multivectors import MultiVectors, ScoreRule
@@ -128,11 +128,13 @@ class FragmentNetwork(nn.Module):
 
 
 class AlignedNetwork(FragmentNetwork):
-    """The same, with the vectors beside the scores, for objectives that use them."""
+    """The same, with the products behind the scores, for objectives that use them."""
 
     def forward(self, regions: MultiVectors, whole: Tensor | None, sentences: Any) -> ScoredFragments:
-        sides = self.fragments(regions, whole, sentences)
-        return ScoredFragments(multivector_scores(*sides, self.rule), *sides)
+        images, fragments = self.fragments(regions, whole, sentences)
+        products = images.vectors @ fragments.vectors.T
+        scores = score_products(products, images, fragments, self.rule.sum)
+        return ScoredFragments(scores, products, images.owners, fragments.owners)
 
 
 ROOT = 0

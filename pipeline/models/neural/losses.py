@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pipeline.device import upload
-from pipeline.multivectors import MultiVectors
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,13 @@ def first_of(owners: Tensor) -> Tensor:
 
 
 class ScoredFragments(NamedTuple):
-    """The scores (n, n) of a batch, and the region vectors and word vectors behind them."""
+    """The scores (n, n) of a batch, the products (regions, words) behind them, and the pair that each region and each
+    word is of."""
 
     scores: Tensor
-    images: MultiVectors
-    sentences: MultiVectors
+    products: Tensor
+    regions: np.ndarray
+    words: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,12 @@ class MultipleInstance:
     def __call__(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
         """A scalar; `owners` (n,) are the images of the batch's pairs."""
         loss = self.ranking(batch.scores, owners)
-        return loss + self.weight * self.align(batch.images, batch.sentences, owners) if self.weight else loss
+        return loss + self.weight * self.align(batch, owners) if self.weight else loss
 
-    def align(self, images: MultiVectors, sentences: MultiVectors, owners: Tensor) -> Tensor:
+    def align(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
         """The fragment alignment objective, a scalar."""
-        regions, words = (owners[upload(each.owners, owners.device)] for each in (images, sentences))
-        products = (images.vectors @ sentences.vectors.T).float()
+        regions, words = (owners[upload(pairs, owners.device)] for pairs in (batch.regions, batch.words))
+        products = batch.products.float()
         with torch.no_grad():
             bag = regions[:, None] == words
             best = products.masked_fill(~bag, -torch.inf).amax(dim=0)
