@@ -93,8 +93,8 @@ def _detect_file(path: Path) -> Detected:
     suffix = path.suffix.lower()
     if not path.is_file() or suffix not in (".tar", *rows.READERS):
         kinds = f"a folder of photos, a .tar shard or a table ({', '.join(rows.READERS)})"
-        state = "is none of these (unpack an archive first)" if path.exists() else "does not exist"
-        raise UsageError(f"{path} {state}; give {kinds}")
+        end = f"is not {kinds}; unpack an archive first" if path.exists() else f"does not exist; give {kinds}"
+        raise UsageError(f"{path} {end}")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
     folder = CollectionFolder(path.parent, PLAIN)
