@@ -17,6 +17,7 @@ from pipeline.precision import choose_precision
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import FeatureRows
+from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
 from pipeline.storage.texts import text_lines
 from pipeline.text.sequences import Tokens, encode_tokens
@@ -133,12 +134,14 @@ def count_trigrams(config: "Config", corpus: Corpus) -> Trigram:
 
 
 def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bundle | None) -> Sources:
-    """What the generator uses. UsageError where it needs a joint space and there is no `bundle`."""
+    """What the generator uses. IntegrityError where it was trained in another joint space than that of `bundle`, by an
+    earlier `describe.space`; UsageError where it needs one and there is none."""
     space = trigram = None
     if stored.space is not None:
         if bundle is None:
             raise UsageError(f"{stored.folder} needs a joint space, but the configuration names none; train it again")
         space, trigram = JointSpace(bundle, run.gpu), count_trigrams(run.config, corpus)
+        require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     settings = run.config.describe
     search = BeamSearch(settings.beam, settings.length_power, LONGEST)
     return Sources(corpus, search, settings.temperature, settings.candidates, run.config.seed, space, trigram)

@@ -1,5 +1,6 @@
 """Texts that a person may have made, in whatever way an editor ends lines and begins files."""
 
+import gzip
 import io
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from pipeline import plain_files
 from pipeline.errors import InputError
 from pipeline.plain_files import each_line, read_lines
+from pipeline.storage.texts import text_lines
 
 
 @pytest.mark.parametrize("chunk", [3, 4, 1 << 18])
@@ -39,6 +41,15 @@ def test_what_is_no_text_is_named(tmp_path: Path, data: bytes | None, line: str)
     path.mkdir() if data is None else path.write_bytes(data)
     with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{line}"):
         read_lines(path)
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    """Where deflate itself is wrong, and where the end is missing."""
+    packed = gzip.compress(b"a line\n" * 99)
+    for data in (packed[:10] + b"\xff" * 9 + packed[19:], packed[:-9]):
+        (tmp_path / "text.gz").write_bytes(data)
+        with pytest.raises(InputError, match=r"cannot read .*text\.gz"):
+            list(text_lines(tmp_path / "text.gz"))
 
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from warm import environment
-from workflow import DATA, ROOT, TINY, snakemake
+from workflow import DATA, NETWORK, RESULTS, ROOT, TINY, snakemake
 
 
 def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
@@ -16,6 +16,15 @@ def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
     result = snakemake(tmp_path, "all", "-n", "--configfile", "twice.yaml", check=False)
     assert result.returncode != 0
     assert "the key seed is given twice" in result.stdout + result.stderr
+
+
+def test_one_rule_extracts_for_the_study_alone(tmp_path: Path) -> None:
+    """What a run has of elsewhere leaves nothing to the rule of its own encoders."""
+    given, other = {"name": "given", "kind": "imported", "path": "given.npy"}, {"name": "other", **NETWORK}
+    values = TINY | {"encoders": [given], "study": {**TINY["study"], "encoders": [other]}}
+    (tmp_path / "given.yaml").write_text(yaml.safe_dump(values))
+    made = f"{RESULTS}/features/other/part-00000.json"
+    assert "rule extract_more:" in snakemake(tmp_path, made, "-n", "--configfile", "given.yaml").stdout
 
 
 @pytest.mark.slow

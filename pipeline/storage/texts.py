@@ -5,6 +5,7 @@ All but parses have `sentence_id` (m,) and `image_id` (m,).
 """
 
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -159,6 +160,6 @@ def text_lines(path: Path) -> Iterator[str]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
             for number, line in enumerate(each_line(stream, path), start=1):
                 yield decode_text(line, path, number)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {path} ({reason}); correct its name in the configuration") from error

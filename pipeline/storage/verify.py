@@ -5,7 +5,7 @@ follows an image to its rows in the manifest and in every artefact.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         raise IntegrityError(f"{run} is not the folder of a run; name one such as results/demo")
 
     commits, vouched = Commits(Path(run)), {}
-    alone = all(path.name == CARD for path in records)  # an index without its run, which it was made in
+    # An index without its run, where no rule makes it again:
+    alone = bool(records) and all(path.name == CARD for path in records)
     for path in progress(records):
         result.checked += 1
         try:
@@ -76,9 +77,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         result.checked += len(commit.files)
         place = path.relative_to(run).as_posix()
         found = commits.faults(place, hashed) if commit.place and not alone else file_faults(commit, hashed)
-        for fault in found:
-            target = None if alone else fault.path if fault.gone else path
-            result.faults.append(FaultyFile(fault.path, fault.reason, target))
+        result.faults += [FaultyFile(fault.path, fault.reason, fault.path if fault.gone else path) for fault in found]
     for path in files:
         if path in vouched or path in records:
             continue
@@ -88,7 +87,8 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         else:
             result.unvouched.append(path)
     result.unvouched = [path for path in result.unvouched if path not in vouched]
-    result.faults = sorted({_retarget(fault, vouched) for fault in result.faults}, key=lambda fault: str(fault.path))
+    faults = {replace(fault, target=None) if alone else _retarget(fault, vouched) for fault in result.faults}
+    result.faults = sorted(faults, key=lambda fault: str(fault.path))
     return result
 
 

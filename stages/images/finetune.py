@@ -62,10 +62,8 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     schedule = DescentSchedule(tuning.iterations, tuning.learning_rate, body_rate, CLIP)
     precision = choose_precision(tuning.precision, run.device)
     task = Finetuning(start, len(labels), schedule, run.device, precision, settings.seed, pretrained)
-    checkpoints, losses = (
-        Checkpoints(job.path / "checkpoints", job.provenance.fingerprint, tuning.checkpoint_seconds),
-        [],
-    )
+    checkpoints = Checkpoints(job.path / "checkpoints", job.provenance.fingerprint, tuning.checkpoint_seconds)
+    losses = []
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))

@@ -1,5 +1,6 @@
 """`extract-regions`, `pool-regions`: the regions of images with their features, and these pooled for whole images."""
 
+import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice, tee
@@ -184,15 +185,20 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from pipeline.images.regions import pool
     from pipeline.storage.features import to_stored, write_features
+    from pipeline.storage.json_files import require_same
     from pipeline.storage.regions import RegionShard
 
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
+    folder, cut = run.layout.encoder(encoder).path, parameters.settings["regions"]
     pooling = parameters.settings["pooling"]
     source = run.layout.regions(run.config.encoder(encoder).of)
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
 
     def make(job: Job) -> None:
         regions = RegionShard(source.shard(job.number))
+        found = {key: regions.details["regions"].get(key) for key in cut}  # perhaps of an earlier configuration
+        cuts = {str(regions.path): found, str(folder): cut}
+        require_same("the regions", {path: json.dumps(one, sort_keys=True) for path, one in cuts.items()})
         if not np.diff(regions.offsets).all():
             first = regions.image_id[np.diff(regions.offsets).argmin()]
             raise IntegrityError(f"image {first} has no regions in {regions.path}; ingest again without this image")

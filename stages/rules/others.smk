@@ -46,7 +46,7 @@ ROOM = {
     "sweep": (8, 4000),
 }
 
-for OTHER in [stage for stage in STAGES.values() if not workflow.is_rule(stage.name)]:
+for OTHER in [stage for name, stage in STAGES.items() if name != "extract" and not workflow.is_rule(name)]:
     OF = [f"{{{name}}}" for name in OTHER.names]
     PART = ["{part}"] if OTHER.sharded else []
     THREADS, MEGABYTES = ROOM.get(OTHER.name, (1, 2000))

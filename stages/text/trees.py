@@ -185,7 +185,6 @@ def _find_in_files(run: Run) -> Engine:
 
 
 def _run_spacy(run: Run) -> Engine:
-
     from pipeline.storage.parsers import load_parser
     from pipeline.text.parsing import parse_texts
     from pipeline.text.tree_conversions import fall_back

@@ -1,6 +1,7 @@
 """From stored features to judged descriptions, by the commands."""
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from made_up_generators import beside, describe, make_described_run, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
+from pipeline.run import Run
+from pipeline.storage.bundle import Bundle
 from pipeline.storage.parameters import MODEL, read_parameters
+from stages.generators import gather_sources, read_corpus, read_generator
+from stages.inputs import joint_space
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +56,13 @@ def test_what_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
         describe(run, "mrnn", "test")
     with pytest.raises(IntegrityError, match=r"colour/shard-.*does not exist; run its stage"):
         describe(beside(run, tmp_path / "run", "features"), "mrnn", "dev")
+
+
+def test_a_generator_of_another_joint_space_is_refused(run: Path) -> None:
+    """It was trained by an earlier `describe.space`."""
+    train(run, "lbl")
+    opened = Run(run)
+    stored, index = read_generator(opened, "lbl"), joint_space(opened.config, opened.layout, "lbl")
+    earlier = replace(stored.parameters, details={**stored.parameters.details, "space": "another"})
+    with pytest.raises(IntegrityError, match="joint space of .*lbl and of .* differ"):
+        gather_sources(opened, stored._replace(parameters=earlier), read_corpus(opened), Bundle(index.path))

@@ -11,7 +11,7 @@ from made_up import make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
 from pipeline.config.stored import restore_encoder
-from pipeline.errors import InputError, RejectLimitError, UsageError
+from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.images.decode import decode
 from pipeline.images.finetune import Finetuning
 from pipeline.images.opening import ImageLimits
@@ -198,3 +198,12 @@ def test_search_pools_the_same_regions(run: Path) -> None:
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
     features = restore_encoder(stored.settings, stored.tensors).encode([image])
     np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
+
+
+def test_regions_that_were_cut_otherwise_are_not_pooled(run: Path) -> None:
+    """By an earlier configuration: what encodes a question would cut others."""
+    extract(run, proposals="grid")
+    configure(run, "regions", proposals="boxes")
+    add_pooled(run, "mean")
+    with pytest.raises(IntegrityError, match="the regions of .*shard-00000.h5 and of .*mean.* differ"):
+        run_command("pool_regions", *arguments(run, encoder="mean"))
