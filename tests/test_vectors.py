@@ -29,7 +29,7 @@ def planted() -> SimpleNamespace:
     shared = rng.normal(size=(PAIRS, 6))
     images, texts = (shared @ rng.normal(size=(6, DIM)) + 0.1 * rng.normal(size=(PAIRS, DIM)) for _ in range(2))
     names = [f"/elsewhere/{row:03d}.jpg" for row in range(PAIRS)]
-    words = [f"text {row}" for row in range(PAIRS)]
+    words = [f"text #{row}" for row in range(PAIRS)]
     return SimpleNamespace(images=images.astype("f4"), texts=texts.astype("f4"), names=names, words=words)
 
 
@@ -104,7 +104,7 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
     sentences = index.bundle.table("sentences")
     owned = list(zip(sentences["image_id"].to_pylist(), sentences["text"].to_pylist(), strict=True))
     if write is write_clip_retrieval:
-        assert owned[6:8] == [(3, "text 3"), (3, "text 3 again")] and len(owned) == 2 * PAIRS
+        assert owned[6:8] == [(3, "text #3"), (3, "text #3 again")] and len(owned) == 2 * PAIRS
         assert [hit.row["price"] for hit in index.search(text_vector=planted.texts[0], where="price = 5")] == [5]
     else:
         names = planted.words if write is write_words else [f"{name}#0" for name in planted.names]

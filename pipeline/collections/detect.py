@@ -50,8 +50,11 @@ LEAST_WORDS = 3
 """Words of a text that may be a caption, on average."""
 SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 """A character of a script without spaces between words, of which a word has about two."""
+BESIDE = ("splits", "boxes")
+"""Lists beside captions.tsv that only the format `folder` reads."""
 MAY_BE_TABLES = (".txt", ".json")
-"""Endings of tables that other files have, too: only one with a header that names images counts."""
+"""Endings of tables that other files have, too: only one with a header that names images, and files of photographs
+below it, counts, and only where there is no other table."""
 LACKING = "give the folder of photos, or name files of vectors images.npy and captions.npy"
 MOST_NAMED = 3
 """Lists that are named as not used."""
@@ -90,8 +93,8 @@ def _detect_file(path: Path) -> Detected:
     suffix = path.suffix.lower()
     if not path.is_file() or suffix not in (".tar", *rows.READERS):
         kinds = f"a folder of photos, a .tar shard or a table ({', '.join(rows.READERS)})"
-        state = "is none of these (unpack an archive first)" if path.exists() else "does not exist"
-        raise UsageError(f"{path} {state}; give {kinds}")
+        end = f"is not {kinds}; unpack an archive first" if path.exists() else f"does not exist; give {kinds}"
+        raise UsageError(f"{path} {end}")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
     folder = CollectionFolder(path.parent, PLAIN)
@@ -133,7 +136,7 @@ def _as_table(
 def _detect_folder(folder: CollectionFolder) -> Detected:
     for form, keys in LISTS.items():
         paths = [path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)]
-        if any(path.name.lower() not in FOLDER["captions"] or not _is_headed(folder, path) for path in paths):
+        if any(path.name.lower() not in FOLDER["captions"] or not _is_table_alone(folder, path) for path in paths):
             return Detected(folder.root, form)
     kinds: Counter[str] = Counter()
     found: list[str] = []
@@ -154,12 +157,12 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             if column := rows.photographs_in(folder, shard):
                 return _with_photographs(folder, shard, column, {})
             break
-    tables = [name for name in found if _is_table(name) or (name in alone and _is_headed(folder, folder.root / name))]
+    maybe = (name for name in found if not _is_table(name) and name in alone)
+    tables = [*filter(_is_table, found), *(name for name in maybe if _is_headed(folder, folder.root / name))]
     unused = dict.fromkeys((name for name in tables if "/" in name), "only a table in the folder itself is read")
     may_be_of_split = (name for name in tables if "/" not in name or Path(name).stem.lower() == METADATA)
-    by_split = _by_split([name for name in may_be_of_split if _split_in(name)])
-    first = by_split.get("train", next(iter(by_split.values()), None))
-    for name in [first] if first else [name for name in tables if name not in unused]:
+    by_split = _tables_by_split(folder, [name for name in may_be_of_split if _split_in(name)])
+    for name in [next(iter(by_split.values()))] if by_split else [name for name in tables if name not in unused]:
         try:
             columns = _columns(folder, folder.root / name)
         except InputError as error:
@@ -182,6 +185,25 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     remedy = f"a table of sentences ends in {', '.join(rows.READERS)} and has a header: save it as one"
     unused |= {name: remedy for name in found if "/" not in name and name not in unused}
     return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
+
+
+def _tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
+    """Tables by split, first that of train, if there is one. Nothing where the first has no sentences; and no table
+    without the columns of the first that are used."""
+    splits = _by_split(names)
+    splits = {split: splits[split] for split in sorted(splits, key=lambda split: split != "train")}
+    having = {}
+    used: set[str] = set()
+    with suppress(InputError):
+        for split, name in splits.items():
+            if not having:
+                columns, _ = _with_sentences(_columns(folder, folder.root / name))
+                if "sentence" not in columns:
+                    break
+                used = {columns["file"], columns["sentence"], *_renamed(columns).values()}
+            if used.issubset(rows.column_names(folder, folder.root / name)):
+                having[split] = name
+    return having
 
 
 def _by_split(names: list[str]) -> dict[str, str]:
@@ -222,7 +244,7 @@ def _name_unused(lists: dict[str, str]) -> tuple[str, ...]:
 
 def _with_place_of_images(detected: Detected) -> Detected:
     """With the key of collection.files for the folder that has all photographs which a list names, where the format
-    would look for them in vain."""
+    would look for them in vain. Raises UsageError where it is another for each table."""
     if "images" not in NAMED.get(detected.format, {}) or "images" in detected.files:
         return detected
     records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
@@ -242,6 +264,12 @@ def _with_place_of_images(detected: Detected) -> Detected:
     if not named[folder] or named[folder] < set().union(*named.values()):
         return detected  # `ingest` looks for each in all folders
     also = [other for other in others if named[other]][:1]
+    splits = {_split_in(below) for below in named if named[below]} - {None}
+    if len(splits) > 1 and not splits.isdisjoint(detected.files):  # a table of each names 1.jpg of its own folder
+        raise UsageError(
+            f"{folder} and {also[0]} in {detected.root} have photos of the same names; write the folders into the names"
+            " in the tables"
+        )
     notes = [f"the photos are taken from {folder}; {other} has files of the same names" for other in also]
     files = {**detected.files, "images": folder or "."}
     return replace(detected, files=files, notes=(*detected.notes, *notes))
@@ -252,10 +280,16 @@ def _is_table(name: str) -> bool:
     return suffix in rows.READERS and suffix not in MAY_BE_TABLES
 
 
+def _is_table_alone(folder: CollectionFolder, path: Path) -> bool:
+    return _is_headed(folder, path) and not any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
+
+
 def _is_headed(folder: CollectionFolder, path: Path) -> bool:
-    """Whether a file can be read as a table whose header names images."""
+    """Whether a file can be read as a table whose header names images, and its first rows files of photographs."""
     with suppress(InputError):
-        return path.suffix.lower() in rows.READERS and "file" in _usual_columns(folder, path)
+        if path.suffix.lower() in rows.READERS and (column := _usual_columns(folder, path).get("file")):
+            first = islice(rows.read_rows(folder, path, (column,), ()), LOOKED_AT)
+            return any(isinstance(name := row.values.get(column), str) and is_image(name) for row in first)
     return False
 
 

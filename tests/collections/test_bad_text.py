@@ -20,6 +20,7 @@ CAPTIONS = {
     "a surrogate in UTF-8": (b"a.jpg\t1\tA \xed\xa0\x80 dog\n", OTHER),
     "repeated": (b"a.jpg\t0\tA cat .\n", "repeated: this image has another sentence of this number"),
     "no tab": (b"a.jpg A dog .\n", "1 fields between tabs, not 3 or 2"),
+    "number alone": (b"a.jpg\t1\n", "a number and no sentence: 1"),
     "tab in it": (b"a.jpg\t1\tA\tdog .\n", "4 fields between tabs, not 3 or 2"),
     "no number": (b"a.jpg\tone\tA dog .\n", "'one' is not the number of a sentence"),
     "5,000 digits": (b"a.jpg\t" + b"1" * 5000 + b"\tA dog .\n", f"'{'1' * 20}' is not the number of a sentence"),

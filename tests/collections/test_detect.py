@@ -119,6 +119,54 @@ def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], split
     assert [record.text for record in records if isinstance(record, SentenceRecord)] == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("tables", "format", "files"),
+    [
+        ({"readme.txt": "Image, notes\nMy photos, of 2019\n"}, "folder", {}),
+        ({"services.json": '[{"image": "postgres:14", "title": "the data of a shop"}]'}, "folder", {}),
+        ({"captions.tsv": "file\tnumber\tsentence\n0.jpg\t0\ta\n", "splits.tsv": "0.jpg\ttest\n"}, "folder", {}),
+        ({"bad.txt": "image,why\n0.jpg,dark\n", "list.csv": "file,text\n0.jpg,a\n"}, "table", {"table": "list.csv"}),
+        ({"test.csv": "image\n0.jpg\n", "train.csv": "image,text\n0.jpg,a\n"}, "table", {"table": "train.csv"}),
+        ({"test_loss.csv": "epoch\n1\n", "train.csv": "image,text\n0.jpg,a\n"}, "table", {"table": "train.csv"}),
+        (
+            {"list.csv": "file,text\n0.jpg,a\n", "test.csv": "file\n0.jpg\n", "train.csv": "file\n0.jpg\n"},
+            "table",
+            {"table": "list.csv"},
+        ),
+    ],
+)
+def test_other_lists_beside_photographs_are_not_read(make, tables: dict[str, str], format: str, files: dict) -> None:
+    folder = make("0.jpg", *tables)
+    for name, text in tables.items():
+        (folder / name).write_text(text)
+    found = detect(folder)
+    assert (found.format, found.files) == (format, files)
+
+
+@pytest.mark.parametrize(
+    ("files", "path"),
+    [
+        ({"table": "images/metadata.csv"}, "images/0.jpg"),
+        ({"table": "images/metadata.csv", "images": "images"}, "images/0.jpg"),
+        ({"table": "images/a/metadata.csv", "images": "images"}, "images/a/0.jpg"),
+        ({"table": "../metadata.csv", "images": "images"}, "images/0.jpg"),
+    ],
+)
+def test_names_in_metadata_are_relative_to_its_folder_within_that_of_the_images(make, files: dict, path: str) -> None:
+    folder = make(path, files["table"])
+    (folder / files["table"]).write_text("file,text\n0.jpg,a\n")
+    records = FORMATS["table"](folder, Options(files, {"sentence": "text"}, "divided"))
+    assert next(record.path for record in records) == path
+
+
+def test_photographs_of_the_same_names_in_a_folder_for_each_split_are_not_mixed(make) -> None:
+    folder = make("train/0.jpg", "test/0.jpg", "train.csv", "test.csv")
+    for name in ("train.csv", "test.csv"):
+        (folder / name).write_text("file,text\n0.jpg,a\n")
+    with pytest.raises(UsageError, match="have photos of the same names; write the folders into the names"):
+        detect(folder)
+
+
 def test_a_table_without_a_header_is_named_and_not_read(make) -> None:
     folder = make("0.jpg", "1.jpg")
     (folder / "list.csv").write_text("0.jpg,a dog\n1.jpg,a cat\n")

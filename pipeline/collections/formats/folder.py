@@ -110,6 +110,8 @@ def _sentence(name: str, *fields: str | int) -> SentenceRecord:
     value = lists.sentence_number(numbers[0]) if numbers else None
     if numbers and value is None:
         raise ValueError(f"{numbers[0][:20]!r} is not the number of a sentence")
+    if not numbers and lists.sentence_number(text) is not None:
+        raise ValueError(f"a number and no sentence: {text}")
     return SentenceRecord(name, value, text, file, row)
 
 

@@ -9,7 +9,7 @@ collection.files names by a split is a further table, of that split.
 import posixpath
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
@@ -61,14 +61,17 @@ def _read_rows(
         names = {column: name.strip() for column, name in names.items()}
     needed = {names[column] for column in (*options.columns, "file")}
     file = folder.label(path)
-    below = posixpath.dirname(file) if path.stem.lower() == METADATA else ""
+    below = PurePosixPath(file if path.stem.lower() == METADATA else "").parent
+    if below.is_relative_to(prefix):
+        below = below.relative_to(prefix)
+    folders = () if ".." in below.parts else below.parts  # a table outside is of the photographs in the root
     last = None
     for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
         if not isinstance(name, str) or not name:
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
             continue
-        name = posixpath.join(below, name)
+        name = posixpath.join(*folders, name)
         if name != last:
             split = values.get(names["split"]) or default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)

@@ -65,9 +65,9 @@ def read(root: Path, options: Options) -> Iterator[Record]:
 
 
 def _owner(name: str) -> str | None:
-    """The IMAGE of a text named IMAGE#k; None where the name is the text's own words."""
+    """The IMAGE of a text named IMAGE#k; None where the name is the text's own words, such as `we are #1`."""
     image, _, number = name.rpartition("#")
-    return relative_name(image) if number.isdecimal() else None
+    return relative_name(image) if image and not image[-1].isspace() and number.isdecimal() else None
 
 
 def nameless(images: Sequence[str]) -> list[str]:
