@@ -112,15 +112,14 @@ def wanted(stage):
 def writes(stage, names, caption=None):
     """The commits of what a job makes, of shards that of its part; and of a file that Snakemake's own report shows
     under the `caption` (its name and category) that too."""
-    made = stage.outputs(LAYOUT, *names)
+    artefacts = stage.outputs(LAYOUT, *names)
     if caption:
-        return [*(str(one.commit) for one in made[:-1]), *shown(made[-1], *caption)]
-    return [str(one.part("{part}") if isinstance(one, Shards) else one.commit) for one in made]
+        return [*(str(artefact.commit) for artefact in artefacts[:-1]), *shown(artefacts[-1], *caption)]
+    return [str(artefact.part("{part}") if isinstance(artefact, Shards) else artefact.commit) for artefact in artefacts]
 
 
 def call(stage):
     """The shell command of the rule of a stage."""
-    stage = STAGES[stage]
     names = [f"{{wildcards.{name}:q}}" for name in stage.names]
     command = " ".join([stage.command, *names, *(["--part {wildcards.part}"] if stage.sharded else [])])
     return on_gpu(command) if stage.gpu else jointspace(command)

@@ -46,20 +46,26 @@ ROOM = {
     "sweep": (8, 4000),
 }
 
-for OTHER in [stage for name, stage in STAGES.items() if name != "extract" and not workflow.is_rule(name)]:
-    OF = [f"{{{name}}}" for name in OTHER.names]
-    PART = ["{part}"] if OTHER.sharded else []
-    THREADS, MEGABYTES = ROOM.get(OTHER.name, (1, 2000))
-    globals()["rule"] = OTHER.name  # as a running job has it, for which `shell` is evaluated again, after this loop
+
+def add_rule(stage):
+    """In a function, since the running job evaluates `shell` again, after the loop."""
+    names = [f"{{{name}}}" for name in stage.names]
+    part = ["{part}"] if stage.sharded else []
+    cores, memory = ROOM.get(stage.name, (1, 2000))
 
     rule:
-        name: OTHER.name
-        input: reads(OTHER.name)
-        output: writes(OTHER, OF, SHOWN.get(OTHER.name))
-        wildcard_constraints: **{name: any_of(OTHER.name, name) for name in OTHER.names}
-        params: decides=decides(OTHER.name)
-        log: LOGS / ".".join([OTHER.name, *OF, *PART, "log"])
-        benchmark: BENCHMARKS / OTHER.name / ".".join([*(OF + PART or ["all"]), "tsv"])
-        threads: THREADS
-        resources: mem_mb=megabytes(MEGABYTES), **({"gpu": GPU} if OTHER.gpu else {})
-        shell: call(rule)
+        name: stage.name
+        input: reads(stage.name)
+        output: writes(stage, names, SHOWN.get(stage.name))
+        wildcard_constraints: **{name: any_of(stage.name, name) for name in stage.names}
+        params: decides=decides(stage.name)
+        log: LOGS / ".".join([stage.name, *names, *part, "log"])
+        benchmark: BENCHMARKS / stage.name / ".".join([*(names + part or ["all"]), "tsv"])
+        threads: cores
+        resources: mem_mb=megabytes(memory), **({"gpu": GPU} if stage.gpu else {})
+        shell: call(stage)
+
+
+for stage in STAGES.values():
+    if stage.name != "extract" and not workflow.is_rule(stage.name):
+        add_rule(stage)
