@@ -30,8 +30,8 @@ from pipeline.storage.batch import FileBatch
 from pipeline.storage.files import REMEDY, file_sha256, is_regular, is_there, plain, read_bytes, refusing
 from pipeline.storage.json_files import CHECK, canonical_json, fingerprint, read_json, to_json
 
-DRAWING, TABLES = "drawing", "tables"
-"""Kinds of artefacts for people, which `report` or `reproduce` includes: pictures, and tables in Markdown."""
+TABLES = "tables"
+"""The kind of an artefact for people, which `reproduce` includes: tables in Markdown."""
 MANIFEST = "manifest/manifest.json"
 CARRIED = "commit"
 """The key of a bundle's card under which its commit stands: a bundle travels, and its card has a form of its own."""

@@ -63,10 +63,12 @@ def storage_key(encoder: str) -> str:
     return f"`storage` of the text encoder {encoder}"
 
 
-def write_tokens(path: Path, ids: np.ndarray, offsets: np.ndarray, *of: np.ndarray, **about: Any) -> None:
-    """Publish m sentences, of which i has the words ids[offsets[i] : offsets[i + 1]], numbered as in
-    `text/tokens.json`; `of` are their ids and those of their images, `about` as of `write_shard`."""
-    _write(path, TOKENS, {"ids": ids, "offsets": offsets}, *of, **about)
+def write_tokens(
+    path: Path, ids: np.ndarray, offsets: np.ndarray, sentence_id: np.ndarray, image_id: np.ndarray, **about: Any
+) -> None:
+    """Publish m sentences with their ids and those of their images; sentence i has the words
+    ids[offsets[i] : offsets[i + 1]], numbered as in `text/tokens.json`; `about` as of `write_shard`."""
+    _write(path, TOKENS, {"ids": ids, "offsets": offsets}, sentence_id, image_id, **about)
 
 
 def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
@@ -75,10 +77,17 @@ def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any
     publish(path, conllu.encode(), kind=PARSES, rows=rows, beside=beside, **about)
 
 
-def write_trees(path: Path, trees: Mapping[str, Mapping[str, np.ndarray]], *of: np.ndarray, **about: Any) -> None:
-    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS; `of`
-    and `about` as of `write_tokens`."""
-    _write(path, TREES, {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}, *of, **about)
+def write_trees(
+    path: Path,
+    trees: Mapping[str, Mapping[str, np.ndarray]],
+    sentence_id: np.ndarray,
+    image_id: np.ndarray,
+    **about: Any,
+) -> None:
+    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS, with
+    the ids of the sentences and of their images; `about` as of `write_shard`."""
+    arrays = {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}
+    _write(path, TREES, arrays, sentence_id, image_id, **about)
 
 
 def _write(
