@@ -57,8 +57,8 @@ def closing_lines(run: Path) -> list[str]:
 
 def results_of(run: Path) -> dict[str, Any]:
     """What the folder `run` has to show: `evaluations`, the best on the reported split first; the path of the `report`;
-    and a `search` with the model that is the best on dev, as there, as arguments of `jointspace`. Raises IntegrityError
-    for what is damaged."""
+    and a `search` with the best model on dev that has an index, as arguments of `jointspace`. Raises IntegrityError for
+    what is damaged."""
     from pipeline.evaluate.summary import ranking
     from pipeline.report.tables import best_model
     from pipeline.storage.bundles import open_bundle
@@ -69,13 +69,14 @@ def results_of(run: Path) -> dict[str, Any]:
     evaluations = read_json(summary) if summary.exists() else []
     ranked = ranking(evaluations) if evaluations else []
     bundle = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
-    if ranked:
-        bundle = run / "index" / plain(best_model(evaluations, {one["model"] for one in ranked}), summary)
+    indexed = {one["model"] for one in ranked if (run / "index" / plain(one["model"], summary)).exists()}
+    if indexed:  # a generator that ranks by perplexity has no index
+        bundle = run / "index" / best_model(evaluations, indexed)
     return {
         "run": str(run),
         "evaluations": ranked,
         "report": str(report) if report.exists() else None,
-        "search": example_search(open_bundle(bundle)) if bundle != run / "index" and bundle.exists() else None,
+        "search": example_search(open_bundle(bundle)) if bundle != run / "index" else None,
     }
 
 

@@ -12,6 +12,7 @@ from pipeline.run.runner import run_stage
 from pipeline.storage.commit import read_record
 from pipeline.storage.json_files import CHECK, publish_json, read_json
 from pipeline.storage.records import write_summary
+from stages.closing import results_of
 from stages.results import report as stage
 
 
@@ -58,6 +59,17 @@ def test_the_best_model_of_one_vector_an_image_is_shown(run: Path, monkeypatch: 
         assert html.count(f"<figcaption>{name}") == 1
     assert '<th scope="row">dvsa</th><td>test</td>\n<td>' in html and "2.00 <small>(2)</small>" in html
     assert "1,234 of 4,567 dev sentences have no known word; 11.1 % of their words are unknown" in html
+
+
+def test_a_run_ends_with_a_search_of_a_model_that_has_an_index(run: Path, tmp_path: Path) -> None:
+    """What ranks by perplexity has none, and may be the best."""
+    ranker = read_json(evaluation(run, "dvsa")) | {"model": "mrnn-perplexity"}
+    del ranker[CHECK]
+    copy = shutil.copytree(run, tmp_path / "run")
+    write_summary(Layout(copy).summary.path, [ranker, read_record(evaluation(copy, "ncca"))], "", by_hand(copy))
+    results = results_of(copy)
+    assert [evaluation["model"] for evaluation in results["evaluations"]] == ["mrnn-perplexity", "ncca"]
+    assert str(copy / "index/ncca") in results["search"]
 
 
 def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:
