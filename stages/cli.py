@@ -71,7 +71,7 @@ class Commands(click.Group):
 
 def _translate(former: str, args: list[str]) -> list[str]:
     """`index-add --index A --from B --output C` as `add A B --output C`."""
-    if "--index" not in " ".join(args):
+    if not any(word.startswith("--index") for word in args):
         return [FORMER[former], *args]
     words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
     given = list(zip(words[::2], words[1::2], strict=False))

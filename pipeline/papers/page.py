@@ -40,15 +40,16 @@ def table(
     orders: Sequence[Result] = (),
     notes: Sequence[str] = (),
 ) -> Result:
-    beside = {} if printed_columns is None else {"printed_columns": printed_columns}
-    rest = {"rows": rows, "judged": judged, "orders": orders, "notes": notes}
-    return {"paper": paper, "title": title, "said": said, "columns": columns, **beside, **rest}
+    heads: dict[str, Any] = {"paper": paper, "title": title, "said": said, "columns": columns}
+    if printed_columns is not None:
+        heads["printed_columns"] = printed_columns
+    return {**heads, "rows": rows, "judged": judged, "orders": orders, "notes": notes}
 
 
 def row(name: str, values: Sequence[Any], printed: Sequence[float | None] = (), **more: Any) -> Result:
     """A row with one system of ours, which has no name of its own."""
-    own = {"system": "", "values": values, "alike": False, "settings": "", **more}
-    return {"name": name, "printed": printed, "ours": [own]}
+    system = {"system": "", "values": values, "alike": False, "settings": "", **more}
+    return {"name": name, "printed": printed, "ours": [system]}
 
 
 def dump(result: Result) -> str:

@@ -139,7 +139,7 @@ def describe_encoders(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
     """Of every encoder that the bundles carry its `network` and layer, where its `weights` come from, and whether it is
     `untrained`."""
     notes = []
-    for name, settings in {name: own for card in cards for name, own in card["encoders"].items()}.items():
+    for name, settings in {name: stored for card in cards for name, stored in card["encoders"].items()}.items():
         weights = dict(settings["weights"])
         origin = weights.pop("origin")
         details = [f"{key} {shorten(str(value))}" for key, value in weights.items() if value is not None]

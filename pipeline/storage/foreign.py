@@ -203,8 +203,9 @@ def _read_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
 
 def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
     _require_modest(path, unpacked_bytes(pq.read_metadata(path)))
-    if missing := set(columns).difference(there := pq.read_schema(path).names):
-        raise InputError(f"{path} has no column {min(missing)}, only {', '.join(there)}; name another as `names`")
+    present = pq.read_schema(path).names
+    if missing := set(columns).difference(present):
+        raise InputError(f"{path} has no column {min(missing)}, only {', '.join(present)}; name another as `names`")
     table = pq.read_table(path, columns=columns)
     return [table.column(name) for name in columns]
 

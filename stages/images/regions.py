@@ -196,9 +196,9 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     def make(job: Job) -> None:
         regions = RegionShard(source.shard(job.number))
-        found = {key: regions.details["regions"].get(key) for key in cut}  # perhaps of an earlier configuration
-        cuts = {str(regions.path): found, str(folder): cut}
-        require_same("the regions", {path: json.dumps(one, sort_keys=True) for path, one in cuts.items()})
+        # The regions may be of an earlier configuration.
+        cuts = {str(regions.path): {key: regions.details["regions"].get(key) for key in cut}, str(folder): cut}
+        require_same("the regions", {path: json.dumps(keys, sort_keys=True) for path, keys in cuts.items()})
         if not np.diff(regions.offsets).all():
             first = regions.image_id[np.diff(regions.offsets).argmin()]
             raise IntegrityError(f"image {first} has no regions in {regions.path}; ingest again without this image")

@@ -17,5 +17,5 @@ def command(bundle_folder: Path, kind: str, output: Path) -> None:
     from stages.exported import export
 
     counts = export(bundle_folder, kind, output)
-    told = " and ".join(f"{count} {modality}" for modality, count in counts.items())
-    logging.getLogger(__name__).info("%s are in %s", told, output)
+    contents = " and ".join(f"{count} {modality}" for modality, count in counts.items())
+    logging.getLogger(__name__).info("%s are in %s", contents, output)

@@ -191,7 +191,7 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
         part = np.arange(start, min(start + DESCRIBED, len(shown)))
         block = {name: rows[part] for name, rows in features.items()}
         sentences = describe_images(stored.generator, block, sources, settings.top)
-        described += [{**shown[place], "sentences": own} for place, own in zip(part, sentences, strict=True)]
+        described += [{**shown[place], "sentences": best} for place, best in zip(part, sentences, strict=True)]
     about = {"generator": generator, "of": kind or "images", "split": split, "settings": settings.model_dump()}
     value = {**about, "precision": stored.precision, "images": described}
     picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
