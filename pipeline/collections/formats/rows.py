@@ -213,10 +213,7 @@ def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Na
 
 
 def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    value = lists.read_json(folder, path)
-    if not isinstance(value, list):
-        raise InputError(f"{path} is not a list of objects, one for each photo or caption; write it so, or as .jsonl")
-    for number, row in enumerate(value, 1):
+    for number, row in enumerate(lists.json_items(folder, path), 1):
         yield TableRow(number, row) if isinstance(row, dict) else TableRow(number, {}, "not a JSON object")
 
 
