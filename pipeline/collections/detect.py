@@ -183,7 +183,7 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}
-    remedy = f"a table of sentences ends in {', '.join(rows.READERS)} and has a header: save it as one"
+    remedy = f"no table ({', '.join(rows.READERS)}) with a header and names of photos of this folder: save it as one"
     unused |= {name: remedy for name in found if "/" not in name and name not in unused}
     return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
 

@@ -20,6 +20,7 @@ from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
 from pipeline.parquet_photographs import photograph_column
 from pipeline.plain_files import LONGEST_LINE, each_line
+from pipeline.printable import is_unicode
 from pipeline.storage.tables import stored_type
 from pipeline.trial import try_first
 
@@ -123,7 +124,7 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):
             raise InputError(f"{path} is UTF-16; save it as UTF-8")
-        if any("\ud800" <= character <= "\udfff" for character in first):
+        if not is_unicode(first):
             raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
         file.seek(0)
