@@ -2,7 +2,6 @@
 Python, numpy or torch."""
 
 import operator
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,14 +10,15 @@ from scipy import sparse
 
 from pipeline.errors import InputError, UsageError
 from pipeline.precision import to_numpy
+from pipeline.printable import is_unicode
 
 Rows = np.ndarray | sparse.sparray | sparse.spmatrix
 Views = Rows | Mapping[str, Rows]
 """Vectors, one a row; or those of several encoders, by name, which stand side by side."""
+SHOWN = 100
+"""Characters of a text that an error repeats."""
 NUMBERS = "biuf"
 """NumPy's kinds of dtype that are real numbers."""
-HALF = re.compile("[\ud800-\udfff]")
-"""Half of a pair of UTF-16, which no file can hold."""
 
 
 def to_count(value: Any, name: str, least: int = 1) -> int:
@@ -45,11 +45,11 @@ def to_number(value: Any, name: str) -> float:
 
 
 def require_text(value: Any, name: str) -> None:
-    """Raises UsageError for what is no str, and for half a character, as of a file name that is no UTF-8."""
+    """Raises UsageError for what is no str, and for lone surrogates, as in a file name that is no UTF-8."""
     if not isinstance(value, str):
         raise UsageError(f"{name} is of type {type(value).__name__}; give a str")
-    if half := HALF.search(value):
-        raise UsageError(f"{name} has {half[0]!r}, which is no character; decode its bytes in their own encoding")
+    if not is_unicode(value):
+        raise UsageError(f"{name} has lone surrogates: {value[:SHOWN]!r}; decode its bytes in their own encoding")
 
 
 def to_strings(values: Iterable[str], name: str, count: int) -> list[str]:

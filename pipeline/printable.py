@@ -22,6 +22,15 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
+def is_unicode(text: str) -> bool:
+    """Whether `text` has no lone surrogates, which stand for bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def printable(text: object) -> str:
     """`text` on one line, with what a terminal would obey written as in Python: \\x1b, \\r, \\u202e."""
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))

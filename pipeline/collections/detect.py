@@ -18,6 +18,7 @@ from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.image_names import BELOW, TOGETHER
 from pipeline.storage.foreign import CLIP_RETRIEVAL
 
 LISTS = {
@@ -53,8 +54,8 @@ SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 BESIDE = ("splits", "boxes")
 """Lists beside captions.tsv that only the format `folder` reads."""
 MAY_BE_TABLES = (".txt", ".json")
-"""Endings of tables that other files have, too: only one with a header that names images, and files of photographs
-below it, counts, and only where there is no other table."""
+"""Endings of tables that other files have, too: only one with a header that names images, and photographs of the folder
+below it, counts, and after all other tables."""
 LACKING = "give the folder of photos, or name files of vectors images.npy and captions.npy"
 MOST_NAMED = 3
 """Lists that are named as not used."""
@@ -162,14 +163,14 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     unused = dict.fromkeys((name for name in tables if "/" in name), "only a table in the folder itself is read")
     may_be_of_split = (name for name in tables if "/" not in name or Path(name).stem.lower() == METADATA)
     by_split = _tables_by_split(folder, [name for name in may_be_of_split if _split_in(name)])
-    for name in [next(iter(by_split.values()))] if by_split else [name for name in tables if name not in unused]:
+    for name in [by_split["table"]] if by_split else [name for name in tables if name not in unused]:
         try:
             columns = _columns(folder, folder.root / name)
         except InputError as error:
             unused[name] = str(error).removeprefix(str(folder.root / name)).lstrip(": ")
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
-            files = {"table": name, **{split: other for split, other in by_split.items() if other != name}}
+            files = by_split or {"table": name}
             others = {other: unused.get(other, "one table is read") for other in tables if other not in files.values()}
             return _as_table(folder, files, columns, _name_unused(others))
     if not kinds["photographs"]:
@@ -182,28 +183,25 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}
-    remedy = f"a table of sentences ends in {', '.join(rows.READERS)} and has a header: save it as one"
+    remedy = f"no table ({', '.join(rows.READERS)}) with a header and names of photos of this folder: save it as one"
     unused |= {name: remedy for name in found if "/" not in name and name not in unused}
     return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
 
 
 def _tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
-    """Tables by split, first that of train, if there is one. Nothing where the first has no sentences; and no table
-    without the columns of the first that are used."""
-    splits = _by_split(names)
-    splits = {split: splits[split] for split in sorted(splits, key=lambda split: split != "train")}
-    having = {}
-    used: set[str] = set()
+    """The keys of collection.files for a table of train that has sentences, and for those of other splits that have all
+    its columns that are used. Without one of train, whose images are learned from, there are none."""
+    splits, files = _by_split(names), {}
     with suppress(InputError):
-        for split, name in splits.items():
-            if not having:
-                columns, _ = _with_sentences(_columns(folder, folder.root / name))
-                if "sentence" not in columns:
-                    break
+        if train := splits.pop("train", None):
+            columns, _ = _with_sentences(_columns(folder, folder.root / train))
+            if "sentence" in columns:
+                files["table"] = train
                 used = {columns["file"], columns["sentence"], *_renamed(columns).values()}
-            if used.issubset(rows.column_names(folder, folder.root / name)):
-                having[split] = name
-    return having
+                for split, name in splits.items():
+                    if used.issubset(rows.column_names(folder, folder.root / name)):
+                        files[split] = name
+    return files
 
 
 def _by_split(names: list[str]) -> dict[str, str]:
@@ -285,11 +283,17 @@ def _is_table_alone(folder: CollectionFolder, path: Path) -> bool:
 
 
 def _is_headed(folder: CollectionFolder, path: Path) -> bool:
-    """Whether a file can be read as a table whose header names images, and its first rows files of photographs."""
+    """Whether a file can be read as a table whose header names images, and whose rows photographs of the folder."""
     with suppress(InputError):
         if path.suffix.lower() in rows.READERS and (column := _usual_columns(folder, path).get("file")):
-            first = islice(rows.read_rows(folder, path, (column,), ()), LOOKED_AT)
-            return any(isinstance(name := row.values.get(column), str) and is_image(name) for row in first)
+            values = (row.values.get(column) for row in rows.read_rows(folder, path, (column,), ()))
+            names: set[str] = set()
+            for name in islice(values, TOGETHER):
+                if isinstance(name, str) and is_image(name):
+                    if folder.has(name):
+                        return True
+                    names.add(name)
+            return any(folder.readings.match(names, folder.spellings, BELOW))
     return False
 
 

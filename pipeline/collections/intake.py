@@ -26,11 +26,11 @@ from pipeline.collections.records import (
     Record,
     Reject,
     SentenceRecord,
-    is_unicode,
 )
 from pipeline.collections.tables import REJECTS, Rejects, Tables, to_bytes, to_text
 from pipeline.config.section import SPLITS
 from pipeline.image_names import BELOW, CASE, Readings, Spelling, Takedown, describe
+from pipeline.printable import is_unicode
 
 LARGEST_NUMBER = (1 << 31) - 1
 GIVEN = {"seq": pa.int64(), "key": pa.binary()}

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.collections.records import is_unicode
 from pipeline.config.collection import LONGEST_NAME
-from pipeline.printable import UNSAFE
+from pipeline.printable import UNSAFE, is_unicode
 
 MOST_COLUMNS = 100
 RESERVED = frozenset(

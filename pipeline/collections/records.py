@@ -90,15 +90,6 @@ class Reject(NamedTuple):
     reason: str
 
 
-def is_unicode(text: str) -> bool:
-    """Whether `text` has no lone surrogates, which stand for bytes that are not UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 Record = ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | ColumnsRecord | Reject
 
 

@@ -49,7 +49,7 @@ class Predicate:
         self.text = text
         self._python = UNLIKE_PYTHON.sub(_as_python, text).strip()
         try:
-            text.encode()  # bytes that are no UTF-8 come as half characters, which Arrow has not
+            text.encode()  # bytes that are no UTF-8 come as lone surrogates, which Arrow has not
             tree = ast.parse(self._python, mode="eval")
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             self._refuse_syntax(error)

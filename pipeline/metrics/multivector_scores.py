@@ -33,8 +33,6 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
         columns = [score_products(_multiply(block.vectors, run.vectors), block, run, rule.sum) for run in runs]
         rows.append(torch.cat(columns, dim=1) if columns else block.vectors.new_zeros(len(block), 0))
     scores = torch.cat(rows) if rows else images.vectors.new_zeros(0, len(sentences))
-    if rule.sum == "mean-words":
-        scores = scores / upload(np.maximum(sentences.lengths, 1), scores.device)
     if rule.global_weight:
         scores = scores + rule.global_weight * (images.globals @ sentences.globals.T)
     return scores
@@ -61,8 +59,9 @@ def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
 
 def score_products(products: Tensor, images: MultiVectors, sentences: MultiVectors, rule: str) -> Tensor:
     """(n, m) scores of images by sentences from the `products` (regions, words) of their vectors: by the rule
-    `positive` the sum of the positive ones (eq. 7), else that of each word's greatest (eq. 8)."""
-    return _sum_of_words(_pool(products, images.lengths, rule), sentences)
+    `positive` the sum of the positive ones (eq. 7), else that of each word's greatest (eq. 8), or their mean."""
+    scores = _sum_of_words(_pool(products, images.lengths, rule), sentences)
+    return scores / upload(np.maximum(sentences.lengths, 1), scores.device) if rule == "mean-words" else scores
 
 
 def _pool(products: Tensor, lengths: np.ndarray, rule: str) -> Tensor:

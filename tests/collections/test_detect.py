@@ -124,9 +124,12 @@ def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], split
     [
         ({"readme.txt": "Image, notes\nMy photos, of 2019\n"}, "folder", {}),
         ({"services.json": '[{"image": "postgres:14", "title": "the data of a shop"}]'}, "folder", {}),
+        ({"notes.txt": "image,why\nelsewhere.jpg,the light was bad\n"}, "folder", {}),
+        ({"links.json": '[{"image": "https://a.org/0.jpg", "title": "a shop by the sea"}]'}, "folder", {}),
         ({"captions.tsv": "file\tnumber\tsentence\n0.jpg\t0\ta\n", "splits.tsv": "0.jpg\ttest\n"}, "folder", {}),
         ({"bad.txt": "image,why\n0.jpg,dark\n", "list.csv": "file,text\n0.jpg,a\n"}, "table", {"table": "list.csv"}),
         ({"test.csv": "image\n0.jpg\n", "train.csv": "image,text\n0.jpg,a\n"}, "table", {"table": "train.csv"}),
+        ({"test.csv": "image,text\n0.jpg,a\n", "val.csv": "image,text\n1.jpg,b\n"}, "table", {"table": "test.csv"}),
         ({"test_loss.csv": "epoch\n1\n", "train.csv": "image,text\n0.jpg,a\n"}, "table", {"table": "train.csv"}),
         (
             {"list.csv": "file,text\n0.jpg,a\n", "test.csv": "file\n0.jpg\n", "train.csv": "file\n0.jpg\n"},

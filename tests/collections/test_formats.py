@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.collections.formats import FORMATS
+from pipeline.collections.files import CollectionFolder
+from pipeline.collections.formats import FORMATS, lists, rows
+from pipeline.collections.records import Options
 from pipeline.errors import InputError, UsageError
 from pipeline.storage.sources import ImageSource
 
@@ -265,3 +267,29 @@ def test_doubtful_json(text: str, tmp_path: Path, gather) -> None:
     (tmp_path / "dataset.json").write_text(text)
     with pytest.raises(InputError, match="dataset.json"):
         gather(tmp_path, "karpathy")
+
+
+@pytest.mark.parametrize(
+    "text", [" [ ] ", '[{"file": "a.jpg"}]', '[{"file": "a.jpg"} ,\n{"file": "b,].jpg"},1, "x"]\n']
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_items_of_a_list_are_those_that_json_reads(text: str, encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(text, encoding)
+    folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
+    assert list(lists.json_items(folder, tmp_path / "list.json")) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[", "[1", "[1,", "[1,]", "[1 2]", "[1]]", "[" * 9999, '[{"a": 1, "a": 2}]', "[NaN]"]
+)
+def test_a_damaged_list_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(text)
+    folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
+    with pytest.raises(InputError, match="list.json is not"):
+        list(lists.json_items(folder, tmp_path / "list.json"))
+
+
+def test_of_a_list_only_the_items_that_are_asked_for_are_read(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('[{"file": "a.jpg"}, no more JSON')
+    folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
+    assert rows.column_names(folder, tmp_path / "list.json") == ["file"]

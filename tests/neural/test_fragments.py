@@ -11,7 +11,7 @@ from pipeline.models.neural.fragments import RectifiedBRNN, RelationNetwork, lea
 from pipeline.models.neural.losses import MultipleInstance, Objective, ScoredFragments
 from pipeline.models.neural.recurrence import pack
 from pipeline.models.neural.word_towers import BiGRU
-from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees
@@ -82,7 +82,9 @@ def test_the_multiple_instance_objective_is_the_papers_sum() -> None:
     expected = sum(np.mean(each) for each in costs.values())
     objective = MultipleInstance(ranking, weight=0.5)
     products = images.vectors @ sentences.vectors.T
-    torch.testing.assert_close(score_products(products, images, sentences, "positive"), scores)
+    for rule in SUMS:
+        scored = multivector_scores(images, sentences, ScoreRule(rule, 0))
+        torch.testing.assert_close(score_products(products, images, sentences, rule), scored)
     batch = ScoredFragments(scores, products, images.owners, sentences.owners)
     assert objective.align(batch, owners).item() == pytest.approx(expected)
     assert objective(batch, owners).item() == pytest.approx(ranking(scores, owners).item() + 0.5 * expected)

@@ -1,10 +1,10 @@
 """Strict reading of a collection's lists: lines, fields between tabs, JSON, and lists of sentences in a text."""
 
 import ast
-import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +20,9 @@ STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTAL
 """A string of JSON or Python, with what divides it from the one before: numpy prints no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 """A single byte among ASCII, as letters of Western Europe are in Windows-1252, and few in other encodings."""
+
+MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
+"""What opens, divides or closes a list of JSON."""
 
 
 def split_name(name: str) -> str:
@@ -176,20 +179,49 @@ def repeated_name(header: Iterable[str]) -> str | None:
 
 def read_json(folder: CollectionFolder, path: Path) -> Any:
     """The value in a JSON file, read as by `parse_json`. Raises InputError."""
+    with _refusing(path):
+        return parse_json(_json_text(folder, path))
+
+
+def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
+    """The items of the list in a JSON file, read as by `parse_json`, each when it is asked for. Raises InputError, also
+    for a value that is no list."""
+    with _refusing(path):
+        text = _json_text(folder, path)
+        mark = MARK.match(text)
+        if mark[1] != "[":
+            raise InputError(f"{path} is not a list of objects, one for each photo or caption; write one, or .jsonl")
+        if text.startswith("]", mark.end()):
+            mark = MARK.match(text, mark.end())
+        while mark[1] in ("[", ","):
+            item, end = DECODER.raw_decode(text, mark.end())
+            yield item
+            mark = MARK.match(text, end)
+        if mark[1] != "]" or mark.end() < len(text):
+            raise ValueError(f"no item, comma or end of the list at character {mark.start()}")
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, MemoryError, RecursionError) as error:
+        raise InputError(f"{path} is not usable JSON: {error or 'too large'}") from error
+
+
+def _json_text(folder: CollectionFolder, path: Path) -> str:
     with folder.open(path, LARGEST_JSON) as file:
-        try:
-            data = file.read()
-            if not isinstance(decode_text(data), str):
-                raise ValueError(not_utf8(data))
-            return parse_json(data.removeprefix(codecs.BOM_UTF8))
-        except (ValueError, MemoryError) as error:
-            raise InputError(f"{path} is not usable JSON: {error or 'too large'}") from error
+        data = file.read()
+    try:
+        return data.decode(json.detect_encoding(data))
+    except UnicodeDecodeError:
+        raise ValueError(not_utf8(data)) from None
 
 
 def parse_json(data: bytes | str) -> Any:
     """As `json.loads`, but raises ValueError for repeated keys, NaN, Infinity and too deep nesting, too."""
     try:
-        return json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        return json.loads(data, **HOOKS)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -205,3 +237,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+HOOKS: Mapping[str, Callable] = {"object_pairs_hook": _object, "parse_constant": _refuse_constant}
+DECODER = json.JSONDecoder(**HOOKS)

@@ -20,6 +20,7 @@ from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
 from pipeline.parquet_photographs import photograph_column
 from pipeline.plain_files import LONGEST_LINE, each_line
+from pipeline.printable import is_unicode
 from pipeline.storage.tables import stored_type
 from pipeline.trial import try_first
 
@@ -123,7 +124,7 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):
             raise InputError(f"{path} is UTF-16; save it as UTF-8")
-        if any("\ud800" <= character <= "\udfff" for character in first):
+        if not is_unicode(first):
             raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
         file.seek(0)
@@ -213,10 +214,7 @@ def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Na
 
 
 def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    value = lists.read_json(folder, path)
-    if not isinstance(value, list):
-        raise InputError(f"{path} is not a list of objects, one for each photo or caption; write it so, or as .jsonl")
-    for number, row in enumerate(value, 1):
+    for number, row in enumerate(lists.json_items(folder, path), 1):
         yield TableRow(number, row) if isinstance(row, dict) else TableRow(number, {}, "not a JSON object")
 
 
