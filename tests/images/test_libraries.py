@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -108,6 +108,21 @@ def test_a_network_of_timm_describes_crops_as_it_describes_images(tmp_path: Path
     assert np.linalg.norm(features[1] - expected[1]) < 0.1 * np.linalg.norm(expected[1] - expected[0])
     with pytest.raises(InputError, match=r"theirs.*48 x 48.*regions\.crop_side"):
         require_vectors(lambda pixels: encoder(pixels)[:, :0].sum(1), "theirs", 48)
+
+
+def test_real_weights_see_what_people_wrote(real_data: Path) -> None:
+    """Of photographs of dogs and of climbers, by all five captions, each is nearest to one of its own kind."""
+    captions = defaultdict(str)
+    for line in (real_data / "flickr8k/captions.tsv").read_text().splitlines():
+        name, _, sentence = line.split("\t")
+        captions[name] += sentence.lower() + "\n"
+    kinds = [[name for name in captions if captions[name].count(word) > 4][:6] for word in ("dog", "climb")]
+    images = [Image.open(real_data / "flickr8k/images" / name).convert("RGB") for kind in kinds for name in kind]
+    vectors = prepare(real_data / "weights", "timm", architecture="effnet_lite2").encode(images)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    nearest = (vectors @ vectors.T - 2 * np.eye(len(vectors))).argmax(axis=1)
+    assert vectors.shape == (12, 1280)
+    np.testing.assert_array_equal(nearest // 6, np.arange(12) // 6)
 
 
 def test_the_lines_of_the_documentation_unpack_both_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
