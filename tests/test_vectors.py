@@ -115,14 +115,11 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
         ]
 
 
-def test_texts_of_which_some_are_not_named_by_their_image_are_not_paired_by_row(
-    planted: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_texts_are_not_paired_by_row_where_most_name_their_image(planted: SimpleNamespace, tmp_path: Path) -> None:
     words = [f"{name}#0" for name in planted.names[::-1]]
     write_npy(tmp_path / "data", planted, [*words[:-1], "its own words"])
-    *records, last = FORMATS["vectors"](
-        tmp_path / "data", Options({"images": "images.npy", "texts": "texts.npy"}, {}, "x")
-    )
+    options = Options({"images": "images.npy", "texts": "texts.npy"}, {}, "x")
+    *records, last = FORMATS["vectors"](tmp_path / "data", options)
     assert [one.key for one in records[PAIRS:]] == list(map(relative_name, planted.names[:0:-1]))
     assert isinstance(last, Reject) and "not named IMAGE#k" in last.reason
 

@@ -132,7 +132,5 @@ def test_what_is_chosen_is_what_its_vectors_reach_and_never_less_than_nothing(me
         reached = sum(100 * np.mean(getattr(ranks, direction) <= k) for k in (1, 5, 10))
         assert reached == pytest.approx(log["chosen"][direction], abs=4)  # ties of single precision
         assert method == "csls" or log["chosen"][direction] == max(trial[direction] for trial in log["trials"])
-    if method == "csls":  # one trial for both directions
-        assert log["chosen"]["images"] == log["chosen"]["sentences"]
-        assert log["chosen"]["recall_sum"] == pytest.approx(log["trials"][0]["recall_sum"])
+    assert method != "csls" or log["chosen"]["images"] == log["chosen"]["sentences"], "one trial for both directions"
     assert log["chosen"]["recall_sum"] >= nothing["recall_sum"]

@@ -45,13 +45,8 @@ def run(tmp_path: Path) -> Path:
     model = publish(
         run / "models/m/model.safetensors", b"a model", kind="model", rows=1, provenance=of(run, "fit", **made_of)
     )
-    publish(
-        run / "embeddings/m/shard-00000.h5",
-        b"e",
-        kind="embeddings",
-        rows=1,
-        provenance=of(run, "embed", **{model.place: model.digest}),
-    )
+    made_by = of(run, "embed", **{model.place: model.digest})
+    publish(run / "embeddings/m/shard-00000.h5", b"e", kind="embeddings", rows=1, provenance=made_by)
     return run
 
 
