@@ -29,12 +29,7 @@ FAST = {
     "mrnn": {"dimensions": 16, "word_dim": 8, "epochs": 8, "batch_size": 8, "learning_rate": 0.02, "dropout": 0},
     "generator_variants": {"gated": {"generator": "mrnn", "cell": "gru", "seed": 1}},
     "language_defaults": {"averaging": 0, "batch_size": 8, "learning_rate": 0.005, "precision": "float32"},
-    "describe": {
-        "top": 2,
-        "beam": 3,
-        "candidates": 40,
-        "meteor": False,
-    },
+    "describe": {"top": 2, "beam": 3, "candidates": 40, "meteor": False},
 }
 
 

@@ -3,28 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.config.models import (
-    FitSettings,
-    KernelsSettings,
-    TransferSettings,
-    WsabieAdaGradSettings,
-    WsabieSettings,
-)
+from pipeline.config.models import FitSettings, KernelsSettings, TransferSettings, WsabieAdaGradSettings, WsabieSettings
 from pipeline.config.registry import model_spec
 from pipeline.models.linear.views import TextView
 
 OWN = {
-    "KernelsSettings": KernelsSettings(
-        image_kernel="rbf",
-        text_kernel="cosine",
-        score="cosine",
-    ),
-    "WsabieSettings": WsabieSettings(
-        learning_rate=[0.1],
-        max_norm=[100],
-        dimensions=4,
-        epochs=10,
-    ),
+    "KernelsSettings": KernelsSettings(image_kernel="rbf", text_kernel="cosine", score="cosine"),
+    "WsabieSettings": WsabieSettings(learning_rate=[0.1], max_norm=[100], dimensions=4, epochs=10),
 }
 OWN["WsabieAdaGradSettings"] = WsabieAdaGradSettings(**OWN["WsabieSettings"].model_dump())
 TRANSFER = TransferSettings(

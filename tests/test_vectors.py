@@ -13,6 +13,8 @@ import yaml
 from made_up import make_stage, run_command
 
 import jointspace
+from pipeline.collections.formats import FORMATS
+from pipeline.collections.records import Options, Reject
 from pipeline.errors import InputError, UsageError
 from pipeline.image_names import relative_name
 from pipeline.storage.manifest import Manifest
@@ -111,6 +113,15 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
         assert owned == [
             (row, name.replace(".jpg", "") if write is write_image_names else name) for row, name in enumerate(names)
         ]
+
+
+def test_texts_are_not_paired_by_row_where_most_name_their_image(planted: SimpleNamespace, tmp_path: Path) -> None:
+    words = [f"{name}#0" for name in planted.names[::-1]]
+    write_npy(tmp_path / "data", planted, [*words[:-1], "its own words"])
+    options = Options({"images": "images.npy", "texts": "texts.npy"}, {}, "x")
+    *records, last = FORMATS["vectors"](tmp_path / "data", options)
+    assert [one.key for one in records[PAIRS:]] == list(map(relative_name, planted.names[:0:-1]))
+    assert isinstance(last, Reject) and "not named IMAGE#k" in last.reason
 
 
 def test_what_is_wrong_with_vectors_is_said(planted: SimpleNamespace, tmp_path: Path) -> None:

@@ -39,6 +39,13 @@ def make(tmp_path: Path, photograph):
             "webdataset",
             {"train": "x/c-train-*.tar", "dev": "x/c-val-*.tar"},
         ),
+        (
+            ["train/c-val-0.tar", "train/test-0.tar"],
+            "webdataset",
+            {"dev": "train/c-val-*.tar", "test": "train/test-*.tar"},
+        ),
+        (["c-train-0.tar", "c-train-1.tar"], "webdataset", {}),
+        (["a-train-0.tar", "b-train-0.tar", "c-val-0.tar"], "webdataset", {}),
         (["images/a.jpg", "dataset_flickr8k.json"], "karpathy", {}),
         (["images/a.jpg", "annotations/captions_val2014.json"], "coco", {}),
         (["images/a.jpg", "Flickr8k.token.txt"], "flickr-token", {}),

@@ -134,7 +134,8 @@ def test_tables(root: Path, names: list[str], gather) -> None:
 def test_takedown_lists(root: Path, names: list[str], gather, tmp_path: Path) -> None:
     write(root / "captions.tsv", [f"{name}\t0\tphotograph {number}" for number, name in enumerate(ON_DISK)], "\n")
     gone = [name for name, file in zip(names, ON_DISK, strict=True) if file not in ("plain.jpg", "Übung.jpg")]
-    write(tmp_path / "takedown.txt", ["# comment", *gone, "", *STRANGERS], "\r\n")
+    write(root / "boxes.tsv", ["file\tx1\ty1\tx2\ty2\tscore\tlabel", "lost.jpg\t1\t1\t9\t9\t1\tof no photograph"], "\n")
+    write(tmp_path / "takedown.txt", ["# comment", *gone, "", "lost.jpg", *STRANGERS], "\r\n")
     result = gather(root, takedown=read_lines(tmp_path / "takedown.txt"))
     assert {*sentences_of(result)} == {"images/plain.jpg", "images/Übung.jpg"}
     assert result.unmet == [repr(name) for name in STRANGERS]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.metrics.ranks import count_ranks
+from pipeline.metrics.ranks import count_ranks, rank_scores
 
 
 def naive_ranks(scores: np.ndarray, owners: np.ndarray) -> tuple[list[int], list[int]]:
@@ -76,6 +76,12 @@ def test_equal_vectors_tie_wherever_they_stand(c: int) -> None:
     copies = np.tile(rng.standard_normal(c, dtype=np.float32), (700, 1))
     found = count_ranks(copies, copies, np.arange(700), "inner_product")
     assert set(found.image_to_sentence) == set(found.sentence_to_image) == {700}
+
+
+def test_scores_that_tie_with_the_best_of_their_own_image_do_not_count_against_it() -> None:
+    scores = np.array([[1, 1 - 1e-9, 0.5], [0, 0, 1]])
+    found = rank_scores(scores, np.array([0, 0, 1]), tie=1e-6)
+    assert found.image_to_sentence.tolist() == [1, 1] and found.sentence_to_image.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

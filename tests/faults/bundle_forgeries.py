@@ -199,10 +199,12 @@ def lists_elsewhere(folder: Path, victim: Path) -> None:
 
 
 def unknown_type(folder: Path, victim: Path) -> None:
+    """Inside of a known one."""
     index = inverted(folder)
-    outer = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
-    outer.ntotal = index.ntotal
-    faiss.class_wrappers.add_to_referenced_objects(outer, index)
+    inner = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
+    inner.ntotal = index.ntotal
+    outer = faiss.IndexPreTransform(inner)
+    faiss.class_wrappers.add_to_referenced_objects(outer, [index, inner])
     _put_index(folder, outer)
 
 

@@ -147,6 +147,7 @@ ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
 IMAGES = {
     "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search",)),
     "an unknown type": (unknown_type, "images.faiss holds an IndexIVFIndependentQuantizer", ("search",)),
+    "another count": (lambda folder, _: told(folder, "card.json", ("images", "count"), 9), "as its card says", ALL[:1]),
     "a path outside": (cell("images", "path", "../../etc/passwd"), "images.parquet row 3: its path", ALL),
     "an absolute path": (cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
     "a member outside": (cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),

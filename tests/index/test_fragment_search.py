@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import THINGS, build_bundle, run_command
-from made_up_sets import OTHER, THING
+from made_up_sets import OTHER, SCORE, THING
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.multivectors import MultiVectors
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.manifest import Manifest
 
 
 @pytest.fixture
@@ -42,6 +44,18 @@ def worded(folder: Path) -> Searcher:
     searcher.model = model
     model.sentence_view = "tokens"
     return searcher
+
+
+def test_the_card_and_the_arrays_of_a_bundle_are_those_of_the_documentation(run: Path, bundle: Path) -> None:
+    opened, stored = Bundle(bundle), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
+    card, arrays = opened.card, opened.arrays("fragments.safetensors")
+    assert {path.name for path in bundle.glob("*.faiss")} == {"regions.faiss", "words.faiss"} < set(card["files"])
+    assert set(arrays) == {"image_offsets", "sentence_offsets", "boxes"} and card["score"] == SCORE
+    for modality, name in (("images", "regions"), ("sentences", "words")):
+        sets = stored.read(modality, np.arange(opened.table(modality).num_rows))
+        assert card[name]["count"] == len(sets.vectors) and card[name]["shortlist"]["recall@10"] == 1
+        np.testing.assert_array_equal(arrays[f"{modality[:-1]}_offsets"], sets.offsets)
+    np.testing.assert_array_equal(arrays["boxes"], stored.read("images", np.arange(24)).boxes)
 
 
 @pytest.mark.parametrize("kind", ["bundle", "inverted"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_up_settings import make_grid, text_view
 from scipy import sparse
+from sklearn.cross_decomposition import CCA as ScikitCCA
 
 from pipeline.config.models import FitSettings
 from pipeline.errors import InputError
@@ -57,6 +58,14 @@ def test_fewer_images_than_dimensions_are_solved_in_their_span() -> None:
     solution = solver.solve(0.1, 0.1, 10)
     np.testing.assert_allclose(solution.values, reference_correlations(x, y, 0.1, 0.1)[:10], atol=1e-6)
     assert solution.w.shape == (300, 10)
+
+
+def test_correlations_equal_scikit_learn() -> None:
+    """Which deflates one pair of directions after the other."""
+    x, y = make_views()
+    a, b = ScikitCCA(n_components=4, scale=False, max_iter=2000, tol=1e-12).fit_transform(x.astype(float), y)
+    expected = [np.corrcoef(a[:, i], b[:, i])[0, 1] for i in range(4)]
+    np.testing.assert_allclose(CCASolver(moments_of(x, y)).solve(0, 0, 4).values, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(20, 15), (8, 30)])

@@ -16,10 +16,11 @@ from pipeline.models.linear.feature_maps import (
     NeighbourText,
     ReservoirSample,
     TanhFeatures,
+    bandwidth,
     mapped_columns,
 )
 from pipeline.models.linear.kernels import KernelFeatures
-from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.views import ViewBlock
 
 
@@ -93,12 +94,27 @@ def test_the_second_pass_equals_dense_mapped_rows(maps: FeatureMaps) -> None:
     assert_same(found, dense_moments(x, y))
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
+    rng, block = np.random.default_rng(6), BLOCKS[2]
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((12, 3), (9, 4)))
+    sides = ((block.x[block.owners], a), (block.y.toarray(), b))
+    columns = [np.hstack([rows, rows @ matrix]) if keep else rows @ matrix for rows, matrix in sides]
+    assert_same(moments_of(block).expanded(Expansion(a, keep), Expansion(b, keep)), dense_moments(*columns))
+
+
 def test_fourier_products_estimate_the_gaussian_kernel() -> None:
     """Of a row with itself exactly (Sutherland and Schneider 2015, section 3)."""
     z = np.random.default_rng(8).standard_normal((40, 6)).astype(np.float32)
     features = FourierMap.draw("cosine-sine", 6, 40_000, 2.0, np.random.default_rng(9))(z)
     np.testing.assert_allclose(features @ features.T / 40_000, rbf_kernel(z, gamma=1 / 8), atol=0.03)
     np.testing.assert_allclose(np.square(features).sum(axis=1), 40_000, rtol=1e-5)
+
+
+def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
+    z = np.random.default_rng(11).standard_normal((120, 3))
+    distances = np.sort(np.linalg.norm(z[:, None] - z, axis=2), axis=1)
+    assert bandwidth(z) == pytest.approx(distances[:, 50].mean())
 
 
 def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:

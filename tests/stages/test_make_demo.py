@@ -1,12 +1,16 @@
 """make-demo by hand: what it leaves, what it leaves alone, and what it refuses."""
 
 import json
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import nltk
 import pytest
 from click.testing import CliRunner
 from made_up import make_stage
 
+from pipeline.demo import DrawingSettings, scene_record
+from pipeline.demo.words import NOUNS, plural
 from pipeline.errors import UsageError
 from stages.collections.make_demo import command
 
@@ -38,6 +42,27 @@ def test_leaves_a_collection_and_its_commit_whatever_the_number_of_processes(tmp
     assert set(commit["files"]) == TEXTS | images
     make_demo(tmp_path / "many", processes=1)
     assert contents(tmp_path / "many") == files
+
+
+def test_trees_are_of_the_words_of_their_sentences_and_nouns_of_what_has_a_box() -> None:
+    drawing, kinds, named = DrawingSettings(train=40, dev=5, test=5, weak=0, seed=5), defaultdict(set), 0
+    for kind, nouns in NOUNS.items():
+        for lemma in (*nouns.usual, *nouns.small):
+            kinds[lemma].add(kind)
+            kinds[plural(lemma)].add(kind)
+    for record in (scene_record(drawing, index) for index in range(drawing.images)):
+        boxes = Counter(labelled.label for labelled in record.boxes)
+        for sentence in record.sentences:
+            rows = [line.split("\t") for line in sentence.conllu.splitlines()]
+            tree = nltk.Tree.fromstring(sentence.brackets)
+            assert [row[1] for row in rows] == tree.leaves() == sentence.text.split(" ")
+            for number, word, _, tag, *_ in rows:
+                if tag == "NOUN" and word.lower() in kinds:
+                    counts = [row[1].lower() for row in rows if (row[6], row[7]) == (number, "nummod")]
+                    least = {"two": 2, "three": 3}[counts[0]] if counts else 1
+                    assert any(boxes[kind] >= least for kind in kinds[word.lower()]), sentence.text
+                    named += 1
+    assert named > 300
 
 
 def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from pipeline.storage.commit import (
     Commits,
     Provenance,
     combined,
+    commit_path,
+    describe_file,
     open_commit,
     publish,
     publish_record,
@@ -43,13 +45,8 @@ def run(tmp_path: Path) -> Path:
     model = publish(
         run / "models/m/model.safetensors", b"a model", kind="model", rows=1, provenance=of(run, "fit", **made_of)
     )
-    publish(
-        run / "embeddings/m/shard-00000.h5",
-        b"e",
-        kind="embeddings",
-        rows=1,
-        provenance=of(run, "embed", **{model.place: model.digest}),
-    )
+    made_by = of(run, "embed", **{model.place: model.digest})
+    publish(run / "embeddings/m/shard-00000.h5", b"e", kind="embeddings", rows=1, provenance=made_by)
     return run
 
 
@@ -129,6 +126,19 @@ def test_an_input_of_an_input_counts_for_a_job(run: Path) -> None:
     assert not list(Commits(run).faults("embeddings/m/shard-00000.h5.json"))
     with pytest.raises(IntegrityError, match=r"models/m/model\.json is mixed"):
         Commits(run).require("models/m/model.json")
+
+
+def test_shards_other_than_their_part_vouches_for_are_no_input(run: Path) -> None:
+    """A job that was killed has made one of them anew, from the same."""
+    path, shards = run / "features/e/shard-00000.h5", "features/e/shard-*.h5.json"
+    files = {f"{path.name}.json": describe_file(commit_path(path))}
+    publish_record(run / "features/e/part-00000.json", {"name": "e"}, provenance=of(run, "extract"), files=files)
+    assert Commits(run).require(shards)
+    publish(
+        path, b"anew", kind="features", rows=9, provenance=of(run, "extract", **read_commit(commit_path(path)).inputs)
+    )
+    with pytest.raises(IntegrityError, match=r"shard-00000\.h5\.json is (changed|truncated)"):
+        Commits(run).require(shards)
 
 
 @pytest.mark.parametrize("key", ["place", "digest", "inputs", "files", "check"])

@@ -21,9 +21,7 @@ def tables(n_images: int, sentences_each: int = 2, split: str = "train") -> dict
     images = {
         "image_id": numbers,
         "path": [f"images/{n}.jpg" for n in numbers],
-        "member": pa.nulls(n_images),
-        "offset": pa.nulls(n_images),
-        "size": pa.nulls(n_images),
+        **dict.fromkeys(("member", "offset", "size"), pa.nulls(n_images)),
         "split": [split] * n_images,
         "width": numbers + 8,
         "height": numbers + 9,

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
+from pipeline.errors import IntegrityError
 from pipeline.storage.tables import GROUP_ROWS, PackedTable, to_parquet
 
 
@@ -16,3 +19,9 @@ def test_some_rows_are_those_of_the_whole_table() -> None:
     rows = np.array([count - 1, 0, GROUP_ROWS, GROUP_ROWS - 1, 7, 7])
     assert packed.records(rows) == table.take(rows).to_pylist()
     assert packed.records([]) == []
+
+
+def test_larger_groups_than_ours_are_refused() -> None:
+    pq.write_table(pa.table({"image_id": np.arange(GROUP_ROWS + 1)}), sink := pa.BufferOutputStream())
+    with pytest.raises(IntegrityError, match=r"images\.parquet was not written by this project"):
+        PackedTable(sink.getvalue(), Path("images.parquet"))
