@@ -102,14 +102,14 @@ class EvaluateSettings(Section):
     prior_images: Count = key(32, "train images whose mean probability is divided out; 0: plain perplexity")
 
 
-PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
+PaperCollection = Literal["flickr8k", "flickr30k", "coco", "pascal1k", "sbu"]
 Paper = Literal["gong", "karpathy", "kiros", "niu", "socher"]
 
 
 class ReproduceSettings(Section):
     collection: PaperCollection | None = key(
         None,
-        "which collection it is: flickr8k | flickr30k | coco | coco-region (Niu et al.) | pascal1k | sbu; null: none",
+        "which collection it is: flickr8k | flickr30k | coco | pascal1k | sbu; null: none",
     )
     others: tuple[PaperCollection, ...] = key((), "further collections whose tables are shown next to ours")
     papers: tuple[Paper, ...] = key(

@@ -11,7 +11,7 @@ from pipeline.models.linear.study import StudyCell, draw_share
 from pipeline.models.linear.tuning import choices_at_edges
 from pipeline.papers import page
 from pipeline.papers.gong import OURS, SUPERVISED, GongSetting, PaperRow, Table
-from pipeline.papers.reproduction import verdict
+from pipeline.papers.reproduction import Standing, verdict
 
 COLUMNS: Columns = (("image_to_sentence", "recall@10"),)
 Draws = Sequence[Mapping[str, Any]]
@@ -104,19 +104,22 @@ def _compare(
         prints = [table.printed_beside(row, column) for row in rows]
         printed = None if None in prints else round(prints[0] - prints[1], 2)
         contrary = printed is not None and printed < 0
+        standings = [_standing(table, row, column, theirs, draws) for row, theirs in zip(rows, prints, strict=True)]
         low, high = compared["ci95"]
-        baseline, theirs = (rows[0], prints[0]) if contrary else (rows[1], prints[1])
-        reached = _mean(draws(baseline.cells[column]))
-        alike = {
-            row.label: _mean(draws(row.cells[column]))
-            for row in table.rows
-            if row.label.endswith(OURS) and row.kind == baseline.kind
-        }
-        print_of = None if theirs is None else (reached, theirs)
-        judged = verdict((-high, -low) if contrary else (low, high), baseline.label, print_of, reached, alike)
+        judged = verdict((-high, -low), *standings[::-1]) if contrary else verdict((low, high), *standings)
         judged = judged if len(measured[0]) > 1 else f"one set: {judged}"
         found.append({**compared, "printed": printed, "verdict": judged})
     return found
+
+
+def _standing(table: Table, row: PaperRow, column: int, printed: float | None, draws: Measured) -> Standing:
+    alike = {
+        one.label: _mean(draws(one.cells[column]))
+        for one in table.rows
+        if one.label.endswith(OURS) and one.kind == row.kind
+    }
+    reached = _mean(draws(row.cells[column]))
+    return Standing(row.label, reached, None if printed is None else (reached, printed), alike)
 
 
 def _resized(draws: Draws, count: int) -> list[Any]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +89,14 @@ def _table(
     systems: Mapping[str, Any],
     columns: Mapping[str, Sequence[str]],
     rows: str,
-    orders: Mapping[str, Sequence[str]] | Sequence[str] = (),
+    orders: Mapping[str, Sequence[str]] | None = None,
     **about: Any,
 ) -> PrintedTable:
     return PrintedTable(
         authors=authors,
         columns=[(direction, measure) for direction, measures in columns.items() for measure in measures],
         rows=[_row(*map(str.strip, line.split("|")), systems) for line in rows.splitlines()],
-        orders=list(read_orders(orders)),
+        orders=list(read_orders(orders or {})),
         **about,
     )
 
@@ -114,11 +113,6 @@ def read_numbers(text: str) -> list[float | None]:
     return [None if number == "-" else float(number) for number in text.split()]
 
 
-def read_orders(orders: Mapping[str, Iterable[str]] | Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of rows, from a row with those below it, or from the rows in their order: each is above the next, and the
-    first above every other."""
-    if isinstance(orders, Mapping):
-        yield from ((above, below) for above, rows in orders.items() for below in rows)
-    else:
-        yield from pairwise(orders)
-        yield from ((orders[0], below) for below in orders[2:])
+def read_orders(orders: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str]]:
+    """Pairs of rows, from a row with those below it."""
+    return ((above, below) for above, rows in orders.items() for below in rows)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
 from pipeline.papers import page
-from pipeline.papers.printed import PrintedRow, PrintedTable, printed_tables
+from pipeline.papers.printed import Column, PrintedRow, PrintedTable, printed_tables
 
 HEADINGS = {
     "recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank",
@@ -30,13 +30,12 @@ ELSEWHERE = {
 """What there is in place of a printed table that holds no numbers to be compared."""
 TASKS = {
     "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
-    "region_to_phrase": "region annotation", "images": "images", "boxes": "boxes",
+    "images": "images", "boxes": "boxes",
 }  # fmt: skip
 MISSING = {
     "image_to_sentence": "images that find sentences (no test image has any)",
     "sentence_to_image": "sentences that find images (no test image has any)",
     "sentence_similarity": "sentences of one image (some test image has only one)",
-    "region_to_phrase": "regions that find phrases (phrases.models names the models that rank them)",
     "images": "descriptions of images (generators names those that describe)",
     "boxes": "descriptions of boxes (describe.boxes: true has them made)",
 }
@@ -133,30 +132,39 @@ class Measured:
         return float(sum(np.mean(self.values(*column)) for column in columns))
 
 
-def verdict(
-    interval: Sequence[float],
-    label: str,
-    print_of: tuple[float, float] | None,
-    own: float,
-    alike: Mapping[str, float],
-    fewer: bool = False,
-) -> str:
+@dataclass(frozen=True)
+class Standing:
+    """How well the system of a `label` was trained: what it reaches by some columns, `own`; what it reaches and what is
+    printed in those of them that are printed, `print_of`; and what systems of its encoder reach in the same run, by
+    their labels, `alike`."""
+
+    label: str = ""
+    own: float = 0.0
+    print_of: tuple[float, float] | None = None
+    alike: Mapping[str, float] = field(default_factory=dict)
+
+    def shortfall(self, fewer: bool) -> str | None:
+        """Why nothing can be said of it, where it is below PRINT_SHARE of its print, or below OWN_SHARE of the best of
+        its encoder; of mean ranks `fewer` are better."""
+
+        def share(value: float, goal: float) -> float:
+            return (goal / value if fewer else value / goal) if value and goal else 1.0
+
+        if self.print_of and (reached := share(*self.print_of)) < PRINT_SHARE:
+            return f"{self.label} is {abs(self.print_of[1] - self.print_of[0]):.1f} short of its print ({reached:.0%})"
+        reached, best = min(((share(self.own, value), name) for name, value in self.alike.items()), default=(1.0, ""))
+        return f"{self.label} is at {reached:.0%} of {best}" if reached < OWN_SHARE else None
+
+
+def verdict(interval: Sequence[float], above: Standing, below: Standing, fewer: bool = False) -> str:
     """Whether the `interval` of a printed order shows it (of mean ranks, `fewer` are better): holds, no, open, or not
-    tested, where it does but the second system, the baseline `label`, is below PRINT_SHARE of its print (`print_of`:
-    what it reaches, and what is printed, in the columns that are printed), or what it reaches in all columns, `own`,
-    below OWN_SHARE of the best of `alike`, systems of its encoder in the same run."""
+    tested, where the system that comes out second was not trained well enough to say so."""
     low, high = (-interval[1], -interval[0]) if fewer else interval
-    if low <= 0:
-        return "no" if high < 0 else "open"
-
-    def share(value: float, goal: float) -> float:
-        return (goal / value if fewer else value / goal) if value and goal else 1.0
-
-    if print_of and (reached := share(*print_of)) < PRINT_SHARE:
-        short = abs(print_of[1] - print_of[0])
-        return f"not tested: {label} is {short:.1f} short of its print ({reached:.0%})"
-    reached, best = min(((share(own, value), name) for name, value in alike.items()), default=(1.0, ""))
-    return "holds" if reached >= OWN_SHARE else f"not tested: {label} is at {reached:.0%} of {best}"
+    if low <= 0 <= high:
+        return "open"
+    told, second = ("holds", below) if low > 0 else ("no", above)
+    short = second.shortfall(fewer)
+    return f"not tested: {short}" if short else told
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ class Reproduction:
 
     `collection` is what the run's images are (None for one that no paper has): tables of others are left out unless
     they are among `others`. What a generator's descriptions are worth is an evaluation too, with `images` and `boxes`
-    for its directions, and so is the ranking of phrases and regions. `draws` gives what orders are judged by.
+    for its directions. `draws` gives what orders are judged by.
     """
 
     evaluations: Sequence[Mapping[str, Any]]
@@ -292,7 +300,7 @@ class Reproduction:
                 pair = ([self.draws(name, columns) for name in own.system.names] for own in (one, other))
                 difference = {**compare_draws(*pair, self.bootstrap), "printed": None, "verdict": ""}
                 if row:
-                    difference |= _judge(table, columns, above, row, other, every, difference["ci95"])
+                    difference |= _judge(table, columns, above, row, (one, other), every, difference["ci95"])
                 compared.append(difference)
             names = {"above": above and above.name, "below": row and row.name}
             found.append({**names, "systems": [f"`{one.label}`", f"`{other.label}`"], "found": compared})
@@ -304,22 +312,28 @@ def _judge(
     columns: Columns,
     above: PrintedRow,
     row: PrintedRow,
-    baseline: Measured,
+    systems: tuple[Measured, Measured],
     every: Sequence[Measured],
     interval: Sequence[float],
 ) -> dict[str, Any]:
-    """By how much `above` is printed above `row` by some columns, and whether the `interval` shows it."""
+    """By how much `above` is printed above `row` by some columns, and whether the `interval` of their `systems` shows
+    it."""
     prints = [dict(zip(table.columns, printed.numbers, strict=True)) for printed in (above, row)]
     both = [column for column in columns if all(numbers[column] is not None for numbers in prints)]
-    printed = [column for column in columns if prints[1][column] is not None]
-    print_of = (baseline.worth(printed), sum(prints[1][column] for column in printed)) if printed else None
-    alike = {
-        f"`{own.label}`": own.worth(columns) for own in every if own.system.model == row.model and own.has(columns)
-    }
+
+    def standing(one: Measured, numbers: Mapping[Column, float | None]) -> Standing:
+        printed = [column for column in columns if numbers[column] is not None]
+        print_of = (one.worth(printed), sum(numbers[column] or 0 for column in printed)) if printed else None
+        model = one.system.model
+        alike = {
+            f"`{own.label}`": own.worth(columns) for own in every if own.system.model == model and own.has(columns)
+        }
+        return Standing(f"`{one.label}`", one.worth(columns), print_of, alike)
+
     fewer = columns[0][1] == "mean_rank"
     return {
         "printed": round(sum(prints[0][column] - prints[1][column] for column in both), 2) if both else None,
-        "verdict": verdict(interval, f"`{baseline.label}`", print_of, baseline.worth(columns), alike, fewer),
+        "verdict": verdict(interval, *map(standing, systems, prints), fewer),
     }
 
 
@@ -344,8 +358,9 @@ def render(tables: Sequence[Mapping[str, Any]], run: str, protocol: str) -> str:
         "Below each printed row stand the systems of this run that are the same model, those nearest to the paper's"
         " settings first, with the difference in brackets where the settings are the paper's; of several seeds the mean"
         f" and the standard deviation. Ours is of the test split with {GALLERIES[protocol]}; where a table says so, it"
-        f" is the mean over folds of the split. An order holds where its interval says so and the second system reaches"
-        f" {PRINT_SHARE:.0%} of its print and {OWN_SHARE:.0%} of the best of its encoder in this run.",
+        f" is the mean over folds of the split. An order holds, or does not, where its interval says so and the"
+        f" system that comes out second reaches {PRINT_SHARE:.0%} of its print and {OWN_SHARE:.0%} of the best of its"
+        " encoder in this run.",
         page.count_verdicts(tables),
         *(page.render(table) for table in tables),
     ]

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.metrics.paired import Draw, compare_draws
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.papers import page
-from pipeline.papers.reproduction import verdict
+from pipeline.papers.reproduction import Standing, verdict
 
 VERBS = ("neither", "one", "both")
 """Sentences of a pair that have a verb."""
@@ -71,7 +71,7 @@ def pair_tables(
         if bootstrap.resamples and (having == 1).any() and (having == 2).any():
             draws = [[_draw(one, images, having == kind) for one in ranks] for kind in (1, 2)]
             found = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
-            judged = {**found, "printed": None, "verdict": verdict(found["ci95"], "", None, 0.0, {})}
+            judged = {**found, "printed": None, "verdict": verdict(found["ci95"], Standing(), Standing())}
             order = {"above": "a verb in one of the two", "below": "in both"}
             orders.append({**order, "systems": [f"`{label}`"], "found": [judged]})
     names = [*(f"verb in {kind}" for kind in VERBS), "pairs of one verb", "of the worst"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry import ranker
-from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from pipeline.papers.reproduction import System
 
 REPORTED = "test"
-PHRASES = "region_to_phrase"
-"""The direction that Niu et al. 2017, Table 4, measures."""
 TRANSFER = "transfer.html"
 """The page beside the tables that has Gong et al.'s Figures 3 and 4."""
 RESULT = "reproduction.json"
@@ -37,14 +34,13 @@ def _reads(config, layout) -> Inputs:
         layout.summary,
         *(layout.evaluation(*names) for names in judged),
         *described,
-        *(layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)),
         *(study if "gong" in config.reproduce.papers else []),
         *(_tree_reads(config, layout) if config.reproduce.trees else []),
     ]
 
 
 @stage(
-    version=15,
+    version=16,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),
@@ -68,9 +64,8 @@ def reproduce(run: Run, job: Job) -> None:
     config, layout, files = run.config, run.layout, FileBatch()
     ours = systems(_systems(config))
     described = [_read_descriptions(run, name) for name in _generators(config)]
-    ranked = [_read_phrases(run, name) for name in _phrase_models(config)]
     tables = Reproduction(
-        [*read_summary(layout.summary.path), *described, *ranked],
+        [*read_summary(layout.summary.path), *described],
         ours,
         config.reproduce.collection,
         config.reproduce.others,
@@ -279,48 +274,16 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
     }
 
 
-def _phrase_models(config: "Config") -> list[str]:
-    """Those that rank phrases and regions, where a table of these is asked for."""
-    from pipeline.papers.printed import every_table
-
-    shown = {config.reproduce.collection, *config.reproduce.others}
-    asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in every_table())
-    return [name for name, _ in config.phrase_splits((REPORTED,))] if asked else []
-
-
-def _read_phrases(run: Run, model: str) -> dict[str, Any]:
-    """How a model ranks phrases for regions, as an evaluation of the reported split. Raises InputError where no
-    box has a label."""
-    from pipeline.storage.commit import read_record
-
-    path = run.layout.phrase_ranking(model, REPORTED).path
-    found = read_record(path)
-    if reason := found.get("left_out"):
-        raise InputError(
-            f"{path} ranks nothing ({reason}); give boxes labels, or take coco-region out of reproduce.others"
-        )
-    measured = found[PHRASES]["split"]
-    about = {"model": model, "split": REPORTED, "protocol": _protocol(run.config)}
-    return {**about, PHRASES: measured, "chance": {PHRASES: measured["chance"]}}
-
-
 def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     """One training as the reported gallery measures it by `columns` of a table, which are all of one kind."""
     import numpy as np
 
-    from pipeline.evaluate.phrases import ranked_names
     from pipeline.generate.metrics import Statistics
     from pipeline.metrics.paired import Draw, draw_of_ranks
     from pipeline.storage.records import read_measured
 
     layout, subjects = run.layout, _subjects(run.config)
     direction, metric = columns[0]
-    if direction == PHRASES:
-        path = layout.phrase_ranking(system, REPORTED).path
-        names = ranked_names(PHRASES, "split")
-        arrays = read_measured(path, "ranks")
-        ranks, images = (arrays[name] for name in names)
-        return draw_of_ranks({PHRASES: ranks}, {PHRASES: images}, columns)
     if direction in subjects:
         path = layout.description_evaluation(system, subjects[direction]).path
         names = ["images", *(field.name for field in fields(Statistics))]
