@@ -50,6 +50,11 @@ class RejectLimitError(JointspaceError):
     exit_code = 3
 
 
+def too_many(rejected: int, given: int, limit: float) -> bool:
+    """Whether more than the share `limit` is rejected; a single one never is, unless none may be."""
+    return rejected > max(limit * given, limit > 0)
+
+
 def brief(error: BaseException) -> str:
     """An error in one line; other people's with its type, which may be all that it says."""
     said = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"

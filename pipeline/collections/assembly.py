@@ -17,7 +17,7 @@ from pipeline.collections.intake import LARGEST_NUMBER, Intake
 from pipeline.collections.records import DIVIDED, Reject
 from pipeline.collections.tables import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, RejectSummary, to_text
 from pipeline.config.section import SPLITS
-from pipeline.errors import InputError, RejectLimitError
+from pipeline.errors import InputError, RejectLimitError, too_many
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate
@@ -241,7 +241,7 @@ class Collection:
         for what, count, given in (
             ("images", images["rejected"], images["given"]), ("sentences", broken, sentences["given"]),
         ):  # fmt: skip
-            if count > reject_limit * given:
+            if too_many(count, given, reject_limit):
                 reason, most = self.left_out.most_frequent(what)
                 raise RejectLimitError(
                     f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g} allows"

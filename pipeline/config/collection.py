@@ -70,7 +70,7 @@ class CollectionSettings(Section):
     )
     takedown: Place | None = key(None, "list of images, one name per line, of which the run keeps no trace")
     memory_gb: AboveZero = key(1, "gigabytes of tables that `ingest` keeps in memory; the rest is on disk")
-    reject_limit: Share = key(0.05, "exit code 3 if a larger share of images or captions is rejected")
+    reject_limit: Share = key(0.05, "exit code 3 if a larger share, and over one, of images or captions is rejected")
 
     @property
     def kept_columns(self) -> dict[str, str] | None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError, RejectLimitError
+from pipeline.errors import InputError, IntegrityError, RejectLimitError, too_many
 from pipeline.precision import to_float32
 from pipeline.ragged import Ragged, offsets_of, runs
 from pipeline.storage.commit import Commit
@@ -56,7 +56,7 @@ def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
         return
     first = f"{rejects[0]['name']}: {rejects[0]['reason']}"
     message = f"{path}: {len(rejects)} of {commit.rows} images have no regions ({first})"
-    if len(rejects) > limit * commit.rows:
+    if too_many(len(rejects), commit.rows, limit):
         raise RejectLimitError(f"{message}; run ingest again, or raise collection.reject_limit")
     log.warning("%s", message)
 

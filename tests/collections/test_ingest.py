@@ -57,7 +57,7 @@ def test_a_second_run_writes_the_same_whatever_the_processes(root: Path, tmp_pat
     assert first == second
 
 
-def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: Path) -> None:
+def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: Path, photograph) -> None:
     for name in ("03.jpg", "04.jpg"):
         (root / "images" / name).write_bytes(b"<html>")
     with pytest.raises(RejectLimitError, match=r"2 of 20 images .* collection\.reject_limit 0\.05 .*rejects\.jsonl"):
@@ -67,6 +67,10 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
     ingest(tmp_path, root, {"collection": {"reject_limit": 0.1}})
     assert Manifest(tmp_path / "manifest").n_shards == 1
     assert not (tmp_path / "rejects.jsonl").exists()
+    (root / "images/04.jpg").write_bytes(photograph(4))
+    ingest(tmp_path / "one", root, {"collection": {"reject_limit": 0.01}})
+    with pytest.raises(RejectLimitError, match="1 of 20 images"):
+        ingest(tmp_path / "none", root, {"collection": {"reject_limit": 0}})
 
 
 def divided(count: int, silent: tuple[int, ...] = ()) -> list[str]:

@@ -106,7 +106,7 @@ TABLES = {
     "unquoted.tsv": ('file\tsentence\n1.jpg\t"a dog said\n2.jpg\t"b"\n3.jpg\tit is 5" long\n4.jpg\tend"\n', 4),
     "quoted.tsv": ('file\tsentence\n1.jpg\t"a dog\nsits"\n2.jpg\t"a ""big"" cat"\n', 2),
     "bars.csv": ("image_name| n| comment\n1.jpg| 0| a dog\n2.jpg| 1| \"a cat\n3.jpg| 0| it's, here; now\n", 3),
-    "semicolons.csv": ("Image Name;Caption\r\n1.jpg;a dog, a cat\r\n2.jpg;b\r\n", 2),
+    "semicolons.csv": ("sep=;\r\nImage Name;Caption\r\n1.jpg;a dog, a cat\r\n2.jpg;b\r\n", 2),
     "old-mac.csv": ("file,sentence\r1.jpg,a dog\r2.jpg,a cat\r", 2),
     "lists.csv": ('file,sentence\n1.jpg,"[\'a dog\', ""it\'s 5""]"\n2.jpg,"[\'a\'\n \'b\']"\n3.jpg,[laughs]\n', 5),
     "without-endings.csv": ("id,caption,price\n1,a dog,7\n2,a cat,8\n", 2),

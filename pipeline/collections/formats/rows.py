@@ -3,10 +3,12 @@
 import csv
 import math
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -42,6 +44,7 @@ DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal(
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Of a timestamp, in a second."""
 DELIMITERS, UNQUOTED = ",;\t|", "\t|"
+SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
 Names = Collection[str]
 
 
@@ -156,9 +159,11 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
 
 
 def _texts(file: BinaryIO, path: Path) -> Iterator[str]:
-    """The lines of a table, each with a line feed. Bytes that are not UTF-8 become lone surrogates, for which only
-    their row is rejected."""
-    return (line.decode("utf-8", "surrogateescape") + "\n" for line in each_line(file, path))
+    """The lines of a table, each with a line feed; none in place of a first `sep=;`, which is for Excel. Bytes that are
+    not UTF-8 become lone surrogates, for which only their row is rejected."""
+    lines = (line.decode("utf-8", "surrogateescape") + "\n" for line in each_line(file, path))
+    yield from ("\n" if SEPARATOR.fullmatch(line) else line for line in islice(lines, 1))
+    yield from lines
 
 
 def _delimiter(header: str) -> str:
