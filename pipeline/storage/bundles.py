@@ -57,7 +57,7 @@ def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> 
     What was added to an earlier model is left out with a warning. `run` is where they came from, if a user names it.
 
     Raises IntegrityError as Bundle, for a folder with bundles of several models and for one that lacks some of the
-    bundles that were built together, and UsageError for folders of different models.
+    bundles that were built together, and UsageError for folders of different models, or for one that is there twice.
     """
     opened: list[Bundle] = []
     for folder in folders:
@@ -75,6 +75,9 @@ def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> 
                     "%d photos in %s were added to an earlier model and are left out; `jointspace add` them again",
                     bundle.card["images"]["count"], bundle.folder,
                 )  # fmt: skip
+    places = [bundle.folder.resolve() for bundle in opened]
+    if twice := next((place for place in places if places.count(place) > 1), None):
+        raise UsageError(f"{twice} is given twice; name it once")
     opened[0].run = run
     return opened[0] if len(opened) == 1 else Bundles(opened, Path(folders[0]))
 

@@ -55,8 +55,8 @@ class Examination:
 def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
     """Compare every artefact under the folder `run` with its commit, and with the artefacts that it was made from; its
     files by size alone unless `hashed`. Raises IntegrityError if there is no commit at all."""
-    result = Examination()
-    files = list(_sort(Path(run), result))
+    result, added = Examination(), {}
+    files = list(_sort(Path(run), result, added))
     bundles = {path.parent for path in files if path.name == CARD}
     bundled = {path for path in files if path.name != CARD and not bundles.isdisjoint(path.parents)}
     records = [path for path in files if path.suffix == ".json" and path not in bundled]
@@ -89,14 +89,25 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     result.unvouched = [path for path in result.unvouched if path not in vouched]
     faults = {replace(fault, target=None) if alone else _retarget(fault, vouched) for fault in result.faults}
     result.faults = sorted(faults, key=lambda fault: str(fault.path))
+    for folder in added:
+        try:
+            found = examine(folder, hashed, progress)
+        except IntegrityError:  # killed at its beginning
+            result.unfinished.append(folder)
+            continue
+        result.checked += found.checked
+        result.faults += [replace(fault, target=None) for fault in found.faults]
+        result.temporaries |= found.temporaries
     return result
 
 
-def _sort(run: Path, result: Examination) -> Iterable[Path]:
-    """The files of finished work; all others are noted."""
+def _sort(run: Path, result: Examination, added: dict[Path, None]) -> Iterable[Path]:
+    """The files of finished work; all others are noted, of the runs that were `added` to an index the folders."""
     for path, status in walk(run):
         above = path.relative_to(run).parts[:-1]
-        if ADDED in above:  # runs of their own
+        if ADDED in above:
+            own = above[: above.index(ADDED) + 2]
+            added |= {run.joinpath(*own): None} if own[-1] != ADDED else {}
             continue
         if isinstance(status, OSError):
             result.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
@@ -119,7 +130,7 @@ def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
     """A JSON file that is no commit: a damaged one, or one that is not ours."""
     try:
         value = read_json(path)
-        foreign = not isinstance(value, dict) or value.keys().isdisjoint(("check", "made_by"))
+        foreign = not isinstance(value, dict) or "made_by" not in value
     except IntegrityError:
         foreign = False
     if foreign:

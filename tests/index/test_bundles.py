@@ -73,9 +73,9 @@ def test_the_answers_are_those_of_one_bundle(built: dict[str, dict[int, Path]], 
         assert searcher.table("images")["image_id"].to_pylist() == list(range(40))
 
 
-def test_ties_come_in_the_order_of_the_bundles(built: dict[str, dict[int, Path]]) -> None:
+def test_ties_come_in_the_order_of_the_bundles(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
     folder = built["ncca"][3]
-    bundle = open_bundle(folder / "01", folder / "00", folder / "01")
+    bundle = open_bundle(folder / "01", folder / "00", shutil.copytree(folder / "01", tmp_path / "copy"))
     hits = Searcher(bundle).images("a dog", 5)
     assert [hit.row["path"] for hit in hits] == [f"dog-{number}.png" for number in (0, 8, 16, 24, 24)]
     assert [hit.row["bundle"] for hit in hits] == [1, 1, 1, 0, 2]
@@ -103,6 +103,8 @@ def test_what_is_not_of_one_model_or_not_all_there_is_refused(
     folder = shutil.copytree(built["ncca"][3], tmp_path / "some")
     with pytest.raises(UsageError, match=str(tmp_path / "cca")):
         open_bundle(folder, other_model(built["cca"][1], tmp_path / "cca"))
+    with pytest.raises(UsageError, match=f"{folder / '00'} is given twice"):
+        open_bundle(folder, folder / "00")
     shutil.rmtree(folder / "01")
     with pytest.raises(IntegrityError, match="01 is missing"):
         open_bundle(folder)

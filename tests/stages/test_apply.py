@@ -11,7 +11,7 @@ import yaml
 from made_up import retell, run_command
 from made_up_colours import COLOURS, CONFIG, draw
 
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
@@ -127,6 +127,13 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     run_command("remove", index, "red-00.png")
     run_command("add", index, colours / "data")
     assert "0 of 39 photos" in caplog.text and open_bundle(index).card["images"]["count"] == 50
+    caplog.clear()
+    run_command("verify", index)
+    assert " 0 wrong" in caplog.text
+    vectors = index / "added/00-photos/embeddings/ncca/shard-00000.h5"
+    vectors.write_bytes(vectors.read_bytes()[:-1])
+    with pytest.raises(IntegrityError, match=f"1 files of {index} are damaged"):
+        run_command("verify", index)
 
 
 def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:
