@@ -69,6 +69,17 @@ def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
         pq.write_table(table[half], folder / f"metadata/metadata_{part}.parquet")
 
 
+def write_parquet(folder: Path, planted: SimpleNamespace) -> None:
+    """Both sides in one table, in two files as the hub has them."""
+    (folder / "data").mkdir(parents=True)
+    for part, half in enumerate((slice(0, 50), slice(50, PAIRS))):
+        columns = {"url": planted.names, "caption": planted.words, "price": list(range(PAIRS))}
+        vectors = {"image_embedding": planted.images, "text_embedding": planted.texts}
+        table = {name: values[half] for name, values in columns.items()}
+        table |= {name: rows[half].tolist() for name, rows in vectors.items()}
+        pq.write_table(pa.table(table), folder / f"data/train-{part}.parquet")
+
+
 def begin(folder: Path, data: Path) -> Path:
     """The folder of a run with the configuration that `init` writes."""
     run_command("init", data, "--output", folder / "found.yaml")
@@ -94,7 +105,7 @@ def make_bundle(run: Path) -> jointspace.Index:
     return jointspace.load(run / "index/ncca")
 
 
-@pytest.mark.parametrize("write", [write_words, write_npy, write_image_names, write_clip_retrieval])
+@pytest.mark.parametrize("write", [write_words, write_npy, write_image_names, write_clip_retrieval, write_parquet])
 def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path: Path, write) -> None:
     write(tmp_path / "data", planted)
     run = begin(tmp_path, tmp_path / "data")
@@ -105,11 +116,12 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
         assert hit.row["path"] == planted.paths[row]
     sentences = index.bundle.table("sentences")
     owned = list(zip(sentences["image_id"].to_pylist(), sentences["text"].to_pylist(), strict=True))
+    if write in (write_clip_retrieval, write_parquet):
+        assert [hit.row["price"] for hit in index.search(text_vector=planted.texts[0], where="price = 4")] == [4]
     if write is write_clip_retrieval:
         assert owned[6:8] == [(3, "text #3"), (3, "text #3 again")] and len(owned) == 2 * PAIRS
-        assert [hit.row["price"] for hit in index.search(text_vector=planted.texts[0], where="price = 5")] == [5]
     else:
-        names = planted.words if write is write_words else [f"{name}#0" for name in planted.names]
+        names = planted.words if write in (write_words, write_parquet) else [f"{name}#0" for name in planted.names]
         assert owned == [
             (row, name.replace(".jpg", "") if write is write_image_names else name) for row, name in enumerate(names)
         ]

@@ -232,7 +232,7 @@ def _configure(
     if section:
         values["collection"] = section
     if found.format == VECTORS:
-        values |= _name_vectors(found, encoder)
+        values |= _name_vectors(found, splits, encoder)
     elif encoder:
         images, texts = _name_dual(encoder)
         values["models"] = ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]
@@ -258,7 +258,7 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"name": encoder, "kind": "open_clip", **named}, texts
 
 
-def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
+def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None) -> dict[str, Any]:
     """The encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
     from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats.vectors import sources
@@ -268,14 +268,16 @@ def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
     given = [open_foreign(one) for one in sources(CollectionFolder(found.root, Options(found.files, {}, ""))) if one]
     images: dict[str, Any] = {"name": "images", "kind": "imported", "path": found.files["images"]}
     texts: dict[str, Any] = {"name": "texts", "kind": "imported", "imported": {"path": found.files.get("texts")}}
-    values: dict[str, Any] = {"models": ["zero-shot", "ncca"]}
+    values: dict[str, Any] = {"models": ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]}
+    if not encoder and "texts" not in found.files:
+        return {"models": ["cca", "ncca"], "encoders": [images]}
     if encoder:
-        by_images, by_texts = _name_dual(encoder)
-        if found.described:
+        _, by_texts = _name_dual(encoder)
+        if "texts" in found.files:
             texts["imported"]["made_by"] = by_texts["name"]
             values["query_text_encoders"] = [by_texts]
         else:
-            texts, values["models"] = by_texts, ["zero-shot"]
+            texts = by_texts
     elif len({side.dim for side in given}) > 1:
         values["models"] = ["ncca"]
     return {**values, "encoders": [images], "text_encoders": [texts]}
