@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats import FORMATS, NAMED, lists, rows, vectors
-from pipeline.collections.formats.folder import FOLDER, KEYS, usual_names
+from pipeline.collections.formats.folder import FOLDER, KEYS, described_by, usual_names
 from pipeline.collections.formats.table import METADATA
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
@@ -147,8 +147,9 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         kinds["photographs"] += count
         kinds["outside"] += count if below.split("/")[0] != "images" else 0
         kinds["inside"] += count if below.split("/")[0] == "images" else 0
-        beside = {name for name in names if posixpath.splitext(name)[0] in images}
-        kinds["texts"] += sum(name.lower().endswith(".txt") for name in beside)
+        of_takeout = {name for name in names if described_by(name) in images}
+        beside = {name for name in names if posixpath.splitext(name)[0] in images} | of_takeout
+        kinds["texts"] += sum(name.lower().endswith(".txt") or name in of_takeout for name in beside)
         found += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
         alone |= {name for name in names if not below and name not in beside}
     shards = [folder.root / name for name in found if name.lower().endswith(".parquet")]

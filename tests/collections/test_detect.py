@@ -35,6 +35,9 @@ def make(tmp_path: Path, photograph):
         (["a.jpg", "metadata.csv"], "folder", {}),
         (["a.jpg", "a.txt"], "text-files", {}),
         (["a.jpg", "a.jpg.txt"], "text-files", {}),
+        (["x/a.jpg", "x/a.jpg.supplemental-meta.json", "x/metadata.json"], "text-files", {}),
+        (["a(1).jpg", "a.jpg(1).json"], "text-files", {}),
+        (["a.jpg", "a.json", "b.jpg.json"], "folder", {}),
         (["one/0.tar", "1.tar"], "webdataset", {}),
         (
             ["x/c-train-0.tar", "x/c-train-1.tar", "x/c-val-0.tar"],
