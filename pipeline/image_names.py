@@ -29,7 +29,7 @@ IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
-DRIVE = re.compile(r"[A-Za-z]:")
+DRIVE, LINK = re.compile(r"[A-Za-z]:"), re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 BELOW = len(READINGS) - 1
 """The reading for lists of photographs that are there, by which IMG_1.jpg is 2019/IMG_1.jpg."""
 ENDING = BELOW - 1
@@ -47,7 +47,9 @@ def listed_name(image: Mapping[str, Any]) -> str:
 
 def relative_name(name: str) -> str:
     """The name of an image that is not on this machine as a path below some folder: `/data/a.jpg`, `C:\\data\\a.jpg`
-    and `../data/a.jpg` are `data/a.jpg`."""
+    and `../data/a.jpg` are `data/a.jpg`. A link stays as it is, unless it has `..` or a backslash."""
+    if LINK.match(name) and ".." not in name.split("/") and "\\" not in name:
+        return name
     path = name.replace("\\", "/")
     path = path[2:] if DRIVE.match(path) else path
     return posixpath.normpath(f"/{path}").lstrip("/")

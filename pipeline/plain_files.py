@@ -61,7 +61,7 @@ def _open(root: str, path: str, follow_links: bool) -> int:
         return os.open(os.path.join(root, path), FLAGS)
     top, _, below = path.partition("/")
     base = os.path.realpath(os.path.join(root, top) if below else root)
-    name = os.path.join(base, below or path)
+    name = os.path.join(base, (below or path).lstrip("/"))
     if "/" not in below:
         try:
             return os.open(name, FLAGS | os.O_NOFOLLOW)  # nearly every file is there and is no link

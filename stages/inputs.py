@@ -37,9 +37,9 @@ def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inpu
 
 
 def text_files(config: "Config", generator: str, *kinds: str) -> Inputs:
-    """The files of `language_text` that a generator learns from: of `kinds`, text and treebank."""
+    """The files of `language_text` that a generator learns from: of `kinds`, lines and treebank."""
     spec, texts = config.generator(generator).spec, config.language_text
-    used = {"text": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
+    used = {"lines": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
     return [Outside(kind, Path(used[kind])) for kind in kinds if used[kind]]
 
 

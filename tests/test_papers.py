@@ -27,6 +27,16 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
     assert seeds or path.stem == "gong"
 
 
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_what_the_documentation_lays_over_a_paper_for_the_public_archives_is_valid(path: Path) -> None:
+    block = (FOLDER.parents[1] / "docs/papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    paper, public = read_mapping(path), yaml.safe_load(block)
+    names = {encoder["name"] for encoder in paper["encoders"]}
+    public["encoders"] = [encoder for encoder in public["encoders"] if encoder["name"] in names]
+    config = validate(merge(merge(read_mapping(default_path()), paper), public))
+    assert names == {encoder.name for encoder in config.encoders}
+
+
 def test_pascal1k_is_socher_on_other_photographs() -> None:
     values = merge(read_mapping(default_path()), read_mapping(FOLDER / "socher.yaml"))
     flickr, pascal = validate(values), validate(merge(values, read_mapping(FOLDER / "pascal1k.yaml")))

@@ -16,7 +16,6 @@ import jointspace
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.records import Options, Reject
 from pipeline.errors import InputError, UsageError
-from pipeline.image_names import relative_name
 from pipeline.storage.manifest import Manifest
 
 ROOT = Path(__file__).parents[1]
@@ -26,13 +25,15 @@ GRID = {"dimensions": [6], "image_ridge": [0.01], "text_ridge": [0.01], "eigenva
 
 @pytest.fixture(scope="module")
 def planted() -> SimpleNamespace:
-    """`images` (120, 24) and `texts` (120, 24) that share six values, the `names` of the images, and the `words`."""
+    """`images` (120, 24) and `texts` (120, 24) that share six values, the `names` of the images, here `paths`, and the
+    `words`."""
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(PAIRS, 6))
     images, texts = (shared @ rng.normal(size=(6, DIM)) + 0.1 * rng.normal(size=(PAIRS, DIM)) for _ in range(2))
-    names = [f"/elsewhere/{row:03d}.jpg" for row in range(PAIRS)]
+    names = [f"{'https://a.org/' if row % 2 else '/elsewhere/'}{row:03d}.jpg" for row in range(PAIRS)]
     words = [f"text #{row}" for row in range(PAIRS)]
-    return SimpleNamespace(images=images.astype("f4"), texts=texts.astype("f4"), names=names, words=words)
+    paths = [name.removeprefix("/") for name in names]
+    return SimpleNamespace(images=images.astype("f4"), texts=texts.astype("f4"), names=names, paths=paths, words=words)
 
 
 def write_npy(folder: Path, planted: SimpleNamespace, texts: list[str] | None = None) -> None:
@@ -52,7 +53,7 @@ def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
     """The rows of the texts in another order than the images, which they name without their endings."""
     order = np.random.default_rng(1).permutation(PAIRS)
     shuffled = SimpleNamespace(**{**vars(planted), "texts": planted.texts[order]})
-    write_npy(folder, shuffled, [f"{Path(planted.names[row]).with_suffix('')}#0" for row in order])
+    write_npy(folder, shuffled, [f"{planted.names[row].removesuffix('.jpg')}#0" for row in order])
 
 
 def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
@@ -66,6 +67,17 @@ def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
         np.save(folder / f"img_emb/img_emb_{part}.npy", planted.images[rows[half]])
         np.save(folder / f"text_emb/text_emb_{part}.npy", planted.texts[rows[half]])
         pq.write_table(table[half], folder / f"metadata/metadata_{part}.parquet")
+
+
+def write_parquet(folder: Path, planted: SimpleNamespace) -> None:
+    """Both sides in one table, in two files as the hub has them."""
+    (folder / "data").mkdir(parents=True)
+    for part, half in enumerate((slice(0, 50), slice(50, PAIRS))):
+        columns = {"url": planted.names, "caption": planted.words, "price": list(range(PAIRS))}
+        vectors = {"image_embedding": planted.images, "text_embedding": planted.texts}
+        table = {name: values[half] for name, values in columns.items()}
+        table |= {name: rows[half].tolist() for name, rows in vectors.items()}
+        pq.write_table(pa.table(table), folder / f"data/train-{part}.parquet")
 
 
 def begin(folder: Path, data: Path) -> Path:
@@ -93,23 +105,23 @@ def make_bundle(run: Path) -> jointspace.Index:
     return jointspace.load(run / "index/ncca")
 
 
-@pytest.mark.parametrize("write", [write_words, write_npy, write_image_names, write_clip_retrieval])
+@pytest.mark.parametrize("write", [write_words, write_npy, write_image_names, write_clip_retrieval, write_parquet])
 def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path: Path, write) -> None:
     write(tmp_path / "data", planted)
     run = begin(tmp_path, tmp_path / "data")
     index = make_bundle(run)
-    paths = list(map(relative_name, planted.names))
-    assert Manifest(run / "manifest").images["path"].to_pylist() == paths
+    assert Manifest(run / "manifest").images["path"].to_pylist() == planted.paths
     for row in range(0, PAIRS, 7):
         (hit,) = index.search(text_vector=planted.texts[row], k=1)
-        assert hit.row["path"] == paths[row]
+        assert hit.row["path"] == planted.paths[row]
     sentences = index.bundle.table("sentences")
     owned = list(zip(sentences["image_id"].to_pylist(), sentences["text"].to_pylist(), strict=True))
+    if write in (write_clip_retrieval, write_parquet):
+        assert [hit.row["price"] for hit in index.search(text_vector=planted.texts[0], where="price = 4")] == [4]
     if write is write_clip_retrieval:
         assert owned[6:8] == [(3, "text #3"), (3, "text #3 again")] and len(owned) == 2 * PAIRS
-        assert [hit.row["price"] for hit in index.search(text_vector=planted.texts[0], where="price = 5")] == [5]
     else:
-        names = planted.words if write is write_words else [f"{name}#0" for name in planted.names]
+        names = planted.words if write in (write_words, write_parquet) else [f"{name}#0" for name in planted.names]
         assert owned == [
             (row, name.replace(".jpg", "") if write is write_image_names else name) for row, name in enumerate(names)
         ]
@@ -120,7 +132,7 @@ def test_texts_are_not_paired_by_row_where_most_name_their_image(planted: Simple
     write_npy(tmp_path / "data", planted, [*words[:-1], "its own words"])
     options = Options({"images": "images.npy", "texts": "texts.npy"}, {}, "x")
     *records, last = FORMATS["vectors"](tmp_path / "data", options)
-    assert [one.key for one in records[PAIRS:]] == list(map(relative_name, planted.names[:0:-1]))
+    assert [one.key for one in records[PAIRS:]] == planted.paths[:0:-1]
     assert isinstance(last, Reject) and "not named IMAGE#k" in last.reason
 
 
@@ -153,7 +165,7 @@ def test_a_fitted_space_is_an_index_too(
     folder = Path("results/holiday/index/ncca")
     index = space.index(folder, planted.images[rows], planted.texts[rows], names=names)
     found = [index.search(text_vector=vector, k=1)[0].row["path"] for vector in planted.texts[held]]
-    assert found == list(map(relative_name, planted.names))[held]
+    assert found == planted.paths[held]
     assert index.card["images"]["count"] == PAIRS and index.card["sentences"]["count"] == 2 * PAIRS
     images, texts = index.embed(image_vectors=planted.images), index.embed(text_vectors=planted.texts)
     np.testing.assert_array_equal(images, space.embed_images(planted.images))

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats import FORMATS, NAMED, lists, rows, vectors
-from pipeline.collections.formats.folder import FOLDER, KEYS, usual_names
+from pipeline.collections.formats.folder import FOLDER, KEYS, described_by, usual_names
 from pipeline.collections.formats.table import METADATA
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.image_names import BELOW, TOGETHER
-from pipeline.storage.foreign import CLIP_RETRIEVAL
+from pipeline.storage.foreign import CLIP_RETRIEVAL, marked
 
 LISTS = {
     "folder": ("captions", "weak"),
@@ -38,11 +38,8 @@ COLUMNS = {
 """Column of a table -> its usual names, in lower case; the first is ours."""
 IN_PLACE_OF_SENTENCES = ("description", "title")
 """Columns that are read as sentences where there are none, the first that there is."""
-OF_VECTORS = {
-    "images": ("image", "img", "photo", "picture", "visual", "vision"),
-    "texts": ("text", "txt", "caption", "sentence", "title"),
-}
-"""Key of collection.files -> what a file of vectors may be called."""
+OF_VECTORS = {"images": "images", "sentences": "texts"}
+"""What vectors are of -> its key of collection.files."""
 VECTOR_SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5")
 PLAIN = Options({}, {}, "gallery")
 LOOKED_AT = 20
@@ -101,6 +98,8 @@ def _detect_file(path: Path) -> Detected:
     folder = CollectionFolder(path.parent, PLAIN)
     if suffix == ".parquet" and (column := rows.photographs_in(folder, path)):
         return _with_photographs(folder, path, column, {DIVIDED: glob.escape(path.name)})
+    if suffix == ".parquet" and "images" in (of := _vectors_in(folder, path)) and not _is_headed(folder, path):
+        return Detected(folder.root, vectors.FORMAT, {OF_VECTORS[side]: path.name for side in of})
     return _as_table(folder, {"table": path.name}, _columns(folder, path))
 
 
@@ -148,8 +147,9 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         kinds["photographs"] += count
         kinds["outside"] += count if below.split("/")[0] != "images" else 0
         kinds["inside"] += count if below.split("/")[0] == "images" else 0
-        beside = {name for name in names if posixpath.splitext(name)[0] in images}
-        kinds["texts"] += sum(name.lower().endswith(".txt") for name in beside)
+        of_takeout = {name for name in names if described_by(name) in images}
+        beside = {name for name in names if posixpath.splitext(name)[0] in images} | of_takeout
+        kinds["texts"] += sum(name.lower().endswith(".txt") or name in of_takeout for name in beside)
         found += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
         alone |= {name for name in names if not below and name not in beside}
     shards = [folder.root / name for name in found if name.lower().endswith(".parquet")]
@@ -165,9 +165,11 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     by_split = _tables_by_split(folder, [name for name in may_be_of_split if _split_in(name)])
     for name in [by_split["table"]] if by_split else [name for name in tables if name not in unused]:
         try:
-            columns = _columns(folder, folder.root / name)
+            columns = _columns(folder, path := folder.root / name)
         except InputError as error:
             unused[name] = str(error).removeprefix(str(folder.root / name)).lstrip(": ")
+            continue
+        if not kinds["photographs"] and _vectors_in(folder, path) and not _is_headed(folder, path):
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
             files = by_split or {"table": name}
@@ -178,7 +180,7 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             patterns = [re.sub(r"\d+", "*", glob.escape(name)) for name in shards]
             return Detected(folder.root, "webdataset", _by_split(list(dict.fromkeys(patterns))))
         if files := _files_of_vectors(folder):
-            return Detected(folder.root, vectors.FORMAT, files, described="texts" in files)
+            return Detected(folder.root, vectors.FORMAT, files)
         raise folder.lacks("tar shard or table of them", "; ".join([LACKING, *_name_unused(unused)]))
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
@@ -217,21 +219,34 @@ def _split_in(name: str) -> str | None:
 
 
 def _files_of_vectors(folder: CollectionFolder) -> dict[str, str]:
-    """The keys of collection.files for vectors without photographs: of a folder that clip-retrieval wrote, or of files
-    whose names end with what they are of, such as `photo_text.npy`. Raises UsageError for several of one kind."""
+    """The keys of collection.files for vectors without photographs: of a folder that clip-retrieval wrote, of files
+    whose names end with what they are of, such as `photo_text.npy`, or of Parquet files, several of which in a folder
+    are one table. Raises UsageError for several others of one kind."""
     if (folder.root / CLIP_RETRIEVAL["images"][0]).is_dir():
-        there = ((folder.root / parts).is_dir() for parts, _ in CLIP_RETRIEVAL.values())
-        return {key: "." for key, is_there in zip(OF_VECTORS, there, strict=True) if is_there}
+        return {OF_VECTORS[of]: "." for of, (parts, _) in CLIP_RETRIEVAL.items() if (folder.root / parts).is_dir()}
     named: dict[str, list[str]] = {}
-    for path in sorted(folder.root.iterdir()):
-        if path.suffix.lower() in VECTOR_SUFFIXES:
-            last = {key: max(map(path.stem.lower().rfind, marks)) for key, marks in OF_VECTORS.items()}
-            if max(last.values()) >= 0:
-                named.setdefault(max(last, key=last.__getitem__), []).append(path.name)
+    tables = folder.glob("**/*.parquet")
+    for path in [*sorted(path for path in folder.root.iterdir() if path.suffix.lower() in VECTOR_SUFFIXES), *tables]:
+        with suppress(InputError):
+            for of in _vectors_in(folder, path):
+                named.setdefault(OF_VECTORS[of], []).append(folder.label(path))
+    if len(tables) > 1 and len(folders := {folder.label(path.parent) for path in tables}) == 1:
+        parts = list(map(folder.label, tables))
+        named = {key: [*folders] if names == parts else names for key, names in named.items()}
     for key, names in named.items():
         if len(names) > 1:
             raise UsageError(f"{folder.root} has several files of vectors of {key}: {', '.join(names)}; keep one there")
     return {key: name for key, (name,) in named.items()} if "images" in named else {}
+
+
+def _vectors_in(folder: CollectionFolder, path: Path) -> list[str]:
+    """Of what a file has vectors: as its name says; of several columns of a Parquet file, as theirs say."""
+    if path.suffix.lower() != ".parquet":
+        return [of] if (of := marked(path.stem)) and path.suffix.lower() in VECTOR_SUFFIXES else []
+    columns = rows.vectors_in(folder, path)
+    if len(columns) == 1:
+        return [marked(path.stem) or marked(columns[0]) or "images"]
+    return list(filter(None, map(marked, columns)))
 
 
 def _name_unused(lists: dict[str, str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import NAMED, SHARDS, vectors
+from pipeline.collections.formats.folder import described_by
 from pipeline.collections.records import Options
 from pipeline.collections.tables import Tables
 
@@ -97,4 +98,4 @@ def _is_read(name: str, form: str) -> bool:
     """Whether the format reads the file of this name as a photograph or a text."""
     if form in SHARDS:
         return False
-    return is_image(name) or (form == "text-files" and name.lower().endswith(".txt"))
+    return is_image(name) or (form == "text-files" and (name.lower().endswith(".txt") or bool(described_by(name))))

@@ -5,13 +5,14 @@ then; elsewhere an image that has taken longer is refused afterwards.
 """
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError, features
+from PIL import ExifTags, Image, ImageOps, IptcImagePlugin, UnidentifiedImageError, features
 
 from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
@@ -31,6 +32,10 @@ from pipeline.workers import processor_limit
 
 LONGEST_EXIF = 100
 """Characters of the name of a camera."""
+IPTC_CAPTION = (2, 120)
+LEAST_WORDS = 3
+STOCK = re.compile("digital (still )?camera|(created|generated|edited) (with|by|using)", re.IGNORECASE)
+"""In descriptions that no person wrote, such as OLYMPUS DIGITAL CAMERA."""
 
 
 def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.Image:
@@ -119,6 +124,18 @@ def _read_exif(data: bytes, limits: ImageLimits) -> tuple[str | None, str | None
             with suppress(ValueError):  # zeros or blanks, of a camera whose clock was not set
                 return datetime.strptime(text, "%Y:%m:%d %H:%M:%S").isoformat(), camera
     return taken, camera
+
+
+def written_description(data: bytes, limits: ImageLimits) -> str:
+    """What a person has written into a photograph by EXIF or IPTC: some words that are not a camera's or a program's;
+    "" where there are none."""
+    with suppress(Exception), pillow_limits(limits.max_pixels):
+        image = open_image(data)
+        iptc = (IptcImagePlugin.getiptcinfo(image) or {}).get(IPTC_CAPTION, b"").decode(errors="replace")
+        for text in (image.getexif().get(ExifTags.Base.ImageDescription, ""), iptc):
+            if len(text.split()) >= LEAST_WORDS and not STOCK.search(text):
+                return text
+    return ""
 
 
 def _exif_text(value: Any) -> str:

@@ -17,11 +17,11 @@ from pipeline.index.queries import QueryEncoder
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.runtime import without_collection
 
-Encoded = Mapping[str, np.ndarray] | bytes
+Encoded = Mapping[str, np.ndarray] | bytes | Items
 Photograph = Encoded | Callable[[], Encoded]
 """An image in a query: encoder name -> (1, dim) float32, as pipeline.index.queries.encode_image makes it; for a
-multi-vector model the bytes of the file of one of the bundle's images. Or a function that makes one of these, which
-takes long: it is called when there is nothing wrong with the rest of the query."""
+multi-vector model the bytes of the file of one of the bundle's images; or what the model has made of it. Or a function
+that makes one of these, which takes long: it is called when there is nothing wrong with the rest of the query."""
 NO_DIRECTION = "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
 MOST_KEPT = 1 << 21
 """Rows of a table that is kept in memory."""
@@ -148,7 +148,7 @@ class Searcher(QueryEncoder):
         if not self.has("sentences"):
             raise UsageError(f"{self.bundle.card['model']} has no sentences; search its images: `--similar`")
         allowed = self.allowed("sentences", where)
-        return self._rank("sentences", self._embed(photograph), top, allowed)[0]
+        return self._rank("sentences", self.embed_photograph(photograph), top, allowed)[0]
 
     def similar(
         self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5,
@@ -166,7 +166,7 @@ class Searcher(QueryEncoder):
             self.require_known(sentence)
             self._require_sums()
         allowed = self.allowed("images", where)
-        query = self._embed(photograph)
+        query = self.embed_photograph(photograph)
         if sentence is not None:
             query = blend(query, self.embed_sentence(sentence), weight)
         return self._rank("images", query, top, allowed)[0]
@@ -176,10 +176,13 @@ class Searcher(QueryEncoder):
         card = self.bundle.card.get(self.bundle.index_name(modality))
         return bool(card and card["count"])
 
-    def _embed(self, photograph: Photograph) -> Items:
-        """Raises InputError where the bundle of a multi-vector model has no such image, and as `embed_image`."""
+    def embed_photograph(self, photograph: Photograph) -> Items:
+        """What the model makes of an image. Raises InputError where the bundle of a multi-vector model has no such
+        image, and as `embed_image`."""
         if callable(photograph):
             photograph = photograph()
+        if isinstance(photograph, Items):
+            return photograph
         if not self.multi_vector:
             return self.embed_image(photograph)
         rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
@@ -216,7 +219,7 @@ class Searcher(QueryEncoder):
             self.require_known(word)
         self._require_sums()
         allowed = self.allowed("images", where)
-        image = self._embed(photograph)
+        image = self.embed_photograph(photograph)
         taken, added = (np.concatenate([image[:0], *map(self.embed_sentence, words)]) for words in (minus, plus))
         query = compose(image, taken, added)
         gallery = self._require_fit("images", query)

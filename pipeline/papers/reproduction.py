@@ -20,14 +20,6 @@ HEADINGS = {
 }  # fmt: skip
 TOLERANCE = 0.02
 """Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
-ELSEWHERE = {
-    "karpathy": {
-        "paper": "Karpathy and Fei-Fei",
-        "title": "Table 4, words of large and small magnitude",
-        "left_out": "it lists words; the report lists those of a model of words and regions",
-    }
-}
-"""What there is in place of a printed table that holds no numbers to be compared."""
 TASKS = {
     "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
     "images": "images", "boxes": "boxes",
@@ -191,15 +183,10 @@ class Reproduction:
         dev = (one for one in self.evaluations if (one["split"], one["protocol"]) == ("dev", self.protocol))
         return {one["model"]: recall_sum(one) for one in dev}
 
-    def tables(self, papers: Sequence[str]) -> list[dict[str, Any]]:
+    def tables(self, papers: Sequence[str]) -> list[Mapping[str, Any]]:
         """Every table of `papers` with our systems below the printed ones, and paired intervals for the orders that a
         paper states, or the reason why it is left out, as every printed row has one without a system of the run."""
-        found = []
-        for paper, printed in printed_tables().items():
-            if paper in papers:
-                found += map(self._lay, printed)
-                found += [ELSEWHERE[paper]] if paper in ELSEWHERE else []
-        return found
+        return [self._lay(table) for paper, printed in printed_tables().items() if paper in papers for table in printed]
 
     def _lay(self, table: PrintedTable) -> Mapping[str, Any]:
         """The rows of one table, its orders and notes, or why it is left out. One that was measured with a gallery of a

@@ -131,8 +131,9 @@ class SplitGallery:
         return list(map(self.picture, self.images.take(rows).to_pylist()))
 
     def atlas(self) -> Atlas | None:
-        """The images by principal components; None where there are fewer than three."""
-        if len(self.image_vectors) < 3:
+        """The images by principal components; None where there are fewer than three, or not two dimensions."""
+        n, dim = self.image_vectors.shape
+        if n < 3 or dim < 2:
             return None
         centred = self.image_vectors - self.image_vectors.mean(axis=0)
         values, vectors = np.linalg.eigh(centred.T @ centred)

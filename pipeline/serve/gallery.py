@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from PIL import Image
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.index.columns import asked_columns
 from pipeline.index.search import Answer, Photograph, Searcher
+from pipeline.multivectors import Items
 
 EXAMPLES = 3
 QUALITY = 82
@@ -82,6 +83,11 @@ class ServedGallery:
         folder = self.searcher.bundle.folder.absolute()
         return folder.parent.parent.name if folder.parent.name == "index" else folder.name
 
+    @property
+    def collection_id(self) -> str:
+        """The same for all indexes of one collection."""
+        return self.card["inputs"].get("manifest", str(self.searcher.bundle.folder))
+
     def count(self, modality: str) -> int:
         """The `images` or `sentences` that can be found."""
         return len(self.searcher.gallery(modality)) if self.searcher.has(modality) else 0
@@ -120,9 +126,27 @@ class ServedGallery:
         boxes = [item.boxes[(item.vectors @ words).argmax()].tolist() for item in items]
         return Answer(replace(hit, row={**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True))
 
-    def see(self, photograph: bytes) -> Photograph:
-        """An encoded image as the searcher takes it. UnreadableImage is raised once it is looked at."""
+    def see(self, photograph: "bytes | OfGallery") -> Photograph:
+        """An image as the searcher takes it. UnreadableImage is raised once it is looked at.
+
+        One `OfGallery` that cannot be read or encoded is its vector here, where this gallery is of the same collection.
+        """
+        if isinstance(photograph, OfGallery):
+            return partial(self._see_again, photograph)
         return photograph if self.searcher.multi_vector else partial(self.features, photograph)
+
+    def _see_again(self, image: "OfGallery") -> Items:
+        try:
+            return self.searcher.embed_photograph(self.see(image.read()))
+        except JointspaceError:
+            image.gallery.row(image.image_id)  # which is not there any more where it was removed
+            rows = self._find("images", [image.image_id])
+            if self.collection_id != image.gallery.collection_id or not len(rows):
+                raise
+            index = self.searcher.gallery("images")
+            with suppress(RuntimeError):  # of an index that has no vectors to give
+                return index.item(int(rows[0])) if self.searcher.multi_vector else index.reconstruct(rows)
+            raise
 
     def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
         """How many images `where` allows, and the rows and captions of at most `top` of them, far from each other in
@@ -202,6 +226,17 @@ class ServedGallery:
         image = self._decode(data)
         image.thumbnail((side, side))
         return _jpeg(image)
+
+
+class OfGallery(NamedTuple):
+    """An image of a gallery that is asked about."""
+
+    gallery: ServedGallery
+    image_id: int
+
+    def read(self) -> bytes:
+        """The file of its photograph, as ServedGallery.original."""
+        return self.gallery.original(self.image_id)
 
 
 def _jpeg(image: Image.Image) -> bytes:

@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 from pipeline.index.conditions import LONGEST
 from pipeline.index.search import Answer
 from pipeline.serve import answers
-from pipeline.serve.gallery import ServedGallery
+from pipeline.serve.gallery import OfGallery, ServedGallery
 from pipeline.serve.service import Describer, Service
 
 WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
@@ -63,12 +63,12 @@ async def _photograph(
     photograph: Annotated[UploadFile | None, File(description="the file")] = None,
     image_id: Annotated[int | None, Form(ge=0, le=LARGEST_ID, description="an image of `of`, in place of it")] = None,
     of: Annotated[str | None, Form(description="the model whose index has the image")] = None,
-) -> bytes:
+) -> bytes | OfGallery:
     """An uploaded photograph, or one that an index has."""
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
         raise InputError("give a photo as `photograph`, or the image_id of one and the model that has it as `of`")
     if photograph is None:
-        return (await service.run(service.showing, (await _gallery(service, of)).original, image_id))[0]
+        return OfGallery(await _gallery(service, of), image_id)
     data = await photograph.read()
     if len(data) > service.limits.max_upload_bytes:
         raise HTTPException(413, f"the photo has more than {service.limits.max_upload_bytes} bytes")
@@ -78,7 +78,7 @@ async def _photograph(
 
 Asked = Annotated[ServedGallery, Depends(_gallery)]
 Where = Annotated[str | None, Query(description=WHERE, max_length=LONGEST)]
-Uploaded = Annotated[bytes, Depends(_photograph)]
+Uploaded = Annotated[bytes | OfGallery, Depends(_photograph)]
 
 
 class Question:
@@ -141,7 +141,7 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
             sentences=gallery.count("sentences"),
             encoders=list(gallery.card["encoders"]),
             collection=gallery.collection,
-            collection_id=gallery.card["inputs"].get("manifest", str(gallery.searcher.bundle.folder)),
+            collection_id=gallery.collection_id,
             regions=gallery.searcher.multi_vector,
             columns=gallery.columns,
             examples=gallery.examples,
@@ -230,6 +230,8 @@ async def describe_photograph(
     photograph: Uploaded,
 ) -> answers.DescriptionsAnswer:
     """Sentences that a generator makes for a photograph."""
+    if isinstance(photograph, OfGallery):
+        photograph, _ = await service.run(service.showing, photograph.read)
     if service.turns.locked():
         raise HTTPException(503, "too many photos at once; try again in a second", {"Retry-After": "1"})
     async with service.turns:

@@ -4,7 +4,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import Literal
@@ -36,9 +36,16 @@ CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb",
 """Folder, and column of the metadata, in a folder that clip-retrieval wrote."""
 NAMELESS = (".npy", ".safetensors")
 """Files that can hold no strings."""
-TEXT_COLUMNS = ("caption", "text", "sentence")
-"""Columns that are taken for the names of sentences where there are others."""
-
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "images": ("image_path", "path", "file", "file_name", "filename", "image", "url", "key", "id"),
+    "sentences": ("caption", "text", "sentence"),
+}
+"""Columns that are taken for the names of rows where there are others, the first that there is."""
+MARKS = {
+    "images": ("image", "img", "photo", "picture", "visual", "vision"),
+    "sentences": ("text", "txt", "caption", "sentence", "title"),
+}
+"""What is in the name of a file, or column, of vectors."""
 
 NEEDED = {
     "features": "no matrix of floating-point numbers, one row per name",
@@ -88,7 +95,7 @@ def foreign_files(source: Source) -> list[Path]:
     if source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
-        return [file for part in parts for file in (part, _metadata(source, part))]
+        return [file for part in parts for file in (part, _metadata(source, part))] or _parquet_files(source.path)
     return [source.path, *(_names_files(source) if _names_are_beside(source) else [])]
 
 
@@ -100,7 +107,7 @@ def open_foreign(source: Source) -> ForeignFeatures:
         raise InputError(f"{path} does not exist; give the file or folder of the features")
     kind = "folder" if path.is_dir() else path.suffix
     if kind not in READERS:
-        raise UsageError(f"{path} has an unknown format; known are {', '.join(READERS)} (of clip-retrieval)")
+        raise UsageError(f"{path} has an unknown format; known are {', '.join(READERS)} (of clip-retrieval or Parquet)")
     with _reading(path):
         return READERS[kind](source)
 
@@ -178,12 +185,25 @@ def _metadata(source: Source, features: Path) -> Path:
     return source.path / "metadata" / f"metadata_{features.stem.rpartition('_')[2]}.parquet"
 
 
+def _read_folder(source: Source) -> ForeignFeatures:
+    """What clip-retrieval wrote, or a table in several Parquet files."""
+    files = foreign_files(source)
+    if files and files[0].suffix == ".parquet":
+        return _assemble([_read_parquet_file(replace(source, path=file)) for file in files])
+    return _read_clip_retrieval(source)
+
+
 def _read_parquet(source: Source) -> ForeignFeatures:
+    return _assemble([_read_parquet_file(source)])
+
+
+def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
     try_first(source.path, pq.read_schema, source.path)
     schema = pq.read_schema(source.path)
-    lists = [field.name for field in schema if _is_list(stored_type(field.type))]
     strings = [field.name for field in schema if _is_string(stored_type(field.type))]
-    columns = [_only(source, "features", lists), _only(source, "names", strings)]
+    if source.of == "images":
+        strings = strings or [field.name for field in schema if pa.types.is_integer(field.type)]
+    columns = [_only(source, "features", columns_of_vectors(schema)), _only(source, "names", strings)]
     features, names = (column.combine_chunks() for column in _read_columns(source.path, columns))
     features = features.storage if isinstance(features, pa.ExtensionArray) else features
     if features.null_count:
@@ -193,7 +213,22 @@ def _read_parquet(source: Source) -> ForeignFeatures:
     if len(odd := np.flatnonzero(lengths != lengths[:1])):
         raise InputError(f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0; repair it")
     matrix = flat.reshape(len(features), lengths[0] if len(lengths) else 0)
-    return _assemble([(source.path, matrix, _strings(source.path, names))])
+    return source.path, matrix, list(map(str, _strings(source.path, names)))
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".parquet")
+
+
+def columns_of_vectors(schema: pa.Schema) -> list[str]:
+    """The columns of a Parquet file that hold lists of floating-point numbers, without those of boxes."""
+    return [field.name for field in schema if _is_list(stored_type(field.type)) and "box" not in field.name.lower()]
+
+
+def marked(name: str) -> str | None:
+    """Of what there are vectors in a file or column of this name: a key of MARKS, that whose mark comes last."""
+    last = {kind: max(map(name.lower().rfind, marks)) for kind, marks in MARKS.items()}
+    return max(last, key=last.__getitem__) if max(last.values()) >= 0 else None
 
 
 def _read_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
@@ -233,7 +268,7 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
     ".hdf5": _read_hdf5,
     ".parquet": _read_parquet,
     **dict.fromkeys(named_arrays.READERS, _read_arrays),
-    "folder": _read_clip_retrieval,
+    "folder": _read_folder,
 }
 
 
@@ -282,8 +317,10 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
     """The user's name for `what`, else the only candidate. Raises UsageError if there is neither, and InputError if
     nothing can be it."""
     given = getattr(source, what)
-    if what == "names" and source.of == "sentences" and given is None and len(candidates) > 1:
-        candidates = [name for name in candidates if name in TEXT_COLUMNS] or candidates
+    if given is None and len(candidates) > 1:
+        usual = [name for name in NAMES[source.of] if name in candidates][:1]
+        of_kind = [name for name in candidates if marked(name) == source.of]
+        candidates = (usual if what == "names" else of_kind) or candidates
     if given in candidates or (given is None and len(candidates) == 1):
         return given or candidates[0]
     if not candidates:

@@ -22,6 +22,8 @@ VECTORS = "vectors"
 """The format of a collection without photographs."""
 SHOWN = 3
 """Rejected rows that are printed."""
+LOOKED_AT = 20
+"""Photos without captions that are opened."""
 
 
 class DualEncoder(NamedTuple):
@@ -59,7 +61,7 @@ def command(
 ) -> None:
     """Inspect PHOTOS (a folder, tar shard or table) and write a minimal configuration.
 
-    No photo is opened yet; `ingest` finds those that cannot be read.
+    Of photos without captions a few are opened; `ingest` finds those that cannot be read.
     """
     import json
 
@@ -85,7 +87,8 @@ def command(
             "format": found.format,
             "counts": {what: count for what, count in _count(intake) if count},
             "files": found.files,
-            "notes": [*found.notes, *intake.notes, *missing, *tally.describe(), *intake.own.describe()],
+            "notes": [*found.notes, *intake.notes, *missing, *tally.describe(), *intake.own.describe()]
+            + list(_described_inside(found, intake)),
             "filters": intake.own.schema().names,
             "splits": splits,
             "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
@@ -143,6 +146,8 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
     if described < FEW:
         yield f"only {described} photos have captions: the figures in the report will not mean much"
+        if not encoder and splits.get("gallery", 0) > described:
+            yield "  to search all photos with a pretrained model instead, add --encoder clip"
 
 
 def _read(found: "Detected") -> "tuple[Intake, Tally]":
@@ -180,6 +185,27 @@ def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
     yield "images", intake.tables.value(f"SELECT count(*) FROM ({usable})")
     for what in ("sentences", "documents", "boxes"):
         yield what, intake.tables.value(f"SELECT count(*) FROM {what} WHERE owner IN ({usable})")
+
+
+def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
+    """That photographs without sentences have descriptions inside, which are not read."""
+    from pipeline.config import loading
+    from pipeline.errors import InputError
+    from pipeline.images.decode import written_description
+    from pipeline.images.opening import ImageLimits
+    from pipeline.storage.sources import ImageSource
+
+    if found.format == VECTORS or intake.tables.value("SELECT count(*) FROM sentences"):
+        return
+    limits, read = ImageLimits.from_settings(loading.load().collection), ImageSource(found.root).read
+    sample = f'SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY hash(path) LIMIT {LOOKED_AT}'
+    texts = []
+    for location in intake.tables.rows(sample):
+        with suppress(InputError):
+            texts.append(written_description(read(*location), limits))
+    if described := list(filter(None, texts)):
+        yield f"{len(described)} of {len(texts)} photos looked into have a description, such as {described[0][:50]!r}"
+        yield "  which is not read: write them into captions.tsv, a file name and a caption a line, between them a tab"
 
 
 def _describe(file: str, row: int | None, reason: str) -> str:
@@ -232,7 +258,7 @@ def _configure(
     if section:
         values["collection"] = section
     if found.format == VECTORS:
-        values |= _name_vectors(found, encoder)
+        values |= _name_vectors(found, splits, encoder)
     elif encoder:
         images, texts = _name_dual(encoder)
         values["models"] = ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]
@@ -258,7 +284,7 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"name": encoder, "kind": "open_clip", **named}, texts
 
 
-def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
+def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None) -> dict[str, Any]:
     """The encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
     from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats.vectors import sources
@@ -268,14 +294,16 @@ def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
     given = [open_foreign(one) for one in sources(CollectionFolder(found.root, Options(found.files, {}, ""))) if one]
     images: dict[str, Any] = {"name": "images", "kind": "imported", "path": found.files["images"]}
     texts: dict[str, Any] = {"name": "texts", "kind": "imported", "imported": {"path": found.files.get("texts")}}
-    values: dict[str, Any] = {"models": ["zero-shot", "ncca"]}
+    values: dict[str, Any] = {"models": ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]}
+    if not encoder and "texts" not in found.files:
+        return {"models": ["cca", "ncca"], "encoders": [images]}
     if encoder:
-        by_images, by_texts = _name_dual(encoder)
-        if found.described:
+        _, by_texts = _name_dual(encoder)
+        if "texts" in found.files:
             texts["imported"]["made_by"] = by_texts["name"]
             values["query_text_encoders"] = [by_texts]
         else:
-            texts, values["models"] = by_texts, ["zero-shot"]
+            texts = by_texts
     elif len({side.dim for side in given}) > 1:
         values["models"] = ["ncca"]
     return {**values, "encoders": [images], "text_encoders": [texts]}

@@ -40,7 +40,7 @@ def _training_reads(config, layout, generator: str) -> Inputs:
         read += [layout.alignments(snippets, split) for split in SNIPPETS_OF]
     if spec.ranks:
         read += [layout.model(snippets), layout.embeddings(snippets)]
-    texts = text_files(config, generator, "text", "treebank")
+    texts = text_files(config, generator, "lines", "treebank")
     return [*read, *generator_inputs(config, layout, generator), *texts]
 
 
@@ -146,14 +146,14 @@ def _describe_keys(config, generator: str, subject: str) -> dict:
     return {
         "seed": config.seed,
         "describe": config.describe.model_dump(exclude={"splits", "boxes", "region_texts", "meteor"}),
-        **(text if text_files(config, generator, "text") else {}),
+        **(text if text_files(config, generator, "lines") else {}),
     }
 
 
 def _describe_reads(config, layout, generator: str, subject: str) -> Inputs:
     inputs = [layout.generator(generator), *generator_inputs(config, layout, generator)]
     encoders = config.generator(generator).encoders
-    inputs += text_files(config, generator, "text")
+    inputs += text_files(config, generator, "lines")
     if subject.endswith(".boxes"):
         return [*inputs, *label_names(config), *map(layout.regions, encoders)]
     return [*inputs, *map(layout.features, encoders)]

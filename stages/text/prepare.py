@@ -45,7 +45,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     reads=lambda config, layout: [
         layout.manifest,
         layout.token_vocabulary,
-        *(Outside("text", Path(file)) for file in [config.language_text.file] if file),
+        *(Outside("lines", Path(file)) for file in [config.language_text.file] if file),
     ],
     writes=lambda layout: layout.word_vectors,
 )

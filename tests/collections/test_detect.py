@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.collections.detect import detect
@@ -33,6 +35,9 @@ def make(tmp_path: Path, photograph):
         (["a.jpg", "metadata.csv"], "folder", {}),
         (["a.jpg", "a.txt"], "text-files", {}),
         (["a.jpg", "a.jpg.txt"], "text-files", {}),
+        (["x/a.jpg", "x/a.jpg.supplemental-meta.json", "x/metadata.json"], "text-files", {}),
+        (["a(1).jpg", "a.jpg(1).json"], "text-files", {}),
+        (["a.jpg", "a.json", "b.jpg.json"], "folder", {}),
         (["one/0.tar", "1.tar"], "webdataset", {}),
         (
             ["x/c-train-0.tar", "x/c-train-1.tar", "x/c-val-0.tar"],
@@ -175,6 +180,36 @@ def test_photographs_of_the_same_names_in_a_folder_for_each_split_are_not_mixed(
         (folder / name).write_text("file,text\n0.jpg,a\n")
     with pytest.raises(UsageError, match="have photos of the same names; write the folders into the names"):
         detect(folder)
+
+
+ONE, TWO = {"emb": [[1.0, 2.0]]}, {"image_emb": [[1.0]], "text_emb": [[2.0]]}
+
+
+@pytest.mark.parametrize(
+    ("tables", "format", "files"),
+    [
+        ({"e.parquet": {"url": ["https://a.org/0.jpg"], **ONE}}, "vectors", {"images": "e.parquet"}),
+        ({"e.parquet": {"id": [7], **ONE}, "x.csv": {}}, "vectors", {"images": "e.parquet"}),
+        ({"e.parquet": {"file": ["1.jpg"], **TWO}}, "vectors", {"images": "e.parquet", "texts": "e.parquet"}),
+        (
+            {"images.parquet": ONE, "texts.parquet": ONE},
+            "vectors",
+            {"images": "images.parquet", "texts": "texts.parquet"},
+        ),
+        ({"data/train-0.parquet": ONE, "data/train-1.parquet": ONE}, "vectors", {"images": "data"}),
+        ({"e.parquet": {"file": ["0.jpg"], **ONE}, "0.jpg": {}}, "table", {"table": "e.parquet"}),
+        ({"e.parquet": {"file": ["1.jpg"], "bbox": [[1.0, 2.0]]}}, "table", {"table": "e.parquet"}),
+    ],
+)
+def test_parquet_files_of_vectors(make, tables: dict[str, dict], format: str, files: dict) -> None:
+    """Where no photographs are there that they could be a table of."""
+    folder = make(*tables)
+    for name in filter(lambda name: name.endswith(".parquet"), tables):
+        pq.write_table(pa.table(tables[name]), folder / name)
+    found = detect(folder)
+    assert (found.format, found.files) == (format, files)
+    if list(tables) == ["e.parquet"]:
+        assert detect(folder / "e.parquet") == found
 
 
 def test_a_table_without_a_header_is_named_and_not_read(make) -> None:

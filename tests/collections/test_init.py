@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from made_up import ingest, run_command
+from PIL import ExifTags, Image
 
 from pipeline.config import loading
 from pipeline.errors import JointspaceError, UsageError
@@ -33,14 +34,21 @@ def caption(folder: Path, kind: str) -> None:
     elif kind == "text-files":
         for name in names:
             (folder / name).with_suffix(".txt").write_text("a dog\n")
+    elif kind == "takeout":
+        for number, name in enumerate(names):
+            suffix = ".supplemental-meta.json" if number % 2 else ".json"
+            (folder / f"{name}{suffix}").write_text(json.dumps({"title": name, "description": "a dog"}))
     else:
         rows = [{"Image": name, "caption": "a dog", "price": 3} for name in names]
         (folder / "shop.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.mark.parametrize("kind", ["folder", "text-files", "table"])
-def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, kind: str) -> None:
-    caption(photos, kind)
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [("folder", "folder"), ("text-files", "text-files"), ("takeout", "text-files"), ("table", "table")],
+)
+def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, texts: str, kind: str) -> None:
+    caption(photos, texts)
     said = run_command("init", photos)
     assert f"20 images, 20 sentences (format {kind})" in said and "train 16, dev 2, test 2" in said
     assert said.splitlines()[-1] == "jointspace run my-photos.yaml"
@@ -78,6 +86,17 @@ def test_photographs_without_sentences_are_searched_with_a_pretrained_model(phot
     caption(photos, "folder")
     run_command("init", photos, "--encoder", "clip", "--output", "both.yaml")
     assert loading.load(Path("both.yaml")).models == ("zero-shot", "ncca")
+
+
+def test_descriptions_inside_of_photographs_are_named(photos: Path) -> None:
+    for number, text in enumerate(["OLYMPUS DIGITAL CAMERA", "Anna and her dog", "SONY DSC"]):
+        exif = Image.Exif()
+        exif[ExifTags.Base.ImageDescription] = text
+        Image.new("RGB", (40, 40)).save(photos / f"{number:02d}.jpg", exif=exif)
+    said = run_command("init", photos)
+    assert "1 of 20 photos looked into have a description, such as 'Anna and her dog'" in said
+    caption(photos, "folder")
+    assert "looked into" not in run_command("init", photos)
 
 
 def test_a_table_with_titles_alone_and_photographs_that_are_not_there(photos: Path, tmp_path: Path) -> None:

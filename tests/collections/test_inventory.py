@@ -184,7 +184,15 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 def watched(tmp_path: Path) -> Path:
     root = tmp_path / "data"
     touch(
-        root, "images/a.jpg", "images/b.jpg", "images/a.txt", "captions.tsv", "x/00000.tar", "README", ".hidden/e.jpg"
+        root,
+        "images/a.jpg",
+        "images/b.jpg",
+        "images/a.txt",
+        "images/a.jpg.json",
+        "captions.tsv",
+        "x/00000.tar",
+        "README",
+        ".hidden/e.jpg",
     )
     touch(tmp_path, "elsewhere/d.jpg")
     (root / "linked").symlink_to(tmp_path / "elsewhere")
@@ -200,10 +208,11 @@ def test_a_change_of_a_folder_is_seen(watched: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "seen"), [("folder", set()), ("text-files", {"images/a.txt"}), ("webdataset", {"x/00000.tar"})]
+    ("form", "seen"),
+    [("folder", set()), ("text-files", {"images/a.txt", "images/a.jpg.json"}), ("webdataset", {"x/00000.tar"})],
 )
 def test_only_what_the_format_reads_counts(watched: Path, form: str, seen: set[str]) -> None:
-    for name in ("images/a.txt", "x/00000.tar", "README", ".hidden/e.jpg"):
+    for name in ("images/a.txt", "images/a.jpg.json", "x/00000.tar", "README", ".hidden/e.jpg"):
         before = describe_state(watched, form, {})
         edit(watched / name)
         assert (describe_state(watched, form, {}) != before) == (name in seen), name

@@ -9,9 +9,10 @@ from fastapi.testclient import TestClient
 from made_up import build_bundle, run_command
 from made_up_sets import OTHER, THING
 from PIL import Image
-from visiting import make_client, open_gallery, serve
+from visiting import PIXELS, make_client, open_gallery, serve
 
 from pipeline.serve.gallery import ServedGallery
+from pipeline.storage.bundles import open_bundle
 
 ONE = "/api/models/ncca/photographs/3"
 
@@ -45,6 +46,20 @@ def test_a_photograph_of_an_index_is_asked_about_by_its_id(client: TestClient) -
         assert told.status_code == 422 and "give a photo" in told.json()["error"]
     assert client.post("/api/models/ncca/similar", data={"of": "none", "image_id": 3}).status_code == 404
     assert client.post("/api/models/ncca/similar", data={"of": "ncca", "image_id": 99}).status_code == 422
+
+
+@pytest.mark.parametrize("bundle", ["bundle", "regions"])
+@pytest.mark.parametrize("missing", ["photographs", "encoders"])
+def test_an_image_of_the_index_is_asked_about_by_its_vector(run: Path, bundle: str, missing: str) -> None:
+    """Where there are no photographs, as of vectors alone, or no encoder, as of imported features."""
+    whole = open_gallery(run / bundle)
+    read = open_bundle(run / bundle).photographs(run / "elsewhere" if missing == "photographs" else None).read
+    bare = ServedGallery(whole.searcher, lambda data: {}, read, PIXELS, 32)
+    address, form = "/api/models/ncca/similar?top=9", {"of": "ncca", "image_id": 3}
+    first, second = (make_client(gallery).post(address, data=form).json()["results"] for gallery in (whole, bare))
+    assert {one["name"] for one in first[:3]} == {one["name"] for one in second[:3]} and second[0]["image_id"] == 3
+    told = make_client(bare).post(address, data={**form, "image_id": 99})
+    assert told.status_code == 422 and "no image 99" in told.json()["error"]
 
 
 def test_the_region_that_fits_the_words_best_is_on_each_answer(regions: ServedGallery) -> None:

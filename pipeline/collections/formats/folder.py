@@ -10,10 +10,12 @@ Every image that a table names or the folder contains belongs to the collection.
 if only weak.tsv names it, else to collection.default_split. Photographs alone, without any list, are a collection too.
 
 And the format `text-files`: photographs at any depth, each with a `.txt` beside it that has its stem or its whole name
-(a.txt or a.jpg.txt), one sentence a line.
+(a.txt or a.jpg.txt), one sentence a line; or with a JSON that has its whole name, as Google Takeout writes it, whose
+`description` is a sentence.
 """
 
 import posixpath
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -49,6 +51,9 @@ KEYS = (
 TEXT_FILES = {**{split: (split,) for split in SPLITS}, "dev": ("dev", "val")}
 """The splits' folders; images outside them go to the default split."""
 LARGEST_TEXT = 1 << 24  # bytes of the sentences of one photograph
+SIDE = re.compile(r"(.+?)(\.\w+)(?:\.s[-a-z]*)?(\(\d+\))?\.json", re.IGNORECASE | re.DOTALL)
+"""The JSON of a photograph: a.jpg.json, a.jpg.supplemental-metadata.json, of which Takeout cuts off what makes the name
+too long, or, of a(1).jpg, a.jpg(1).json."""
 DOCUMENT = ("file", "title", "tags", "description")
 BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
 
@@ -133,9 +138,17 @@ def read_text_files(root: Path, options: Options) -> Iterator[Record]:
         yield from _read_folder(folder, below, names, split)
 
 
+def described_by(name: str) -> str:
+    """The name of the photograph whose JSON a file of this name is; "" where it is none."""
+    match = SIDE.fullmatch(name)
+    photograph = match and f"{match[1]}{match[3] or ''}{match[2]}"
+    return photograph if photograph and is_image(photograph) else ""
+
+
 def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: str) -> Iterator[Record]:
     beside = [name for name in names if name.lower().endswith(".txt")]
     texts = {posixpath.splitext(name)[0]: posixpath.join(below, name) for name in beside}
+    sides = {photograph: posixpath.join(below, name) for name in names if (photograph := described_by(name))}
     unused = dict(texts)
     for name in names:
         if is_image(name):
@@ -145,6 +158,8 @@ def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: 
                 if stem in texts:
                     yield from _beside(folder, path, texts[stem])
                     unused.pop(stem, None)
+            if name in sides:
+                yield from _description(folder, path, sides[name])
     for file in unused.values():
         yield Reject(file, None, "sentences", "unknown image: none of this name")
 
@@ -159,3 +174,14 @@ def _beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceR
                     yield SentenceRecord(key, None, line, file, row)
     except InputError as error:
         yield Reject(file, None, "sentences", str(error))
+
+
+def _description(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
+    try:
+        with folder.open_below(file, LARGEST_TEXT) as text:
+            value = lists.parse_json(text.read())
+    except (InputError, ValueError) as error:
+        yield Reject(file, None, "sentences", f"not JSON: {error}")
+        return
+    if isinstance(value, dict) and value.get("description"):
+        yield SentenceRecord(key, None, value["description"], file)

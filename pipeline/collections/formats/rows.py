@@ -23,6 +23,7 @@ from pipeline.errors import InputError, UsageError
 from pipeline.parquet_photographs import photograph_column
 from pipeline.plain_files import LONGEST_LINE, each_line
 from pipeline.printable import is_unicode
+from pipeline.storage.foreign import columns_of_vectors
 from pipeline.storage.tables import stored_type
 from pipeline.trial import try_first
 
@@ -101,6 +102,11 @@ def is_text(path: Path) -> bool:
 def photographs_in(folder: CollectionFolder, path: Path) -> str | None:
     """The column of a Parquet file that holds photographs, if any. Raises InputError."""
     return photograph_column(_schema(folder, path))
+
+
+def vectors_in(folder: CollectionFolder, path: Path) -> list[str]:
+    """The columns of a Parquet file that hold vectors. Raises InputError."""
+    return columns_of_vectors(_schema(folder, path))
 
 
 def _schema(folder: CollectionFolder, path: Path) -> pa.Schema:

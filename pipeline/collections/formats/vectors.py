@@ -8,10 +8,10 @@ from typing import Any
 
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.rows import further, read_rows
+from pipeline.collections.formats.rows import read_rows
 from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.image_names import relative_name
-from pipeline.storage.foreign import CLIP_RETRIEVAL, Source, foreign_files, open_foreign
+from pipeline.storage.foreign import NAMES, Source, foreign_files, open_foreign
 
 FORMAT = "vectors"
 VECTORS: Mapping[str, tuple[str, ...]] = {"images": (), "texts": ()}
@@ -33,18 +33,25 @@ def list_files(folder: CollectionFolder) -> list[Path]:
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """The images in the order of their rows, each with the user's own columns that clip-retrieval's metadata have of
-    it, then the sentences. An image whose name has several rows is one, with the texts of all of them."""
+    """The images in the order of their rows, each with the user's own columns that a table has of it, then the
+    sentences, which without vectors of texts are the captions of that table. An image whose name has several rows is
+    one, with the texts of all of them."""
     folder = CollectionFolder(root, options)
     images, texts = sources(folder)
     raw_names = open_foreign(images).names
     names = list(map(relative_name, raw_names))
     file = folder.label(images.path)
-    for row, (name, values) in enumerate(zip(names, _metadata(folder, images, options), strict=False), 1):
+    for row, (name, raw, values) in enumerate(
+        zip(names, raw_names, _metadata(folder, images, options), strict=False), 1
+    ):
         split = lists.split_name(str(values.get(SPLIT) or options.default_split))
         yield ImageRecord(name, name, split, file, row, implied=True)
-        if own := {column: value for column, value in values.items() if column != SPLIT}:
+        caption = next((column for column in NAMES["sentences"] if column in values), None)
+        own = {what: value for what, value in values.items() if what not in (SPLIT, caption) and str(value) != raw}
+        if own:
             yield ColumnsRecord(name, own, file, row)
+        if texts is None and caption and values[caption]:
+            yield SentenceRecord(name, None, values[caption], file, row)
     if texts is None:
         return
     file = folder.label(texts.path)
@@ -82,11 +89,10 @@ def nameless(images: Sequence[str]) -> list[str]:
 
 
 def _metadata(folder: CollectionFolder, images: Source, options: Options) -> Iterator[Mapping[str, Any]]:
-    """What clip-retrieval's metadata say of each row beside its name and caption; of a file nothing."""
-    if not images.path.is_dir():
+    """What a table, of clip-retrieval or with the vectors, has in each row; of other files nothing."""
+    tables = [path for path in foreign_files(images) if path.suffix == ".parquet"]
+    for path in tables:
+        for row in read_rows(folder, path, (SPLIT, *NAMES["sentences"]), (), options.own_columns):
+            yield row.values
+    if not tables:
         yield from repeat({})
-        return
-    ours = [column for _, column in CLIP_RETRIEVAL.values()]
-    for path in foreign_files(images)[1::2]:
-        for row in read_rows(folder, path, (SPLIT,), (), options.own_columns):
-            yield further(row.values, path, ours)

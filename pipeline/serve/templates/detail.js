@@ -29,6 +29,8 @@ function actsOf(known, model) {
   acts.append(button("Similar photos", () => question({ photograph: known.photograph, like: "" })));
   const link = button("Copy link", () => copy(link));
   acts.append(link);
+  if (/^https?:\/\//.test(known.name)) acts.append(element("a", { className: "button", href: known.name, target: "_blank", rel: "noopener noreferrer" }, "Open address"));
+  if (!known.width) return acts; // of a vector alone
   const href = known.original || known.large, download = known.original ? fileNameOf(known) : `${fileNameOf(known)}.jpg`;
   acts.append(element("a", { className: "button", href, target: "_blank", rel: "noopener" }, known.original ? "Open original" : "Open large"));
   acts.append(element("a", { className: "button", href, download }, "Download"));
