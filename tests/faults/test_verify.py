@@ -136,7 +136,8 @@ def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_p
     assert found["text/tfidf/shard-00000.h5.json"] == found["embeddings/ncca/shard-00000.h5.json"] == "mixed"
     assert "text/tokens/shard-00001.h5.json" not in found and f"{SHARD}.json" not in found
     values = yaml.safe_load((run / "config.yaml").read_text())
-    values |= {"text_encoders": [{"name": "words", "kind": "tf-idf"}], "results_root": str(run.parent), "name": run.name}
+    values["text_encoders"] = [{"name": "words", "kind": "tf-idf"}]
+    values |= {"results_root": str(run.parent), "name": run.name}
     (run / "config.yaml").write_text(yaml.safe_dump(values))
     told = CliRunner().invoke(command, [str(run)])
     assert f"{run}/text/tfidf/part-00000.json: left from an earlier configuration" in told.stdout
@@ -159,8 +160,8 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     assert str(run / SHARD) in [fault["path"] for fault in for_programs["faults"]]
     rebuild = shlex.split(str(result.exception).partition("remake them: ")[2])
     place = f"{run.parent.name}/{run.name}"
-    again = ["jointspace", "run", f"{place}/config.yaml", "--", "--forcerun", f"{place}/features/colour/part-00001.json"]
-    assert rebuild == ["cd", str(run.parents[1]), "&&", *again]
+    again = f"jointspace run {place}/config.yaml -- --forcerun {place}/features/colour/part-00001.json"
+    assert rebuild == ["cd", str(run.parents[1]), "&&", *again.split()]
     copy = shutil.copytree(run, run.with_name("copy") / "inner", ignore=shutil.ignore_patterns("inner"))
     result = CliRunner().invoke(command, [str(copy)])
     assert f"made as {place}: move it back" in str(result.exception)
