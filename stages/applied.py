@@ -1,6 +1,7 @@
 """Any photographs in the space of a trained bundle: `apply`, and its stage, which no rule makes."""
 
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import names_of, open_bundle, photographs_of
-from pipeline.storage.card import ADDED, added_to, new_addition, remove_bundle
+from pipeline.storage.card import ADDED, added_to, is_index, new_addition, remove_bundle
 from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.files import plain
@@ -79,15 +80,16 @@ def apply_bundle(
 
     What an earlier call has made of the same is kept. Photographs whose sha256 is `known` are left out, and those whose
     paths, under the collection's root, are `removed`; None where these are all. Raises UsageError for a model that sees
-    more of an image than its encoders make of the pixels, for a folder without photographs, and where another command's
-    run is in `output`.
+    more of an image than its encoders make of the pixels, for a folder without photographs, and where an index, or
+    another command's run, is in `output`.
     """
+    photographs = Path(os.path.abspath(photographs))
     bundle = open_bundle(source, added=False).parts[0]  # each has the model
     bundle.check_rows()
     asker = QueryEncoder(bundle)
     _require_whole_images(bundle, asker)
     encoders = [plain(encoder, bundle.folder) for encoder in asker.model.encoders]
-    run, stages = _begin(photographs, output, changes or {}), declared()
+    run, stages = _begin(photographs, output, encoders, changes or {}), declared()
     for encoder in encoders:
         _carry(run, encoder, bundle)
     run_stage(run, stages["ingest"])
@@ -107,9 +109,9 @@ def apply_bundle(
 def added_run(home: Path, photographs: Path) -> Path:
     """The folder of the run in which photographs are added to the index in the folder `home`."""
     for record in sorted((home / ADDED).glob(f"*/{RECORD}")):
-        if read_json(record)["photographs"] == str(photographs.absolute()):
+        if read_json(record)["photographs"] == os.path.abspath(photographs):
             return record.parent
-    return new_addition(home, as_name(photographs.absolute().name))
+    return new_addition(home, as_name(Path(os.path.abspath(photographs)).name))
 
 
 def refresh_additions(home: Path) -> None:
@@ -142,15 +144,19 @@ def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
             raise UsageError(f"the encoder {encoder} of {name} takes regions; apply a model of whole images")
 
 
-def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
-    """The run in `output`, with a configuration that fits the photographs. Raises UsageError where there is a run that
-    another command made."""
+def _begin(photographs: Path, output: Path, encoders: list[str], changes: Mapping[str, Any]) -> Run:
+    """The run in `output`, with a configuration that fits the photographs and, for `audit`, has `encoders`. Raises
+    UsageError where there is an index of others that are still there, or a run that another command made."""
     folder = output.absolute()
     layout = Layout(folder)
     record = layout.file(RECORD).path
-    if not record.exists() and (layout.config.exists() or layout.manifest.commit.exists()):
-        raise UsageError(f"{output} already holds a run; choose another --output")
-    collection = detect(photographs.absolute())
+    before = read_json(record)["photographs"] if record.exists() else None
+    indexed = is_index(folder)
+    if before is None and (indexed or layout.config.exists() or layout.manifest.commit.exists()):
+        raise UsageError(f"{output} already holds {'an index' if indexed else 'a run'}; choose another --output")
+    if indexed and before != str(photographs) and os.path.exists(before):
+        raise UsageError(f"{output} is the index of {before}; choose another --output, or `jointspace add` to it")
+    collection = detect(photographs)
     if collection.format == "vectors":
         raise UsageError(f"{photographs} has vectors but no photos; embed them in Python: jointspace.load(...).embed")
     values: dict[str, Any] = {
@@ -163,9 +169,10 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     }
     values = loading.merge(values, changes)
     settings = loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values))
-    if not record.exists():
-        publish_json(record, {"photographs": str(photographs.absolute())})
-    publish_text(layout.config, yaml.safe_dump(values, sort_keys=False))
+    if before != str(photographs):
+        publish_json(record, {"photographs": str(photographs)})
+    carried = [{"name": name, "kind": "imported", "path": f"features/{name}"} for name in encoders]
+    publish_text(layout.config, yaml.safe_dump({"encoders": carried, **values}, sort_keys=False))
     return Run(folder, settings)
 
 

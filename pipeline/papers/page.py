@@ -2,8 +2,9 @@
 
 `python -m pipeline.papers.page` writes every block of docs/papers.md and docs/papers/*.md again that stands between
 `<!-- KIND PAPER: TITLE -->` and `<!-- end -->`, from docs/papers/results/PAPER.json, a copy of a run's
-`reproduction.json`. KIND is `table` or `orders` of the table whose title begins with TITLE, `verdicts` (a line for each
-printed order, or for those that TITLE names, `A above B; Table 1 / A above B; ...`) or `run` (how it was measured).
+`reproduction.json`. KIND is `table` or `orders` of the first table whose title begins with TITLE, or, in results of
+several papers, `AUTHORS: title`; `verdicts` (a line for each printed order, or for those that TITLE names, `A above B;
+Table 1 / A above B; ...`); or `run` (how it was measured).
 
 A result is {`paper`, `run`: {`commit`, `machine`, `seconds`, `seed`, `versions`}, `tables`}. A table is {`paper`,
 `title`, `said`, `columns`, `rows`, `judged`, `orders`, `notes`}, with `printed_columns` where the paper measures other
@@ -122,20 +123,26 @@ def _tell(found: Result) -> str:
 def render_verdicts(result: Result, names: str | None = None) -> list[str]:
     """A line for each order that the paper states, or for the named ones: by how much, as printed and here, and whether
     it holds. Where several tables have an order, it has the name of its table."""
-    every = [(table["title"], _name(order), order["found"]) for table, order in _orders(result["tables"])]
+    every = [(table, _name(order), order["found"]) for table, order in _orders(result["tables"])]
     tables = Counter(name for _, name, _ in every)
+    papers = {table["paper"] for table, _, _ in every}
     if names:
         wanted = (name.rpartition(" / ") for name in names.split("; "))
-        every = [next(one for one in every if one[1] == name and one[0].startswith(title)) for title, _, name in wanted]
+        every = [next(one for one in every if one[1] == name and _is_of(one[0], title)) for title, _, name in wanted]
     lines = _head("order", "printed", "ours", "verdict")
-    for title, name, found in every:
+    for table, name, found in every:
         printed = dict.fromkeys("-" if one["printed"] is None else f"{one['printed']:+.1f}" for one in found)
         ours = (f"{one['difference']:+.1f}" for one in found)
         verdicts = [one["verdict"] for one in found]
         told = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
-        where = f" ({title.partition(':')[0]})" if tables[name] > 1 else ""
+        title = table["paper"] if len(papers) > 1 else table["title"].partition(":")[0]
+        where = f" ({title})" if tables[name] > 1 or len(papers) > 1 else ""
         lines.append(_line(name + where, *map(", ".join, (printed, ours, told))))
     return [*lines, "", count_verdicts(result["tables"])]
+
+
+def _is_of(table: Result, title: str) -> bool:
+    return f"{table['paper']}: {table['title']}".startswith(title) or table["title"].startswith(title)
 
 
 def _name(order: Result) -> str:
@@ -212,7 +219,7 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         elif kind == "run":
             lines = render_run(result)
         else:
-            table = next(one for one in result["tables"] if one["title"].startswith(title))
+            table = next(one for one in result["tables"] if _is_of(one, title))
             table = {**table, "rows": [row for row in table["rows"] if row["ours"]]}  # printed.yaml has the others
             lines = {"table": render_table, "orders": render_orders}[kind](table)
             if kind == "table" and table["notes"] and ("printed_columns" in table or not table["rows"]):

@@ -186,7 +186,7 @@ class Reproduction:
     def tables(self, papers: Sequence[str]) -> list[Mapping[str, Any]]:
         """Every table of `papers` with our systems below the printed ones, and paired intervals for the orders that a
         paper states, or the reason why it is left out, as every printed row has one without a system of the run."""
-        return [self._lay(table) for paper, printed in printed_tables().items() if paper in papers for table in printed]
+        return [self._lay(table) for paper in papers for table in printed_tables().get(paper, ())]
 
     def _lay(self, table: PrintedTable) -> Mapping[str, Any]:
         """The rows of one table, its orders and notes, or why it is left out. One that was measured with a gallery of a

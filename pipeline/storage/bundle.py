@@ -120,7 +120,8 @@ class BundleWriter:
     def commit(self, card: Mapping[str, Any]) -> None:
         """Write the card, which lists the files, and publish everything in place of an older bundle, of which no file
         stays."""
-        former = {*listed(self.folder), *CHANGING}
+        encoders = self.folder.glob("*encoders/*/model.*")  # Snakemake has removed the card that lists them
+        former = {*listed(self.folder), *CHANGING, *(path.relative_to(self.folder).as_posix() for path in encoders)}
         self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
         self._batch.publish()
         remove_files(self.folder, former - self.files.keys())

@@ -72,7 +72,8 @@ def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> 
                 opened.append(bundle)
             else:
                 logging.getLogger(__name__).warning(
-                    "%d photos in %s were added to an earlier model and are left out; `jointspace add` them again",
+                    "%d photos in %s were added to an earlier model and are left out; `jointspace add` them again, or"
+                    " delete that folder",
                     bundle.card["images"]["count"], bundle.folder,
                 )  # fmt: skip
     places = [bundle.folder.resolve() for bundle in opened]

@@ -5,6 +5,7 @@ follows an image to its rows in the manifest and in every artefact.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,13 @@ class Examination:
 def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
     """Compare every artefact under the folder `run` with its commit, and with the artefacts that it was made from; its
     files by size alone unless `hashed`. Raises IntegrityError if there is no commit at all."""
-    result, added = Examination(), {}
-    files = list(_sort(Path(run), result, added))
+    result, inner = Examination(), {}
+    files = list(_sort(Path(run), result, inner))
     bundles = {path.parent for path in files if path.name == CARD}
     bundled = {path for path in files if path.name != CARD and not bundles.isdisjoint(path.parents)}
     records = [path for path in files if path.suffix == ".json" and path not in bundled]
     if not records and all(fault.path == Path(run) for fault in result.faults):
-        raise IntegrityError(f"{run} is not the folder of a run; name one such as results/demo")
+        raise IntegrityError(f"{run} is not the folder of a run; name one such as {min(inner, default='results/demo')}")
 
     commits, vouched = Commits(Path(run)), {}
     # An index without its run, where no rule makes it again:
@@ -89,7 +90,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     result.unvouched = [path for path in result.unvouched if path not in vouched]
     faults = {replace(fault, target=None) if alone else _retarget(fault, vouched) for fault in result.faults}
     result.faults = sorted(faults, key=lambda fault: str(fault.path))
-    for folder in added:
+    for folder in inner:
         try:
             found = examine(folder, hashed, progress)
         except IntegrityError:  # killed at its beginning
@@ -101,13 +102,19 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     return result
 
 
-def _sort(run: Path, result: Examination, added: dict[Path, None]) -> Iterable[Path]:
-    """The files of finished work; all others are noted, of the runs that were `added` to an index the folders."""
-    for path, status in walk(run):
+def _sort(run: Path, result: Examination, inner: dict[Path, None]) -> Iterable[Path]:
+    """The files of finished work; all others are noted, of the runs that are in this one, or were added to an index,
+    the folders `inner`."""
+    entries = list(walk(run))
+    runs = {path.parents[1] for path, _ in entries if path.parts[-2:] == ("manifest", "manifest.json")} - {run}
+    for path, status in entries:
         above = path.relative_to(run).parts[:-1]
+        if outermost := next((folder for folder in reversed(path.parents) if folder in runs), None):
+            inner[outermost] = None
+            continue
         if ADDED in above:
             own = above[: above.index(ADDED) + 2]
-            added |= {run.joinpath(*own): None} if own[-1] != ADDED else {}
+            inner |= {run.joinpath(*own): None} if own[-1] != ADDED else {}
             continue
         if isinstance(status, OSError):
             result.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
@@ -124,6 +131,14 @@ def _sort(run: Path, result: Examination, added: dict[Path, None]) -> Iterable[P
             result.unvouched.append(path)
         else:
             yield path
+
+
+def whole(path: Path) -> Iterator[Path]:
+    """The commit `path`, and all that it, and the commits among that, vouch for."""
+    yield path
+    with suppress(IntegrityError):
+        for name in read_commit(path).files if path.suffix == ".json" else ():
+            yield from whole(path.parent / name)
 
 
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:

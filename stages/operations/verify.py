@@ -1,6 +1,7 @@
 """Every artefact of a run against its commit, and what became of one image."""
 
 import logging
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -66,18 +67,18 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     if found.unfinished:
         log.info("unfinished, to be checked by its stage: %d, such as %s", len(found.unfinished), found.unfinished[0])
     if found.faults:
-        targets = dict.fromkeys(fault.target.relative_to(run) for fault in found.faults if fault.target)
-        remade = [path for path in targets if path.parts[0] != AUDIT]
-        remedies = [_rebuild(opened, run, remade)] if remade else []
-        if len(remade) < len(targets):
-            remedies.append(shlex.join(["jointspace", "audit", str(run)]))
-        remedy = f"remake them: {'; '.join(remedies)}" if remedies else "copy them again, or mend links and permissions"
-        raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
+        targets = list(dict.fromkeys(fault.target.relative_to(run) for fault in found.faults if fault.target))
+        raise IntegrityError(
+            f"{len(found.faults)} files of {run} are damaged or do not fit; {_remedy(opened, run, targets)}"
+        )
 
 
 def _set_former_apart(run: "Run", found: "Examination") -> None:
     """Move what was made from other artefacts than are there now from the faults to what is `former`, where the run's
-    configuration has nothing of that name any more. Raises JointspaceError where that cannot be read."""
+    configuration has nothing of that name any more; an index stays of use. Raises JointspaceError where that cannot be
+    read."""
+    from pipeline.storage.card import CARD
+    from pipeline.storage.verify import whole
     from stages.catalogue import declared
 
     stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
@@ -86,21 +87,36 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
     former = {
         fault.target
         for fault in found.faults
-        if fault.target and fault.reason.startswith("mixed") and fault.target.relative_to(run.root).parts[0] != AUDIT
+        if fault.target and (fault.reason.startswith("mixed") or not fault.target.exists())
+        if fault.target.relative_to(run.root).parts[0] != AUDIT
         if present.isdisjoint((fault.target, fault.target.parent))
     }
-    found.former = sorted(former)
+    artefacts = (target for target in former if target.exists() and target.name != CARD)
+    found.former = sorted({path for target in artefacts for path in whole(target)})
     found.faults = [fault for fault in found.faults if fault.target not in former]
 
 
-def _rebuild(run: "Run | None", folder: Path, targets: list[Path]) -> str:
-    """The command that makes `targets`, paths under the `folder` of the run, and what depends on them."""
-    # The names by which the Snakefile knows them.
-    base = Path(run.config.results_root) / run.config.name if run else folder
-    configured = ["--configfile", str(base / "config.yaml")] if run else []
-    return shlex.join(
-        ["snakemake", "all", "--cores", "2", *configured, "--forcerun", *(str(base / t) for t in targets)]
-    )
+def _remedy(run: "Run | None", folder: Path, targets: list[Path]) -> str:
+    """What makes the `targets`, paths under the `folder` of the run, and what depends on them, again."""
+    from stages.applied import RECORD
+
+    if not targets or (folder / RECORD).exists():
+        return "copy them again, repeat the `apply` or `add` that made them, or mend links and permissions"
+    remade = [path for path in targets if path.parts[0] != AUDIT]
+    commands = [shlex.join(["jointspace", "audit", str(folder)])] if len(remade) < len(targets) else []
+    if remade:
+        # The names by which the Snakefile knows them, and the folder in which it does.
+        place = Path(run.config.results_root) / run.config.name if run else folder
+        start, here = Path.cwd(), Path(os.path.abspath(folder))
+        if os.path.realpath(place) != os.path.realpath(folder):
+            if place.is_absolute() or here.parts[-len(place.parts) :] != place.parts:
+                return f"it was made as {place}: move it back there and verify it again, or copy them again"
+            start = here.parents[len(place.parts) - 1]
+        config = str(place / "config.yaml") if run else "CONFIG"
+        words = ["jointspace", "run", config, "--", "--forcerun", *(str(place / target) for target in remade)]
+        moved = "" if start == Path.cwd() else f"cd {shlex.quote(str(start))} && "
+        commands.insert(0, moved + shlex.join(words))
+    return f"remake them: {'; '.join(commands)}"
 
 
 @click.command("explain")

@@ -137,14 +137,19 @@ def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_p
     assert "text/tokens/shard-00001.h5.json" not in found and f"{SHARD}.json" not in found
     values = yaml.safe_load((run / "config.yaml").read_text())
     values["text_encoders"] = [{"name": "words", "kind": "tf-idf"}]
+    values |= {"results_root": str(run.parent), "name": run.name}
     (run / "config.yaml").write_text(yaml.safe_dump(values))
     told = CliRunner().invoke(command, [str(run)])
     assert f"{run}/text/tfidf/part-00000.json: left from an earlier configuration" in told.stdout
     assert "text/tfidf" not in str(told.exception) and "embeddings/ncca" in str(told.exception)
+    for line in told.stdout.splitlines():
+        if "so you can delete it" in line:
+            Path(line.partition(":")[0]).unlink()
+    assert "uncommitted" not in faults_of(run).values()
 
 
 def test_the_command_names_what_makes_it_anew(run: Path) -> None:
-    (run / "config.yaml").write_text(yaml.safe_dump({"results_root": "results", "name": "tiny"}))
+    (run / "config.yaml").write_text(yaml.safe_dump({"results_root": run.parent.name, "name": run.name}))
     assert CliRunner().invoke(command, [str(run)]).exit_code == 0
     os.truncate(run / SHARD, 7)
     result = CliRunner().invoke(command, [str(run)])
@@ -154,8 +159,14 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     assert for_programs["checked"] == examine(run).checked
     assert str(run / SHARD) in [fault["path"] for fault in for_programs["faults"]]
     rebuild = shlex.split(str(result.exception).partition("remake them: ")[2])
-    part = "results/tiny/features/colour/part-00001.json"
-    assert rebuild == f"snakemake all --cores 2 --configfile results/tiny/config.yaml --forcerun {part}".split()
+    place = f"{run.parent.name}/{run.name}"
+    again = f"jointspace run {place}/config.yaml -- --forcerun {place}/features/colour/part-00001.json"
+    assert rebuild == ["cd", str(run.parents[1]), "&&", *again.split()]
+    copy = shutil.copytree(run, run.with_name("copy") / "inner", ignore=shutil.ignore_patterns("inner"))
+    result = CliRunner().invoke(command, [str(copy)])
+    assert f"made as {place}: move it back" in str(result.exception)
+    with pytest.raises(IntegrityError, match=f"such as {copy}"):
+        examine(copy.parent)
 
 
 def test_an_index_is_verified_where_it_was_copied(run: Path, tmp_path: Path) -> None:

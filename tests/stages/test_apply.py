@@ -87,6 +87,18 @@ def test_again_it_makes_only_what_is_missing(colours: Path, applied: Path) -> No
     assert (out / "index/ncca/images.faiss").read_bytes() == vectors
 
 
+def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "others", 4, 5)
+    index = shutil.copytree(colours / "bundle", tmp_path / "index")
+    with pytest.raises(UsageError, match="already holds an index"):
+        apply(colours, tmp_path / "others", index)
+    with pytest.raises(UsageError, match=f"is the index of {applied / 'photos'}"):
+        apply(colours, tmp_path / "others", applied / "out")
+    assert "0  near copies" in run_command("audit", applied / "out")
+    shutil.copytree(applied / "out", index / "inner")
+    run_command("verify", index)
+
+
 @pytest.fixture(scope="module")
 def joined(colours: Path, applied: Path) -> Path:
     run_command("add", colours / "bundle", applied / "out", "--output", applied / "joined")
