@@ -151,14 +151,14 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         beside = {name for name in names if posixpath.splitext(name)[0] in images} | of_takeout
         kinds["texts"] += sum(name.lower().endswith(".txt") or name in of_takeout for name in beside)
         found += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
-        alone |= {name for name in names if not below and name not in beside}
+        alone |= {posixpath.join(below, name) for name in names if name not in beside}
     shards = [folder.root / name for name in found if name.lower().endswith(".parquet")]
     for shard in islice(shards, LOOKED_AT):
         with suppress(InputError):  # which is said where it is read as a table, or rejected
             if column := rows.photographs_in(folder, shard):
                 return _with_photographs(folder, shard, column, {})
             break
-    maybe = (name for name in found if not _is_table(name) and name in alone)
+    maybe = (name for name in found if not _is_table(name) and name in alone and "/" not in name)
     tables = [*filter(_is_table, found), *(name for name in maybe if _is_headed(folder, folder.root / name))]
     unused = dict.fromkeys((name for name in tables if "/" in name), "only a table in the folder itself is read")
     may_be_of_split = (name for name in tables if "/" not in name or Path(name).stem.lower() == METADATA)
@@ -175,6 +175,8 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             files = by_split or {"table": name}
             others = {other: unused.get(other, "one table is read") for other in tables if other not in files.values()}
             return _as_table(folder, files, columns, _name_unused(others))
+    if files := _captions_of_coco(folder, [name for name in found if name.lower().endswith(".json") and name in alone]):
+        return Detected(folder.root, "coco", files, notes=_name_unused(unused))
     if not kinds["photographs"]:
         if shards := [name for name in found if name.lower().endswith(".tar")]:
             patterns = [re.sub(r"\d+", "*", glob.escape(name)) for name in shards]
@@ -188,6 +190,18 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     remedy = f"no table ({', '.join(rows.READERS)}) with a header and names of photos of this folder: save it as one"
     unused |= {name: remedy for name in found if "/" not in name and name not in unused}
     return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
+
+
+def _captions_of_coco(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
+    """The keys of collection.files for files in the form of COCO's captions: one for each split, or the first alone."""
+    files = []
+    for name in names[:LOOKED_AT]:
+        with suppress(InputError):
+            value = lists.read_json(folder, folder.root / name)
+            captions = value.get("annotations") if isinstance(value, dict) and "images" in value else None
+            if isinstance(captions, list) and captions and isinstance(captions[0], dict) and "caption" in captions[0]:
+                files.append(name)
+    return _by_split(files) or ({DIVIDED: files[0]} if files else {})
 
 
 def _tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:

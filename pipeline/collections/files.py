@@ -145,16 +145,31 @@ class CollectionFolder:
 
     def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:
         """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files,
-        both sorted and without what `exclusion` leaves out. Raises InputError for a folder that cannot be read."""
+        both sorted and without what `exclusion` leaves out; those directly under the root may be links to other disks.
+        Raises InputError for a folder that cannot be read."""
         folder = folder or self.root
-        prefix = self.label(folder)
-        for inside, names in self._walk(folder, "" if prefix == "." else prefix):
-            yield inside, [name for name, reason in names if reason is None]
+        prefix = "" if self.label(folder) == "." else self.label(folder)
+        for top in ("", *([] if prefix else self._other_disks())):
+            for inside, names in self._walk(folder / top, top or prefix):
+                yield "/".join(filter(None, (top, inside))), [name for name, reason in names if reason is None]
+
+    def _other_disks(self) -> list[str]:
+        """The links to folders directly under the root that are of no folder below or above it, sorted."""
+        root, targets = self.root.resolve(), {name: (self.root / name).resolve() for name in self._linked()}
+        return [
+            name
+            for name, target in sorted(targets.items())
+            if not (target.is_relative_to(root) or root.is_relative_to(target) or self.exclusion.of_path(name))
+        ]
+
+    def _linked(self) -> list[str]:
+        """The folders directly under the root that are links."""
+        return [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and os.path.isdir(entry)]
 
     def files(self) -> Iterator[tuple[str, str | None]]:
         """Every file below the root, relative to it, and why it is left out; None if it is not. Links to folders are
         followed only directly under the root, as in `ingest`."""
-        linked = [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and entry.is_dir()]
+        linked = self._linked()
         for top in ("", *linked):
             reason = self.exclusion.of_path(top) if top else None
             for inside, names in self._walk(os.path.join(self.root, top), top, everything=True, above=reason):

@@ -172,11 +172,14 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
 
 
 def _leave_out_missing(intake: "Intake") -> Iterator[str]:
-    """Leave out photographs that are not there, and say so in lines for the user."""
+    """Leave out photographs that are not there, and say so in lines for the user; and what cannot be used."""
     missing = "FROM images WHERE NOT there AND fault IS NULL"
     for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
         count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
         yield f"{count:,} photos that the lists name are not there, such as {first}"
+    faults = "SELECT count(*), min(fault) FROM images WHERE fault <> 'missing' HAVING count(*) > 0"
+    for count, first in intake.tables.rows(faults):
+        yield f"{count:,} photos cannot be used: {first}"
 
 
 def _count(intake: "Intake") -> Iterator[tuple[str, int]]:

@@ -1,5 +1,6 @@
 """Which format a folder or file is in, told without being asked."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -100,6 +101,9 @@ def test_a_table_of_a_spreadsheet(make, text: str, columns: dict) -> None:
     assert all(name in found.notes[0] for name in ("list.csv", *columns.values()))
 
 
+COCO = json.dumps(
+    {"images": [{"id": 7, "file_name": "0.jpg"}], "annotations": [{"image_id": 7, "caption": one} for one in "ab"]}
+)
 HUB = {
     "train/metadata.jsonl": '{"file_name": "0.jpg", "text": "a"}\n',
     "test/metadata.jsonl": '{"file_name": "0.jpg", "text": "b"}\n',
@@ -118,6 +122,16 @@ HUB = {
             {"x/0.jpg": "divided", "x/1.jpg": "dev"},
         ),
         (HUB, {"train/0.jpg": "divided", "test/0.jpg": "test"}),
+        ({"list.json": '{"x/0.jpg": ["a", "b"]}'}, {"x/0.jpg": "divided"}),
+        (
+            {"list.json": '{"0.jpg": {"caption": "a"}, "1.jpg": {"caption": "b"}}'},
+            {"0.jpg": "divided", "1.jpg": "divided"},
+        ),
+        ({"mine.json": COCO}, {"x/0.jpg": "divided"}),
+        (
+            {"a/mine_train.json": COCO, "a/val.json": '{"images": [], "annotations": [{"caption": ""}]}'},
+            {"x/0.jpg": "train"},
+        ),
     ],
 )
 def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], splits: dict[str, str]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from test_formats import write_tar
 
+from pipeline.collections.files import CollectionFolder
+from pipeline.collections.records import Options
 from pipeline.errors import InputError
 
 LISTS = {
@@ -106,5 +108,9 @@ def test_links_are_followed_where_the_configuration_says_so(tmp_path: Path, phot
         "outside", "unreadable",
     }  # fmt: skip
     assert refused.tables["images"].num_rows == refused.tables["sentences"].num_rows == 0
+    (root / "disk").symlink_to(elsewhere)
+    (root / "again").symlink_to(root)
+    assert gather(root, "text-files").tables["images"]["path"].to_pylist() == ["disk/a.jpg"]
+    assert len(list(CollectionFolder(root, Options({}, {}, "train")).files())) > 3
     assert followed.tables["images"]["path"].to_pylist() == ["a.jpg"]
     assert followed.tables["sentences"]["text"].to_pylist() == ["A dog ."]

@@ -13,7 +13,9 @@ from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, 
 from pipeline.errors import InputError
 from pipeline.plain_files import UTF16_MARKS, each_line
 
-SPLIT_NAMES = {"restval": "train", "val": "dev", "valid": "dev", "validation": "dev"}
+SPLIT_NAMES = {"val": "dev", "valid": "dev", "validation": "dev", "testing": "test"} | dict.fromkeys(
+    ("restval", "training"), "train"
+)
 """Other collections' names for our splits."""
 LARGEST_JSON = 1 << 30
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
@@ -26,8 +28,9 @@ MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
 
 
 def split_name(name: str) -> str:
-    """Our name for a collection's split `name`; intake rejects unknown names."""
-    return SPLIT_NAMES.get(name, name)
+    """Our name for a collection's split `name`, in any case; intake rejects unknown names."""
+    plain = name.strip().lower()
+    return SPLIT_NAMES.get(plain, plain)
 
 
 def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]:
@@ -184,11 +187,17 @@ def read_json(folder: CollectionFolder, path: Path) -> Any:
 
 
 def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
-    """The items of the list in a JSON file, read as by `parse_json`, each when it is asked for. Raises InputError, also
-    for a value that is no list."""
+    """The items of the list in a JSON file, read as by `parse_json`, each when it is asked for; or of an object,
+    `{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`, a row for each name. Raises InputError for other values.
+    """
     with _refusing(path):
         text = _json_text(folder, path)
         mark = MARK.match(text)
+        value = {} if mark[1] == "[" else parse_json(text)
+        if isinstance(value, dict) and value:
+            for name, about in value.items():
+                yield {"file": name, **(about if isinstance(about, dict) else {"sentence": about})}
+            return
         if mark[1] != "[":
             raise InputError(f"{path} is not a list of objects, one for each photo or caption; write one, or .jsonl")
         if text.startswith("]", mark.end()):
@@ -219,7 +228,8 @@ def _json_text(folder: CollectionFolder, path: Path) -> str:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """As `json.loads`, but raises ValueError for repeated keys, NaN, Infinity and too deep nesting, too."""
+    """As `json.loads`, but raises ValueError for repeated keys and too deep nesting, too, and reads NaN and Infinity,
+    as Python's programs write what is missing, as null."""
     try:
         return json.loads(data, **HOOKS)
     except RecursionError:
@@ -235,9 +245,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-HOOKS: Mapping[str, Callable] = {"object_pairs_hook": _object, "parse_constant": _refuse_constant}
+HOOKS: Mapping[str, Callable] = {"object_pairs_hook": _object, "parse_constant": lambda name: None}
 DECODER = json.JSONDecoder(**HOOKS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.records import DIVIDED, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
@@ -29,6 +29,7 @@ COCO = {
     "test": ("captions_test*.json", "annotations/captions_test*.json"),
     "weak": (),
     "gallery": (),
+    DIVIDED: (),
     "images": ("images",),
 }
 PAGES = ("index.html", "pascal-sentences.html")
@@ -92,7 +93,7 @@ def read_coco(root: Path, options: Options) -> Iterator[Record]:
     `row` is the position there, from 1. The images of captions_train2014.json are in `images/` or in `train2014/`."""
     folder = CollectionFolder(root, options)
     where = folder.locate(COCO)
-    captions = {split: where[split] for split in SPLITS if where[split]}
+    captions = {split: where[split] for split in (*SPLITS, DIVIDED) if where[split]}
     if not captions:
         folder.require(None, "train", COCO["train"])
     for split, path in captions.items():
