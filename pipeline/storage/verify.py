@@ -16,6 +16,7 @@ from pipeline.errors import IntegrityError
 from pipeline.plain_files import kind_of
 from pipeline.storage.batch import TEMPORARY, is_orphan
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundles import KEY_COLUMNS
 from pipeline.storage.card import ADDED, CARD, read_card
 from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, read_commit
 from pipeline.storage.files import explain, is_regular, walk
@@ -202,12 +203,12 @@ def find_images(manifest: Manifest, name: str) -> list[int]:
     for number in range(manifest.n_shards):
         images, first = manifest.table("images", number), number * manifest.shard_size
         names = zip(images["path"].to_pylist(), images["member"].to_pylist(), strict=True)
-        ids += [first + row for row, (path, member) in enumerate(names) if _means(name, path) or _means(name, member)]
+        ids += [first + row for row, (path, member) in enumerate(names) if means(name, path) or means(name, member)]
     return ids
 
 
 def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [reject for reject in rejects if _means(name, reject["file"]) or repr(name) in reject["reason"]]
+    return [reject for reject in rejects if means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
@@ -230,7 +231,7 @@ def _within(run: Path, name: str) -> list[Path]:
     return sorted(path for path in run.rglob(name) if ADDED not in path.relative_to(run).parts)
 
 
-def _means(name: str, other: str | None) -> bool:
+def means(name: str, other: str | None) -> bool:
     return other is not None and (other == name or other.endswith(f"/{name}"))
 
 
@@ -262,9 +263,12 @@ def _in_bundle(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterato
         file = folder / f"{modality}.parquet"
         try:
             bundle = Bundle(folder)
-            rows = bundle.packed_table(modality).find(f"{modality[:-1]}_id", np.array(wanted, np.int64))
+            table = bundle.packed_table(modality)
+            rows = table.find(f"{modality[:-1]}_id", np.array(wanted, np.int64))
+            there = rows[[record[KEY_COLUMNS[modality][-1]] is not None for record in table.records(rows)]]
         except (IntegrityError, KeyError) as error:
             yield TraceRows(file, modality, (), str(error))
             continue
-        note = f"not indexed: the bundle has the splits {', '.join(bundle.card.get('splits', ()))}"
-        yield TraceRows(file, modality, tuple(rows.tolist()), "" if len(rows) else note)
+        others = f"not indexed: the bundle has the splits {', '.join(bundle.card.get('splits', ()))}"
+        note = "removed from it" if len(rows) else others
+        yield TraceRows(file, modality, tuple(there.tolist()), "" if len(there) else note)

@@ -69,7 +69,7 @@ def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, a
 @click.argument("new")
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=FILE)
 @click.option(
-    "--images", type=click.IntRange(min=1), default=1000, show_default=True, help="Photos that both encoders see."
+    "--images", type=click.IntRange(min=50), default=1000, show_default=True, help="Photos that both encoders see."
 )
 @click.option("--cores", type=click.IntRange(min=1), help="Of this machine, for the run. [default: all]")
 def migrate(old: str, new: str, config_path: Path | None, images: int, cores: int | None) -> None:

@@ -138,7 +138,7 @@ def explain(image: str, run: Path, as_json: bool) -> None:
     else:
         raise InputError(f"{run} is not the folder of a run: it has no manifest; name one such as results/demo")
     if not found and not rejects:
-        raise InputError(f"{run} has no {image}; give a name as in the collection, or an image_id")
+        raise InputError(f"{run} has no {image}; {_elsewhere(run, image)}")
 
     if as_json:
         value = {"images": [asdict(one) for one in found], "rejects": rejects}
@@ -150,6 +150,22 @@ def explain(image: str, run: Path, as_json: bool) -> None:
         lines.append(f"left out ({reject['what']}): {reject['file']!r}{row}: {reject['reason']}")
     for line in lines:
         click.echo(printable(line))
+
+
+def _elsewhere(run: Path, image: str) -> str:
+    """What to do about an image that is not in the manifest: it was removed from an index, or added to one."""
+    from pipeline.plain_files import read_lines
+    from pipeline.storage.card import ADDED, REMOVED
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.verify import find_images, means
+
+    for removed in sorted(run.rglob(REMOVED)):
+        if any(means(image, line) for line in read_lines(removed)):
+            return f"it was removed: delete its line in {removed} to have it back, and `run` or `add` again"
+    for manifest in sorted(run.rglob(f"{ADDED}/*/manifest/manifest.json")):
+        if not image.isdecimal() and find_images(Manifest(manifest.parent), image):
+            return f"it was added to an index: name {manifest.parents[1]} as --run"
+    return "give a name as in the collection, or an image_id"
 
 
 def _lines_of_trace(found: "ImageTrace", run: Path) -> Iterator[str]:

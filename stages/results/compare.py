@@ -38,10 +38,10 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
             systems += _read_figures(path)
             continue
         run = Run(path)
-        summary = read_summary(run.layout.summary.path)
+        summary = read_summary(run.layout.summary.path) if run.layout.summary.commit.exists() else []
         evaluations = [value for value in summary if (value["split"], value["protocol"]) == (split, protocol)]
         if not evaluations:
-            raise InputError(f"{path} has no evaluation of the {split} split by {protocol}; evaluate it first")
+            raise InputError(f"{path} has no evaluation of the {split} split by {protocol}; `jointspace run` makes it")
         if bootstrap is None:
             bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
             best = best_model(summary, [evaluation["model"] for evaluation in evaluations])

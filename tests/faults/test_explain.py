@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import tiny_run
 from click.testing import CliRunner
+from made_up import run_command
 
 from pipeline.errors import InputError
 from stages.operations.verify import explain as command
@@ -36,6 +37,16 @@ def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
 def test_a_reject_has_its_reason(run: Path) -> None:
     value = explain(run, tiny_run.MISSING)
     assert value["images"] == [] and value["rejects"][0]["reason"].startswith("missing")
+
+
+def test_what_was_removed_is_said_to_be(run: Path) -> None:
+    (index,) = run.glob("index/*")
+    run_command("remove", index, "images/35.png")
+    notes = {Path(place["file"]).name: place["note"] for place in explain(run, "35")["images"][0]["places"]}
+    assert notes["images.parquet"] == notes["sentences.parquet"] == "removed from it"
+    (index / "removed.txt").write_text("gone.png\n")
+    with pytest.raises(InputError, match=f"has no gone.png; it was removed: delete its line in {index}"):
+        explain(run, "gone.png")
 
 
 @pytest.mark.parametrize("name", ["zebra.jpg", str(10**23), "9" * 5000], ids=["name", "large", "endless"])
