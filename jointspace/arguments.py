@@ -2,6 +2,7 @@
 Python, numpy or torch."""
 
 import operator
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -53,8 +54,10 @@ def require_text(value: Any, name: str) -> None:
 
 
 def to_strings(values: Iterable[str], name: str, count: int) -> list[str]:
-    """`count` strings. Raises InputError for another number of them, and UsageError as `require_text`."""
-    strings = list(values)
+    """`count` strings, which may be paths, or a column of Arrow. Raises InputError for another number of them, and
+    UsageError as `require_text`."""
+    items = values.to_pylist() if hasattr(values, "to_pylist") else values
+    strings = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
     if len(strings) != count:
         raise InputError(f"there are {len(strings)} {name} for {count} vectors; give one each")
     for row, string in enumerate(strings):
@@ -95,9 +98,11 @@ def to_views(vectors: Views, name: str, dims: Mapping[str, int | None] | None, d
 
 
 def to_array(vectors: Any, name: str) -> np.ndarray:
-    """Real numbers as float32. Raises InputError for anything else."""
+    """Real numbers as float32; a column of arrays, as of a data frame, is their rows. Raises InputError for anything
+    else."""
     try:
         array = to_numpy(vectors)
+        array = np.stack(array) if array.dtype == object and len(array) else array
         if array.dtype.kind in NUMBERS + "O":
             with np.errstate(over="ignore"):
                 return np.ascontiguousarray(array, np.float32)

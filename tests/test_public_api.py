@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from made_up_colours import make_colours
@@ -165,7 +166,10 @@ def test_the_same_pairs_in_any_form_are_the_same_space() -> None:
     expected = whole.embed_images(x) @ whole.embed_texts(y).T
     owners = np.random.default_rng(1).permutation(np.repeat(np.arange(300), 2))
     images, texts = {"a": x[:, :7], "b": x[:, 7:]}, {"dense": y[:, :5], "sparse": sparse.csr_array(y[:, 5:])}
+    column = np.empty(300, object)  # as a data frame has it
+    column[:] = list(x)
     for pairs, asked in (
+        ((column, pa.array(y.tolist())), (x, y)),
         ((x, sparse.csr_matrix(y)), (x, y)), ((x, sparse.coo_array(y)), (x, sparse.csr_array(y))),
         ((x, y[owners], owners), (x, y)), ((images, texts), (images, texts)),
     ):  # fmt: skip

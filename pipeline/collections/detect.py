@@ -175,8 +175,6 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             files = by_split or {"table": name}
             others = {other: unused.get(other, "one table is read") for other in tables if other not in files.values()}
             return _as_table(folder, files, columns, _name_unused(others))
-    if files := _captions_of_coco(folder, [name for name in found if name.lower().endswith(".json") and name in alone]):
-        return Detected(folder.root, "coco", files, notes=_name_unused(unused))
     if not kinds["photographs"]:
         if shards := [name for name in found if name.lower().endswith(".tar")]:
             patterns = [re.sub(r"\d+", "*", glob.escape(name)) for name in shards]
@@ -184,6 +182,8 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         if files := _files_of_vectors(folder):
             return Detected(folder.root, vectors.FORMAT, files)
         raise folder.lacks("tar shard or table of them", "; ".join([LACKING, *_name_unused(unused)]))
+    if files := _captions_of_coco(folder, [name for name in found if name.lower().endswith(".json") and name in alone]):
+        return Detected(folder.root, "coco", files, notes=_name_unused(unused))
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}

@@ -193,13 +193,14 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
     with _refusing(path):
         text = _json_text(folder, path)
         mark = MARK.match(text)
-        value = {} if mark[1] == "[" else parse_json(text)
-        if isinstance(value, dict) and value:
+        if mark[1] != "[":
+            value = parse_json(text)
+            if not isinstance(value, dict) or not value:
+                remedy = "one for each photo or caption; write one, or .jsonl"
+                raise InputError(f"{path} is not a list of objects, {remedy}")
             for name, about in value.items():
                 yield {"file": name, **(about if isinstance(about, dict) else {"sentence": about})}
             return
-        if mark[1] != "[":
-            raise InputError(f"{path} is not a list of objects, one for each photo or caption; write one, or .jsonl")
         if text.startswith("]", mark.end()):
             mark = MARK.match(text, mark.end())
         while mark[1] in ("[", ","):
