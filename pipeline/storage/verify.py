@@ -98,7 +98,11 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
             result.unfinished.append(folder)
             continue
         result.checked += found.checked
-        result.faults += [replace(fault, target=None) for fault in found.faults]
+        for fault in found.faults:
+            if ADDED in folder.parts and fault.target and fault.reason.startswith("mixed"):  # `add` makes it again
+                result.former += whole(fault.target)
+            else:
+                result.faults.append(replace(fault, target=None))
         result.temporaries |= found.temporaries
     return result
 

@@ -79,8 +79,10 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
     read."""
     from pipeline.storage.card import CARD
     from pipeline.storage.verify import whole
+    from stages.applied import RECORD
     from stages.catalogue import declared
 
+    applied = (run.root / RECORD).exists()  # which makes again what it needs
     stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
     outputs = [output for stage, names in stages for output in stage.outputs(run.layout, *names)]
     present = {output.folder if isinstance(output, Shards) else output.commit for output in outputs}
@@ -89,10 +91,10 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
         for fault in found.faults
         if fault.target and (fault.reason.startswith("mixed") or not fault.target.exists())
         if fault.target.relative_to(run.root).parts[0] != AUDIT
-        if present.isdisjoint((fault.target, fault.target.parent))
+        if applied or present.isdisjoint((fault.target, fault.target.parent))
     }
     artefacts = (target for target in former if target.exists() and target.name != CARD)
-    found.former = sorted({path for target in artefacts for path in whole(target)})
+    found.former = sorted({*found.former, *(path for target in artefacts for path in whole(target))})
     found.faults = [fault for fault in found.faults if fault.target not in former]
 
 
