@@ -109,7 +109,7 @@ def apply_bundle(
 def added_run(home: Path, photographs: Path) -> Path:
     """The folder of the run in which photographs are added to the index in the folder `home`."""
     for record in sorted((home / ADDED).glob(f"*/{RECORD}")):
-        if read_json(record)["photographs"] == os.path.abspath(photographs):
+        if os.path.realpath(read_json(record)["photographs"]) == os.path.realpath(photographs):
             return record.parent
     return new_addition(home, as_name(Path(os.path.abspath(photographs)).name))
 
@@ -154,7 +154,7 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: Mappin
     indexed = is_index(folder)
     if before is None and (indexed or layout.config.exists() or layout.manifest.commit.exists()):
         raise UsageError(f"{output} already holds {'an index' if indexed else 'a run'}; choose another --output")
-    if indexed and before != str(photographs) and os.path.exists(before):
+    if indexed and os.path.exists(before) and os.path.realpath(before) != os.path.realpath(photographs):
         raise UsageError(f"{output} is the index of {before}; choose another --output, or `jointspace add` to it")
     collection = detect(photographs)
     if collection.format == "vectors":

@@ -100,6 +100,8 @@ def _detect_file(path: Path) -> Detected:
         return _with_photographs(folder, path, column, {DIVIDED: glob.escape(path.name)})
     if suffix == ".parquet" and "images" in (of := _vectors_in(folder, path)) and not _is_headed(folder, path):
         return Detected(folder.root, vectors.FORMAT, {OF_VECTORS[side]: path.name for side in of})
+    if suffix == ".json" and (files := _captions_of_coco(folder, [path.name])):
+        return Detected(folder.root, "coco", files)
     return _as_table(folder, {"table": path.name}, _columns(folder, path))
 
 

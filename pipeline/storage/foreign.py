@@ -188,7 +188,7 @@ def _metadata(source: Source, features: Path) -> Path:
 def _read_folder(source: Source) -> ForeignFeatures:
     """What clip-retrieval wrote, or a table in several Parquet files."""
     files = foreign_files(source)
-    if files and files[0].suffix == ".parquet":
+    if files and files[0].suffix.lower() == ".parquet":
         return _assemble([_read_parquet_file(replace(source, path=file)) for file in files])
     return _read_clip_retrieval(source)
 

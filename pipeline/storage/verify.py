@@ -98,11 +98,14 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
             result.unfinished.append(folder)
             continue
         result.checked += found.checked
+        result.unvouched += found.unvouched
+        result.unfinished += found.unfinished
+        added = ADDED in folder.relative_to(run).parts  # where `add` makes again what is mixed
         for fault in found.faults:
-            if ADDED in folder.parts and fault.target and fault.reason.startswith("mixed"):  # `add` makes it again
-                result.former += whole(fault.target)
-            else:
+            if not (added and fault.target and fault.reason.startswith("mixed")):
                 result.faults.append(replace(fault, target=None))
+            elif fault.target.name != CARD:  # an index stays of use
+                result.former += whole(fault.target)
         result.temporaries |= found.temporaries
     return result
 

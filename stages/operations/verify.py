@@ -86,16 +86,16 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
     stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
     outputs = [output for stage, names in stages for output in stage.outputs(run.layout, *names)]
     present = {output.folder if isinstance(output, Shards) else output.commit for output in outputs}
-    former = {
-        fault.target
+    apart = {
+        fault
         for fault in found.faults
         if fault.target and (fault.reason.startswith("mixed") or not fault.target.exists())
         if fault.target.relative_to(run.root).parts[0] != AUDIT
         if applied or present.isdisjoint((fault.target, fault.target.parent))
     }
-    artefacts = (target for target in former if target.exists() and target.name != CARD)
-    found.former = sorted({*found.former, *(path for target in artefacts for path in whole(target))})
-    found.faults = [fault for fault in found.faults if fault.target not in former]
+    former = {fault.target for fault in apart if fault.target.exists() and fault.target.name != CARD}
+    found.former = sorted({*found.former, *(path for target in former for path in whole(target))})
+    found.faults = [fault for fault in found.faults if fault not in apart and fault.target not in former]
 
 
 def _remedy(run: "Run | None", folder: Path, targets: list[Path]) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.collections.files import CollectionFolder
+from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject
 from pipeline.errors import InputError
 from pipeline.plain_files import UTF16_MARKS, each_line
@@ -188,14 +188,15 @@ def read_json(folder: CollectionFolder, path: Path) -> Any:
 
 def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
     """The items of the list in a JSON file, read as by `parse_json`, each when it is asked for; or of an object,
-    `{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`, a row for each name. Raises InputError for other values.
+    `{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`, a row for each name. Raises InputError for other values,
+    such as an object without names of photographs.
     """
     with _refusing(path):
         text = _json_text(folder, path)
         mark = MARK.match(text)
         if mark[1] != "[":
             value = parse_json(text)
-            if not isinstance(value, dict) or not value:
+            if not isinstance(value, dict) or not any(map(is_image, value)):
                 remedy = "one for each photo or caption; write one, or .jsonl"
                 raise InputError(f"{path} is not a list of objects, {remedy}")
             for name, about in value.items():

@@ -90,7 +90,7 @@ def nameless(images: Sequence[str]) -> list[str]:
 
 def _metadata(folder: CollectionFolder, images: Source, options: Options) -> Iterator[Mapping[str, Any]]:
     """What a table, of clip-retrieval or with the vectors, has in each row; of other files nothing."""
-    tables = [path for path in foreign_files(images) if path.suffix == ".parquet"]
+    tables = [path for path in foreign_files(images) if path.suffix.lower() == ".parquet"]
     for path in tables:
         for row in read_rows(folder, path, (SPLIT, *NAMES["sentences"]), (), options.own_columns):
             yield row.values
