@@ -18,6 +18,8 @@ from pipeline.index.columns import asked_columns
 from pipeline.index.search import Answer, Photograph, Searcher
 from pipeline.multivectors import Items
 
+SAME = ("path", "sha256")
+"""Columns that tell the same image in two indexes of a collection."""
 EXAMPLES = 3
 QUALITY = 82
 LARGE_SIDE = 1600
@@ -139,13 +141,13 @@ class ServedGallery:
         try:
             return self.searcher.embed_photograph(self.see(image.read()))
         except JointspaceError:
-            image.gallery.row(image.image_id)  # which is not there any more where it was removed
-            rows = self._find("images", [image.image_id])
-            if self.collection_id != image.gallery.collection_id or not len(rows):
-                raise
-            index = self.searcher.gallery("images")
-            with suppress(RuntimeError):  # of an index that has no vectors to give
-                return index.item(int(rows[0])) if self.searcher.multi_vector else index.reconstruct(rows)
+            row = image.gallery.row(image.image_id)  # which is not there any more where it was removed
+            rows, index = self._find("images", [image.image_id]), self.searcher.gallery("images")
+            # The ids of what was added to an index are those of other images in another index.
+            same = [all(record[key] == row[key] for key in SAME) for record in self.searcher.records("images", rows)]
+            if self.collection_id == image.gallery.collection_id and same == [True]:
+                with suppress(RuntimeError):  # of an index that has no vectors to give
+                    return index.item(int(rows[0])) if self.searcher.multi_vector else index.reconstruct(rows)
             raise
 
     def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:

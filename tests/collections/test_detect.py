@@ -69,7 +69,8 @@ def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) ->
     folder = make("notes.txt", "photo.jpg", "empty.csv")
     (folder / "broken.parquet").write_bytes(b"PAR1 no")
     (folder / "prices.csv").write_text("sku,price\n1,2\n")
-    for name in ("notes.txt", "photo.jpg", "nowhere", "empty.csv", "broken.parquet", "prices.csv"):
+    (folder / "prices.json").write_text('{"sku": 1}')
+    for name in ("notes.txt", "photo.jpg", "nowhere", "empty.csv", "broken.parquet", "prices.csv", "prices.json"):
         with pytest.raises(JointspaceError, match=name):
             detect(folder / name)
     (tmp_path / "nothing").mkdir()
@@ -142,6 +143,7 @@ def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], split
     records = list(FORMATS[found.format](found.root, Options(found.files, found.columns, "divided")))
     listed = {record.path: record.split for record in records if isinstance(record, ImageRecord) and record.row}
     assert listed == splits
+    assert all(detect(folder / name) == found for name in tables if name == "mine.json")
     assert [record.text for record in records if isinstance(record, SentenceRecord)] == ["a", "b"]
 
 
