@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tokenize import TokenError
 from typing import Literal
@@ -286,7 +287,7 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> Foreign
             raise InputError(f"{path} has {matrix.shape[1]} dimensions, {parts[0][0]} {parts[0][1].shape[1]}")
     named = [part for _, _, part in parts if part is not None]
     paths, matrices, _ = zip(*parts, strict=True)
-    return ForeignFeatures(sum(named, []) if named else None, list(matrices), list(paths))
+    return ForeignFeatures([*chain.from_iterable(named)] if named else None, list(matrices), list(paths))
 
 
 def _map_npy(path: Path) -> np.ndarray:
