@@ -67,7 +67,9 @@ def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> 
         if len(below) > 1 or below[0].folder.parent == Path(folder):
             _require_complete(Path(folder), below)
         opened += below
-        for bundle in map(Bundle, added_to(home_of([bundle.folder for bundle in below])) if added else ()):
+        further = added_to(home_of([bundle.folder for bundle in below])) if added else []
+        of_parts = {bundle.folder for bundle in opened}  # of one index, each of which brings what was added to that
+        for bundle in map(Bundle, (folder for folder in further if folder not in of_parts)):
             if bundle.card["inputs"].get("model") == below[0].card["inputs"].get("model"):
                 opened.append(bundle)
             else:
