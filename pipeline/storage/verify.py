@@ -141,12 +141,14 @@ def _sort(run: Path, result: Examination, inner: dict[Path, None]) -> Iterable[P
             yield path
 
 
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Path) -> list[Path]:
     """The commit `path`, and all that it, and the commits among that, vouch for."""
-    yield path
-    with suppress(IntegrityError):
-        for name in read_commit(path).files if path.suffix == ".json" else ():
-            yield from whole(path.parent / name)
+    paths = [path]
+    for commit in paths:  # which grow meanwhile; a forged commit may list itself
+        with suppress(IntegrityError):
+            files = read_commit(commit).files if commit.suffix == ".json" else ()
+            paths += [file for name in files if (file := commit.parent / name) not in paths]
+    return paths
 
 
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
@@ -173,8 +175,9 @@ def _read(path: Path) -> Commit:
 
 def _retarget(fault: FaultyFile, vouched: dict[Path, Path]) -> FaultyFile:
     """The same with what a rule makes: the commit that vouches for the one of the fault, if there is one."""
-    target = fault.target
-    while target in vouched:
+    target, seen = fault.target, set()
+    while target in vouched and target not in seen:  # forged commits may vouch for each other
+        seen.add(target)
         target = vouched[target]
     return FaultyFile(fault.path, fault.reason, target)
 

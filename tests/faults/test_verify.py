@@ -12,11 +12,12 @@ import pytest
 import tiny_run
 import yaml
 from click.testing import CliRunner
+from made_up import retell
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import commit_path, publish
 from pipeline.storage.locks import hold
-from pipeline.storage.verify import examine
+from pipeline.storage.verify import examine, whole
 from stages.operations.verify import verify as command
 
 UNVOUCHED = ["config.yaml"]
@@ -206,6 +207,16 @@ def test_temporaries_and_locks_of_the_dead_are_listed_and_swept(run: Path) -> No
         assert f"{living}: temporary, being written" in shown.stdout and dead.exists()
         CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False)
         assert [path.exists() for path in (dead, free, living, held)] == [False, False, True, True]
+
+
+def test_commits_that_vouch_for_each_other_come_to_an_end(run: Path) -> None:
+    paths = [run / f"{SHARD}.json", run / "features/colour/part-00000.json"]
+    for path, other in zip(paths, reversed(paths), strict=True):
+        retell(
+            path, "files", value={other.name: {"bytes": 9, "sha256": "0" * 64}, path.name: {"bytes": 9, "sha256": ""}}
+        )
+    assert {SHARD, f"{SHARD}.json"} <= faults_of(run).keys()
+    assert {*whole(paths[0])} == {*paths}
 
 
 def test_links_pipes_and_folders_of_nobody(run: Path, tmp_path: Path) -> None:
