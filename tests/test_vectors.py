@@ -14,7 +14,7 @@ from made_up import make_stage, run_command
 
 import jointspace
 from pipeline.collections.formats import FORMATS
-from pipeline.collections.records import Options, Reject
+from pipeline.collections.records import ColumnsRecord, Options, Reject
 from pipeline.errors import InputError, UsageError
 from pipeline.storage.manifest import Manifest
 
@@ -134,6 +134,13 @@ def test_texts_are_not_paired_by_row_where_most_name_their_image(planted: Simple
     *records, last = FORMATS["vectors"](tmp_path / "data", options)
     assert [one.key for one in records[PAIRS:]] == planted.paths[:0:-1]
     assert isinstance(last, Reject) and "not named IMAGE#k" in last.reason
+
+
+def test_a_value_that_is_as_the_name_of_its_row_is_kept(tmp_path: Path) -> None:
+    table = {"id": [3, 4, 5], "price": [3, 9, 5], "image_embedding": np.eye(3).tolist()}
+    pq.write_table(pa.table(table), tmp_path / "images.parquet")
+    records = FORMATS["vectors"](tmp_path, Options({"images": "images.parquet"}, {}, "x"))
+    assert [one.values for one in records if isinstance(one, ColumnsRecord)] == [{"price": n} for n in (3, 9, 5)]
 
 
 def test_what_is_wrong_with_vectors_is_said(planted: SimpleNamespace, tmp_path: Path) -> None:

@@ -170,12 +170,12 @@ def _read_names(source: Source) -> list[str]:
 
 
 def _read_clip_retrieval(source: Source) -> ForeignFeatures:
-    parts, (folder, column) = [], CLIP_RETRIEVAL[source.of]
+    parts, (folder, _) = [], CLIP_RETRIEVAL[source.of]
     for features in foreign_files(source)[::2]:
         metadata = _metadata(source, features)
         if not metadata.exists():
             raise InputError(f"{metadata} does not exist; copy it from where {features.name} was made")
-        (names,) = _read_columns(metadata, [source.names or column])
+        (names,) = _read_columns(metadata, [names_column(source, metadata)])
         parts.append((features, _map_npy(features), _strings(metadata, names)))
     if not parts:
         raise InputError(f"{source.path} holds no {folder}/{folder}_0.npy; give a folder that clip-retrieval wrote")
@@ -200,11 +200,8 @@ def _read_parquet(source: Source) -> ForeignFeatures:
 
 def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
     try_first(source.path, pq.read_schema, source.path)
-    schema = pq.read_schema(source.path)
-    strings = [field.name for field in schema if _is_string(stored_type(field.type))]
-    if source.of == "images":
-        strings = strings or [field.name for field in schema if pa.types.is_integer(field.type)]
-    columns = [_only(source, "features", columns_of_vectors(schema)), _only(source, "names", strings)]
+    features = columns_of_vectors(pq.read_schema(source.path))
+    columns = [_only(source, "features", features), names_column(source, source.path)]
     features, names = (column.combine_chunks() for column in _read_columns(source.path, columns))
     features = features.storage if isinstance(features, pa.ExtensionArray) else features
     if features.null_count:
@@ -215,6 +212,17 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
         raise InputError(f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0; repair it")
     matrix = flat.reshape(len(features), lengths[0] if len(lengths) else 0)
     return source.path, matrix, list(map(str, _strings(source.path, names)))
+
+
+def names_column(source: Source, table: Path) -> str:
+    """The column of a Parquet file, with the vectors or beside those of clip-retrieval, that names its rows."""
+    if source.path.is_dir() and table.parent != source.path:
+        return source.names or CLIP_RETRIEVAL[source.of][1]
+    schema = pq.read_schema(table)
+    strings = [field.name for field in schema if _is_string(stored_type(field.type))]
+    if source.of == "images":
+        strings = strings or [field.name for field in schema if pa.types.is_integer(field.type)]
+    return _only(source, "names", strings)
 
 
 def _parquet_files(folder: Path) -> list[Path]:

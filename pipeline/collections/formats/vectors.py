@@ -11,7 +11,7 @@ from pipeline.collections.formats import lists
 from pipeline.collections.formats.rows import read_rows
 from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.image_names import relative_name
-from pipeline.storage.foreign import NAMES, Source, foreign_files, open_foreign
+from pipeline.storage.foreign import NAMES, Source, foreign_files, names_column, open_foreign
 
 FORMAT = "vectors"
 VECTORS: Mapping[str, tuple[str, ...]] = {"images": (), "texts": ()}
@@ -41,14 +41,11 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     raw_names = open_foreign(images).names
     names = list(map(relative_name, raw_names))
     file = folder.label(images.path)
-    for row, (name, raw, values) in enumerate(
-        zip(names, raw_names, _metadata(folder, images, options), strict=False), 1
-    ):
+    for row, (name, values) in enumerate(zip(names, _metadata(folder, images, options), strict=False), 1):
         split = lists.split_name(str(values.get(SPLIT) or options.default_split))
         yield ImageRecord(name, name, split, file, row, implied=True)
         caption = next((column for column in NAMES["sentences"] if column in values), None)
-        own = {what: value for what, value in values.items() if what not in (SPLIT, caption) and str(value) != raw}
-        if own:
+        if own := {column: value for column, value in values.items() if column not in (SPLIT, caption)}:
             yield ColumnsRecord(name, own, file, row)
         if texts is None and caption and values[caption]:
             yield SentenceRecord(name, None, values[caption], file, row)
@@ -89,10 +86,11 @@ def nameless(images: Sequence[str]) -> list[str]:
 
 
 def _metadata(folder: CollectionFolder, images: Source, options: Options) -> Iterator[Mapping[str, Any]]:
-    """What a table, of clip-retrieval or with the vectors, has in each row; of other files nothing."""
+    """What a table, of clip-retrieval or with the vectors, has in each row beside its name; of other files nothing."""
     tables = [path for path in foreign_files(images) if path.suffix.lower() == ".parquet"]
     for path in tables:
+        names = names_column(images, path)
         for row in read_rows(folder, path, (SPLIT, *NAMES["sentences"]), (), options.own_columns):
-            yield row.values
+            yield {column: value for column, value in row.values.items() if column != names}
     if not tables:
         yield from repeat({})
