@@ -53,7 +53,8 @@ def measure_phrases(
     phrases: PhraseSet, regions: RegionSet, gold: Gold, least: float, bootstrap: Bootstrap
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The share of right correspondences, and the ranking in both directions, each beside its chance level; and the
-    ranks that these are measured from, as `ranked_names` names them.
+    ranks (k,) that these are measured from, DIRECTION.SCOPE, with the images (k,) of what was ranked, of a phrase in the
+    split, which may be of several, its own number: DIRECTION.SCOPE.images.
 
     A phrase is named where a gold box of its image has a label for it; a region is right for it that overlaps such a
     box by at least `least`. `correspondence`: of the named phrases, those whose most similar region is right.
@@ -105,8 +106,8 @@ def measure_phrases(
         found = _measure(ranks[direction, scope], images, bootstrap)
         measured.setdefault(direction, {})[scope] = {**found, "chance": chance}
         ranked = ranks[direction, scope] > 0
-        for name, array in zip(ranked_names(direction, scope), (ranks[direction, scope], images), strict=True):
-            kept[name] = array[ranked].astype(np.int32)
+        kept[f"{direction}.{scope}"] = ranks[direction, scope][ranked].astype(np.int32)
+        kept[f"{direction}.{scope}.images"] = images[ranked].astype(np.int32)
 
     n_right = np.bincount(matched[:, 0], minlength=len(phrases.texts))[owning]
     n_regions = np.bincount(within[:, 0], minlength=len(phrases.texts))[owning]
@@ -124,12 +125,6 @@ def measure_phrases(
         **measured,
     }
     return value, kept
-
-
-def ranked_names(direction: str, scope: str) -> tuple[str, str]:
-    """What the ranks (k,) of a direction are called, and the images (k,) of what was ranked: of a phrase in the split,
-    which may be of several, its own number."""
-    return f"{direction}.{scope}", f"{direction}.{scope}.images"
 
 
 def _measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:

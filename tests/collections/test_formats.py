@@ -280,7 +280,7 @@ def test_the_items_of_a_list_are_those_that_json_reads(text: str, encoding: str,
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[", "[1", "[1,", "[1,]", "[1 2]", "[1]]", "[" * 9999, '[{"a": 1, "a": 2}]']
+    "text", ["", "{}", "[", "[1", "[1,", "[1,]", "[1 2]", "[1[2]", "[1]]", "[" * 9999, '[{"a": 1, "a": 2}]']
 )
 def test_a_damaged_list_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(text)

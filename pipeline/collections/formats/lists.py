@@ -204,10 +204,11 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
             return
         if text.startswith("]", mark.end()):
             mark = MARK.match(text, mark.end())
-        while mark[1] in ("[", ","):
+        before = "["
+        while mark[1] == before:
             item, end = DECODER.raw_decode(text, mark.end())
             yield item
-            mark = MARK.match(text, end)
+            mark, before = MARK.match(text, end), ","
         if mark[1] != "]" or mark.end() < len(text):
             raise ValueError(f"no item, comma or end of the list at character {mark.start()}")
 
