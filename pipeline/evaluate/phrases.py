@@ -53,8 +53,8 @@ def measure_phrases(
     phrases: PhraseSet, regions: RegionSet, gold: Gold, least: float, bootstrap: Bootstrap
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The share of right correspondences, and the ranking in both directions, each beside its chance level; and the
-    ranks (k,) that these are measured from, DIRECTION.SCOPE, with the images (k,) of what was ranked, of a phrase in the
-    split, which may be of several, its own number: DIRECTION.SCOPE.images.
+    ranks (k,) that these are measured from, DIRECTION.SCOPE, with the images (k,) of what was ranked (of a phrase in
+    the split, which may be of several, its own number), DIRECTION.SCOPE.images.
 
     A phrase is named where a gold box of its image has a label for it; a region is right for it that overlaps such a
     box by at least `least`. `correspondence`: of the named phrases, those whose most similar region is right.
