@@ -2,9 +2,9 @@
 
 `python -m pipeline.papers.page` writes every block of docs/papers.md and docs/papers/*.md again that stands between
 `<!-- KIND PAPER: TITLE -->` and `<!-- end -->`, from docs/papers/results/PAPER.json, a copy of a run's
-`reproduction.json`. KIND is `table` or `orders` of the first table whose title begins with TITLE, or, in results of
-several papers, `AUTHORS: title`; `verdicts` (a line for each printed order, or for those that TITLE names, `A above B;
-Table 1 / A above B; ...`); or `run` (how it was measured).
+`reproduction.json`. KIND is `table`, the first whose title begins with TITLE, or, in results of several papers, with
+`AUTHORS: title`; `verdicts` (a line for each printed order, or for the orders that TITLE names, `A above B; Table 1 / A
+above B; ...`); or `run` (how it was measured).
 
 A result is {`paper`, `run`: {`commit`, `machine`, `seconds`, `seed`, `versions`}, `tables`}. A table is {`paper`,
 `title`, `said`, `columns`, `rows`, `judged`, `orders`, `notes`}, with `printed_columns` where the paper measures other
@@ -115,15 +115,20 @@ def render_orders(table: Result) -> list[str]:
 
 
 def _tell(found: Result) -> str:
-    printed = f"; printed {found['printed']:+.1f}" if found["printed"] is not None else ""
+    printed = f", printed {found['printed']:+.1f}" if found["printed"] is not None else ""
     verdict = f": {found['verdict']}" if found["verdict"] else ""
-    return f"{found['difference']:+.1f} ({found['ci95'][0]:+.1f} to {found['ci95'][1]:+.1f}{printed}){verdict}"
+    return _difference(found) + printed + verdict
+
+
+def _difference(found: Result) -> str:
+    low, high = found["ci95"]
+    return f"{found['difference']:+.1f} ({low:.1f} to {high:.1f})"
 
 
 def render_verdicts(result: Result, names: str | None = None) -> list[str]:
     """A line for each order that the paper states, or for the named ones: by how much, as printed and here, and whether
     it holds. Where several tables have an order, it has the name of its table."""
-    every = [(table, _name(order), order["found"]) for table, order in _orders(result["tables"])]
+    every = [(table, _name(order), order["found"]) for table, order in _orders(result["tables"], printed=not names)]
     tables = Counter(name for _, name, _ in every)
     papers = {table["paper"] for table, _, _ in every}
     if names:
@@ -132,13 +137,14 @@ def render_verdicts(result: Result, names: str | None = None) -> list[str]:
     lines = _head("order", "printed", "ours", "verdict")
     for table, name, found in every:
         printed = dict.fromkeys("-" if one["printed"] is None else f"{one['printed']:+.1f}" for one in found)
-        ours = (f"{one['difference']:+.1f}" for one in found)
+        ours = map(_difference, found)
         verdicts = [one["verdict"] for one in found]
         told = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
         title = table["paper"] if len(papers) > 1 else table["title"].partition(":")[0]
         where = f" ({title})" if tables[name] > 1 or len(papers) > 1 else ""
         lines.append(_line(name + where, *map(", ".join, (printed, ours, told))))
-    return [*lines, "", count_verdicts(result["tables"])]
+    counted = any(one["printed"] is not None for _, _, found in every for one in found)
+    return [*lines, *(["", count_verdicts(result["tables"])] if counted else [])]
 
 
 def _is_of(table: Result, title: str) -> bool:
@@ -149,10 +155,10 @@ def _name(order: Result) -> str:
     return f"{order['above']} above {order['below']}" if order["below"] else ""
 
 
-def _orders(tables: Sequence[Result]) -> list[tuple[Result, Result]]:
-    """Those that a paper prints, each with its table."""
-    every = ((table, order) for table in tables for order in table.get("orders", ()))
-    return [pair for pair in every if any(one["printed"] is not None for one in pair[1]["found"])]
+def _orders(tables: Sequence[Result], printed: bool = True) -> list[tuple[Result, Result]]:
+    """Those that a paper prints, or all that have a name, each with its table."""
+    every = ((table, order) for table in tables for order in table.get("orders", ()) if order["below"])
+    return [pair for pair in every if not printed or any(one["printed"] is not None for one in pair[1]["found"])]
 
 
 def count_verdicts(tables: Sequence[Result]) -> str:
@@ -221,8 +227,8 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         else:
             table = next(one for one in result["tables"] if _is_of(one, title))
             table = {**table, "rows": [row for row in table["rows"] if row["ours"]]}  # printed.yaml has the others
-            lines = {"table": render_table, "orders": render_orders}[kind](table)
-            if kind == "table" and table["notes"] and ("printed_columns" in table or not table["rows"]):
+            lines = render_table(table)
+            if table["notes"] and ("printed_columns" in table or not table["rows"]):
                 lines += ["", *table["notes"]]
         return head + "\n".join(lines) + "\n" + end
 

@@ -20,20 +20,18 @@ AUTHORS = {
 class PrintedRow:
     """A row: its printed name, and its numbers in the order of the table's columns, None where the paper has none.
 
-    `model` is the registered model, or generator, that it is here, or None, with the `reason` why it has none. `kind`
-    are settings without which a model of that name is another system, and `settings` those that decide whether a number
-    of ours is of the same system (None: the row is of a system that the paper only cites). Both are in the words of the
-    configuration (`loss`, `margin`, ...; `encoders`, `regions` and `learns from` as the stage `reproduce` says them).
-    A row of `chance` is of random rankings, whose expected values every evaluation has.
+    `model` is the registered model, or generator, that it is here, or `chance`: random rankings, whose expected values
+    every evaluation has. `kind` are settings without which a model of that name is another system, and `settings` those
+    that decide whether a number of ours is of the same system (None: the row is of a system that the paper only cites).
+    Both are in the words of the configuration (`loss`, `margin`, ...; `encoders`, `regions` and `learns from` as the
+    stage `reproduce` says them).
     """
 
     name: str
     numbers: Sequence[float | None]
-    model: str | None = None
+    model: str
     kind: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] | None = None
-    reason: str | None = None
-    chance: bool = False
 
     @property
     def network(self) -> str | None:
@@ -102,10 +100,7 @@ def _table(
 
 
 def _row(name: str, system: str, numbers: str, systems: Mapping[str, Any]) -> PrintedRow:
-    about = {"chance": True} if system == "chance" else systems.get(system, {"model": system})
-    if isinstance(about, str):
-        about = {"reason": about}
-    return PrintedRow(name, read_numbers(numbers), **about)
+    return PrintedRow(name, read_numbers(numbers), **systems.get(system, {"model": system}))
 
 
 def read_numbers(text: str) -> list[float | None]:

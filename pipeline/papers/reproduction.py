@@ -213,6 +213,8 @@ class Reproduction:
         said = [f"It was measured on {table.collection}, ours on {self.collection or 'other images'}."] * elsewhere
         said += [f"Ours: {protocol}." for protocol in galleries if protocol not in PROTOCOLS]
         rows, below = [], {}
+        each = (one.get("chance", {}) for gallery in galleries.values() for one in gallery.values())
+        chance = next((one for one in each if sides <= one.keys()), None)
         for row in table.rows:
             found = {protocol: self._below(row, table, gallery) for protocol, gallery in galleries.items()}
             below[row.name] = next(iter(found.values()), [])
@@ -220,14 +222,11 @@ class Reproduction:
             for protocol, measured in found.items():
                 which = "".join(protocol.partition(",")[1:])
                 ours += [self._own(row, table, one, f"`{one.label}`{which}", bool(ours)) for one in measured]
-            each = (one.get("chance", {}) for gallery in galleries.values() for one in gallery.values())
-            expected = next((one for one in each if sides <= one.keys()), None)
-            if row.chance and expected:
-                values = [[expected[direction][measure]] for direction, measure in table.columns]
+            if row.model == "chance" and chance:
+                values = [[chance[direction][measure]] for direction, measure in table.columns]
                 ours.append({"system": "a random ranking", "values": values, "alike": False, "settings": ""})
             elif of_kind and not ours:
-                reason = row.reason or f"`{row.model}` is not among this run's models with these settings"
-                notes.append(f"- {row.name}: none of ours, {reason}.")
+                notes.append(f"- {row.name}: none of ours, `{row.model}` is not among this run's models so trained.")
             rows.append({"name": row.name, "printed": list(row.numbers), "ours": ours})
         first = next(iter(galleries.values()), {})
         columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]

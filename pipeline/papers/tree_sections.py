@@ -72,8 +72,8 @@ def pair_tables(
             draws = [[_draw(one, images, having == kind) for one in ranks] for kind in (1, 2)]
             found = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
             judged = {**found, "printed": None, "verdict": verdict(found["ci95"], Standing(), Standing())}
-            order = {"above": "a verb in one of the two", "below": "in both"}
-            orders.append({**order, "systems": [f"`{label}`"], "found": [judged]})
+            order = {"above": f"`{label}`, a verb in one of the two", "below": "in both", "systems": None}
+            orders.append({**order, "found": [judged]})
     names = [*(f"verb in {kind}" for kind in VERBS), "pairs of one verb", "of the worst"]
     titles = ("sentences of one image that lie far apart, by their verbs", "the same by their lengths")
     first, second = (("Socher et al.", f"section 6.6, {title}") for title in titles)
