@@ -19,15 +19,11 @@ Draws = Sequence[Mapping[str, Any]]
 Measured = Callable[[StudyCell], Draws]
 INTRODUCTION = """\
 Recall@10 in percent of image-to-sentence retrieval on test, first-sentence protocol: the mean over the draws of the
-target set, ± their standard deviation where there are several. Image view: {encoders}. Text view: {text}; the paper's
-is lemmatised single words without stop words.
+target set, ± their standard deviation where there are several. Image view: {encoders}. Text view: {text}.
 
-Rows of the paper's names have its settings, whatever the configuration says: lambda = 1 + rho (as in its published
-code), t = 4, c = 96, c1 = 128; its random map R ~ Normal(0, sigma^2), b ~ Unif[0, 1]; Wsabie's grids of rates and
-alpha, its 300 epochs and its dimensions. Ridges, which it does not name, are chosen on dev in each draw; so are lambda,
-t and c of rows that are ours. Wsabie's rate and alpha are chosen in the first draw of the smallest target set. Printed
-numbers are those of Gong et al. on Flickr30K, with other images, sizes and features: to be compared in their order, not
-in their height. Intervals count the images of test and the draws; a column that has one draw counts images alone."""
+Rows of the paper's names have its settings, whatever the configuration says; ridges, which it does not name, are chosen
+on dev in each draw, as is all else of rows that are ours. Printed are Flickr30K, other sizes and features: to be
+compared in their order. Intervals count the images of test and the draws; of one draw, images alone."""
 
 
 def render(tables: Sequence[Mapping[str, Any]], heading: str, setting: GongSetting) -> str:

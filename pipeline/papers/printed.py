@@ -42,8 +42,7 @@ class PrintedRow:
 @dataclass(frozen=True)
 class PrintedTable:
     """A table of a paper by `authors`: `collection` is what it was measured on, with a gallery of `images` where
-    several sizes are in use. `orders` are pairs of rows of which the paper says that the first is above the second.
-    Where `top` is set, a number is the mean over that many models, the best on dev."""
+    several sizes are in use. `orders` are pairs of rows of which the paper says that the first is above the second."""
 
     authors: str
     title: str
@@ -52,7 +51,6 @@ class PrintedTable:
     rows: Sequence[PrintedRow]
     images: int | None = None
     orders: Sequence[tuple[str, str]] = ()
-    top: int | None = None
 
     @property
     def judged(self) -> tuple[tuple[Column, ...], ...]:

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from pipeline.evaluate.summary import recall_sum, with_folds
+from pipeline.evaluate.summary import with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
 from pipeline.papers import page
@@ -102,15 +101,14 @@ def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Sys
 
 @dataclass(frozen=True)
 class Measured:
-    """A system's `evaluations` in a gallery of a table, one a seed, or of the best seeds on dev alone."""
+    """A system's `evaluations` in a gallery of a table, one a seed."""
 
     system: System
     evaluations: Sequence[Mapping[str, Any]]
 
     @property
     def label(self) -> str:
-        best, all_ = len(self.evaluations), len(self.system.names)
-        return self.system.label + (f", the best {best} on dev" if best < all_ else "")
+        return self.system.label
 
     def values(self, direction: str, measure: str) -> list[float | None]:
         return [one[direction][measure] for one in self.evaluations]
@@ -161,8 +159,7 @@ def verdict(interval: Sequence[float], above: Standing, below: Standing, fewer: 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a run has to be laid below printed tables: its `systems` and their `evaluations` by the `protocol`, of test,
-    and of dev where several trainings are to be chosen from.
+    """What a run has to be laid below printed tables: its `systems` and their `evaluations` of test by the `protocol`.
 
     `collection` is what the run's images are (None for one that no paper has): tables of others are left out unless
     they are among `others`. What a generator's descriptions are worth is an evaluation too, with `images` and `boxes`
@@ -176,12 +173,6 @@ class Reproduction:
     draws: Draws
     bootstrap: Bootstrap
     protocol: str
-
-    @cached_property
-    def dev(self) -> dict[str, float]:
-        """Model -> its sum of recalls on dev."""
-        dev = (one for one in self.evaluations if (one["split"], one["protocol"]) == ("dev", self.protocol))
-        return {one["model"]: recall_sum(one) for one in dev}
 
     def tables(self, papers: Sequence[str]) -> list[Mapping[str, Any]]:
         """Every table of `papers` with our systems below the printed ones, and paired intervals for the orders that a
@@ -235,14 +226,13 @@ class Reproduction:
         return page.table(**about, said=said, columns=columns, rows=rows, judged=judged, orders=orders, notes=notes)
 
     def _below(self, row: PrintedRow, table: PrintedTable, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
-        """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each
-        the table's `top` best on dev."""
-        found = []
-        for system in self.systems:
-            if system.stands_for(row, table.rows) and gallery.keys() >= {*system.names}:
-                best = sorted(system.names, key=lambda name: -self.dev.get(name, 0.0))[: table.top]
-                found.append(Measured(system, [gallery[name] for name in system.names if name in best]))
+        """The systems that are the row's model, those with the fewest settings that are not the paper's first."""
+        found = [one for one in self._measured(gallery) if one.system.stands_for(row, table.rows)]
         return sorted(found, key=lambda one: len(one.system.unlike(row)))
+
+    def _measured(self, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
+        have = (one for one in self.systems if gallery.keys() >= {*one.names})
+        return [Measured(one, [gallery[name] for name in one.names]) for one in have]
 
     def _own(self, row: PrintedRow, table: PrintedTable, one: Measured, label: str, told: bool) -> dict[str, Any]:
         """A system below a row, and its settings where they are not `told` of it in another gallery. A difference is
@@ -265,11 +255,7 @@ class Reproduction:
         """The orders that the paper states, each between the systems nearest to its own, unless one system stands for
         both, and how those further from it stand to these."""
         rows = {row.name: row for row in table.rows}
-        every = [
-            Measured(one, [gallery[name] for name in one.names])
-            for one in self.systems
-            if gallery.keys() >= {*one.names}
-        ]
+        every = self._measured(gallery)
         named = [(rows[a], rows[b], below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
         stated = [order for order in named if order[2].system is not order[3].system]
         others = [(None, None, further, nearest) for nearest, *more in filter(None, below.values()) for further in more]

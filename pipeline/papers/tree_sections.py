@@ -22,20 +22,14 @@ SHOWN = 12
 """Relations that are listed of a system."""
 FAILURE = (
     "As printed, SDT-RNN mostly fails for a sentence without a verb where the image's other sentences have one. Below:"
-    " the mean rank of a sentence among"
-    " the neighbours of another one of its image, by how many of the two have a verb, and the share of pairs with"
-    f" exactly one verb, in percent, among all pairs and among the {WORST:.0%} of them with the worst ranks."
+    " the mean rank of a sentence among the neighbours of another one of its image, by how many of the two have a verb,"
+    f" and the share of pairs with exactly one verb, in percent, among all and among the {WORST:.0%} with the worst ranks."
 )
 ROBUST = (
     "As printed, among sentences that all have a verb, or none, SDT-RNN bears differences of length better than bags of"
-    " words. Below: the mean rank where both have a verb, by the"
-    " difference of their lengths in words, and the last of these in percent of the first."
+    " words. Below: the mean rank where both have a verb, by the difference of their lengths in words; last in percent."
 )
-LARGEST = (
-    "As printed, by falling Frobenius norm: nominal subject, possession modifier, passive auxiliary, preposition at,"
-    " preposition in front of, passive auxiliary, passive nominal subject, object of preposition, preposition in,"
-    " preposition on."
-)
+LARGEST = "As printed, by falling norm: nominal subject, possession, passive auxiliary, then prepositions and passive subject."
 
 
 def pair_tables(

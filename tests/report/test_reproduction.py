@@ -112,7 +112,7 @@ def test_orders_have_paired_intervals() -> None:
 
     assert lines_of(tables(evaluations, ours, draws=worse)[NIU], "| HM-LSTM above DeepVS |")[0].endswith(": no |")
     text = tables(evaluations, ours, draws=lambda name, columns: ranked(*bad, columns))[NIU]
-    assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| +0.0 (+0.0 to +0.0; printed +61.6): open |")
+    assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| +0.0 (0.0 to 0.0), printed +61.6: open |")
 
 
 RECALL, RANK = "recall@10", "mean_rank"
