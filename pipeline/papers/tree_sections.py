@@ -23,13 +23,13 @@ SHOWN = 12
 FAILURE = (
     "As printed, SDT-RNN mostly fails for a sentence without a verb where the image's other sentences have one. Below:"
     " the mean rank of a sentence among the neighbours of another one of its image, by how many of the two have a verb,"
-    f" and the share of pairs with exactly one verb, in percent, among all and among the {WORST:.0%} with the worst ranks."
+    f" and the share of pairs with exactly one verb, in percent, of all and of the {WORST:.0%} with the worst ranks."
 )
 ROBUST = (
     "As printed, among sentences that all have a verb, or none, SDT-RNN bears differences of length better than bags of"
     " words. Below: the mean rank where both have a verb, by the difference of their lengths in words; last in percent."
 )
-LARGEST = "As printed, by falling norm: nominal subject, possession, passive auxiliary, then prepositions and passive subject."
+LARGEST = "As printed, by falling norm: nominal subject, possession, passive auxiliary, prepositions."
 
 
 def pair_tables(
