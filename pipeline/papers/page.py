@@ -30,21 +30,11 @@ DEPTH = 4
 """Where a row and an order of a table lie in a result."""
 
 
-def table(
-    paper: str,
-    title: str,
-    said: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    printed_columns: Sequence[str] | None = None,
-    rows: Sequence[Result] = (),
-    judged: Sequence[str] = (),
-    orders: Sequence[Result] = (),
-    notes: Sequence[str] = (),
-) -> Result:
-    heads: dict[str, Any] = {"paper": paper, "title": title, "said": said, "columns": columns}
-    if printed_columns is not None:
-        heads["printed_columns"] = printed_columns
-    return {**heads, "rows": rows, "judged": judged, "orders": orders, "notes": notes}
+PARTS = ("said", "columns", "rows", "judged", "orders", "notes")
+
+
+def table(paper: str, title: str, **parts: Any) -> Result:
+    return {"paper": paper, "title": title, **dict.fromkeys(PARTS, ()), **parts}
 
 
 def row(name: str, values: Sequence[Any], printed: Sequence[float | None] = (), **more: Any) -> Result:

@@ -72,9 +72,10 @@ def pair_tables(
     titles = ("sentences of one image that lie far apart, by their verbs", "the same by their lengths")
     first, second = (("Socher et al.", f"section 6.6, {title}") for title in titles)
     judged = {"printed_columns": [], "judged": ["mean rank, more being farther"]}
+    lengths_by = [*LENGTHS, "last of first"]
     return [
-        page.table(*first, [FAILURE], names, rows=by_verbs, orders=orders, **judged),
-        page.table(*second, [ROBUST], [*LENGTHS, "last of first"], rows=by_lengths, **judged),
+        page.table(*first, said=[FAILURE], columns=names, rows=by_verbs, orders=orders, **judged),
+        page.table(*second, said=[ROBUST], columns=lengths_by, rows=by_lengths, **judged),
     ]
 
 
@@ -86,7 +87,8 @@ def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], 
         largest = sorted(rows, key=lambda row: -np.mean(row[1]))[:SHOWN]
         told = (f"{name} ({np.mean(norms):.2f}; {count:,})" for name, norms, count in largest)
         notes.append(f"- `{label}`, relation (norm; training words that have it): {', '.join(told)}.")
-    return page.table("Socher et al.", "section 6.7, relations by the norm of their matrix", [LARGEST], notes=notes)
+    title = "section 6.7, relations by the norm of their matrix"
+    return page.table("Socher et al.", title, said=[LARGEST], notes=notes)
 
 
 def _means(ranks: Sequence[np.ndarray], chosen: np.ndarray) -> list[float] | None:
