@@ -39,8 +39,13 @@ def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: in
     if normalized := table.row(SUPERVISED + OURS):
         notes += _eigenvalues(normalized, draws)
     orders = [
-        {"above": one, "below": other, "systems": None, "found": _compare(table, one, other, draws, bootstrap, folds)}
-        for one, other in (table.orders if bootstrap.resamples else ())
+        {
+            "above": above,
+            "below": below,
+            "systems": None,
+            "found": _compare(table, above, below, draws, bootstrap, folds),
+        }
+        for above, below in (table.orders if bootstrap.resamples else ())
     ]
     rows = [_row(row, draws) for row in table.rows]
     heads = {"columns": table.columns, "printed_columns": table.printed_columns, "judged": table.columns}
@@ -64,8 +69,8 @@ TIME = (
 
 
 def _row(row: PaperRow, draws: Measured) -> Mapping[str, Any]:
-    recalls = [[round(one["image_to_sentence"]["recall@10"], 3) for one in draws(cell)] for cell in row.cells]
-    chosen = [[_chosen(one["chosen"]) for one in draws(cell)] for cell in row.cells]
+    recalls = [[round(draw["image_to_sentence"]["recall@10"], 3) for draw in draws(cell)] for cell in row.cells]
+    chosen = [[_chosen(draw["chosen"]) for draw in draws(cell)] for cell in row.cells]
     return page.row(row.label, recalls, row.printed, chosen=chosen)
 
 
@@ -81,7 +86,7 @@ def _edges(table: Table, draws: Measured) -> list[str]:
         f"{row.label}, {column} ({', '.join(sorted(ridges))})"
         for row in table.rows
         for column, cell in zip(table.columns, row.cells, strict=True)
-        if (ridges := {one for draw in draws(cell) for one in choices_at_edges(draw["trials"], draw["chosen"])})
+        if (ridges := {key for draw in draws(cell) for key in choices_at_edges(draw["trials"], draw["chosen"])})
     ]
     return [f"Chosen at the end of the grid, beyond which values may be better: {'; '.join(edges)}."] if edges else []
 
@@ -92,7 +97,7 @@ def _compare(
     """By how much a row is above another in every column, on the same images and draws. Where the paper prints the
     contrary in a column, that is what is judged."""
     rows = table.row(above), table.row(below)
-    found = []
+    differences = []
     for column, cells in enumerate(zip(*(row.cells for row in rows), strict=True)):
         sets = max(cell.target_folds for cell in cells) or cells[0].auxiliary_folds or 0
         measured = [_resized(draws(cell), max(len(draws(cell)) for cell in cells)) for cell in cells]
@@ -100,22 +105,22 @@ def _compare(
         prints = [table.printed_beside(row, column) for row in rows]
         printed = None if None in prints else round(prints[0] - prints[1], 2)
         contrary = printed is not None and printed < 0
-        standings = [_standing(table, row, column, theirs, draws) for row, theirs in zip(rows, prints, strict=True)]
+        standings = [_standing(table, row, column, number, draws) for row, number in zip(rows, prints, strict=True)]
         low, high = compared["ci95"]
         judged = verdict((-high, -low), *standings[::-1]) if contrary else verdict((low, high), *standings)
         judged = judged if len(measured[0]) > 1 else f"one set: {judged}"
-        found.append({**compared, "printed": printed, "verdict": judged})
-    return found
+        differences.append({**compared, "printed": printed, "verdict": judged})
+    return differences
 
 
 def _standing(table: Table, row: PaperRow, column: int, printed: float | None, draws: Measured) -> Standing:
-    alike = {
-        one.label: _mean(draws(one.cells[column]))
-        for one in table.rows
-        if one.label.endswith(OURS) and one.kind == row.kind
+    peers = {
+        peer.label: _mean(draws(peer.cells[column]))
+        for peer in table.rows
+        if peer.label.endswith(OURS) and peer.kind == row.kind
     }
     reached = _mean(draws(row.cells[column]))
-    return Standing(row.label, reached, None if printed is None else (reached, printed), alike)
+    return Standing(row.label, reached, None if printed is None else (reached, printed), peers)
 
 
 def _resized(draws: Draws, count: int) -> list[Any]:
@@ -133,11 +138,11 @@ def _eigenvalues(row: PaperRow, draws: Measured) -> list[str]:
     """The best sums of recalls on dev by the form of the eigenvalues and their power, for the smallest target set."""
     best: dict[tuple[str, float], list[float]] = {}
     for draw in draws(row.cells[0]):
-        found: dict[tuple[str, float], float] = {}
+        sums: dict[tuple[str, float], float] = {}
         for trial in draw["trials"]:
             key = trial["eigenvalues"], trial["eigenvalue_power"]
-            found[key] = max(found.get(key, 0.0), trial["recall_sum"])
-        for key, value in found.items():
+            sums[key] = max(sums.get(key, 0.0), trial["recall_sum"])
+        for key, value in sums.items():
             best.setdefault(key, []).append(value)
-    told = (f"{np.mean(values):.1f} by {kind}, t = {power:g}" for (kind, power), values in best.items())
-    return [f"Normalized CCA of the smallest target set, sum of recalls on dev by lambda and t: {'; '.join(told)}."]
+    means = (f"{np.mean(values):.1f} by {kind}, t = {power:g}" for (kind, power), values in best.items())
+    return [f"Normalized CCA of the smallest target set, sum of recalls on dev by lambda and t: {'; '.join(means)}."]

@@ -71,7 +71,8 @@ def printed_tables() -> Mapping[str, Sequence[PrintedTable]]:
     """Paper -> its tables."""
     value = read_mapping(Path(__file__).with_name("printed.yaml"))
     return {
-        paper: [_table(authors, value["systems"], **one) for one in value[paper]] for paper, authors in AUTHORS.items()
+        paper: [_table(authors, value["systems"], **table) for table in value[paper]]
+        for paper, authors in AUTHORS.items()
     }
 
 

@@ -47,14 +47,14 @@ def pair_tables(
     sentence with a verb, 0 for one without, -1 where that is not known, whose pairs are left out; `lengths` (m,) are
     in words.
     """
-    known = (verbs[pairs] >= 0).all(axis=1)
-    pairs = pairs[known]
+    tagged = (verbs[pairs] >= 0).all(axis=1)
+    pairs = pairs[tagged]
     having, images = verbs[pairs].sum(axis=1), owners[pairs[:, 0]]
     apart = np.digitize(np.abs(np.diff(lengths[pairs], axis=1)).ravel(), BOUNDS)
     by_verbs, by_lengths, orders = [], [], []
     for label, trainings in systems.items():
-        ranks = [one[known] for one in trainings]
-        worst = [np.argsort(-one, kind="stable")[: max(1, int(WORST * len(one)))] for one in ranks]
+        ranks = [every[tagged] for every in trainings]
+        worst = [np.argsort(-rank, kind="stable")[: max(1, int(WORST * len(rank)))] for rank in ranks]
         shares = [_shares(having, [np.arange(len(having))]), _shares(having, worst)]
         verbs_of = [_means(ranks, having == kind) for kind in range(len(VERBS))]
         by_verbs.append(page.row(f"`{label}`", [*verbs_of, *shares]))
@@ -63,9 +63,9 @@ def pair_tables(
         ratio = None if None in ends else [100 * last / first for first, last in zip(*ends, strict=True)]
         by_lengths.append(page.row(f"`{label}`", [*means, ratio]))
         if bootstrap.resamples and (having == 1).any() and (having == 2).any():
-            draws = [[_draw(one, images, having == kind) for one in ranks] for kind in (1, 2)]
-            found = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
-            judged = {**found, "printed": None, "verdict": verdict(found["ci95"], Standing(), Standing())}
+            draws = [[_draw(rank, images, having == kind) for rank in ranks] for kind in (1, 2)]
+            difference = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
+            judged = {**difference, "printed": None, "verdict": verdict(difference["ci95"], Standing(), Standing())}
             order = {"above": f"`{label}`, a verb in one of the two", "below": "in both", "systems": None}
             orders.append({**order, "found": [judged]})
     names = [*(f"verb in {kind}" for kind in VERBS), "pairs of one verb", "of the worst"]
@@ -85,14 +85,14 @@ def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], 
     notes = []
     for label, rows in relations.items():
         largest = sorted(rows, key=lambda row: -np.mean(row[1]))[:SHOWN]
-        told = (f"{name} ({np.mean(norms):.2f}; {count:,})" for name, norms, count in largest)
-        notes.append(f"- `{label}`, relation (norm; training words that have it): {', '.join(told)}.")
+        named = (f"{name} ({np.mean(norms):.2f}; {count:,})" for name, norms, count in largest)
+        notes.append(f"- `{label}`, relation (norm; training words that have it): {', '.join(named)}.")
     title = "section 6.7, relations by the norm of their matrix"
     return page.table("Socher et al.", title, said=[LARGEST], notes=notes)
 
 
 def _means(ranks: Sequence[np.ndarray], chosen: np.ndarray) -> list[float] | None:
-    return [float(one[chosen].mean()) for one in ranks] if chosen.any() else None
+    return [float(rank[chosen].mean()) for rank in ranks] if chosen.any() else None
 
 
 def _shares(having: np.ndarray, subsets: Sequence[np.ndarray]) -> list[float] | None:
