@@ -38,15 +38,10 @@ def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: in
     notes = _edges(table, draws)
     if normalized := table.row(SUPERVISED + OURS):
         notes += _eigenvalues(normalized, draws)
-    orders = [
-        {
-            "above": above,
-            "below": below,
-            "systems": None,
-            "found": _compare(table, above, below, draws, bootstrap, folds),
-        }
-        for above, below in (table.orders if bootstrap.resamples else ())
-    ]
+    orders = []
+    for above, below in table.orders if bootstrap.resamples else ():
+        found = _compare(table, above, below, draws, bootstrap, folds)
+        orders.append({"above": above, "below": below, "systems": None, "found": found})
     rows = [_row(row, draws) for row in table.rows]
     heads = {"columns": table.columns, "printed_columns": table.printed_columns, "judged": table.columns}
     return page.table("Gong et al.", table.title, rows=rows, orders=orders, notes=notes, **heads)

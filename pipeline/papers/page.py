@@ -166,9 +166,10 @@ def count_verdicts(tables: Sequence[Result]) -> str:
             break
         surviving += difference in holding
     single = len(printed) - len(counted)
+    left_out = f" {single} of one training set are not counted." if single else ""
     return (
         f"Of {len(counted)} comparisons {len(holding)} hold, each by its own 95 % interval, and {surviving} of these"
-        f" after Holm's correction for all of them.{f' {single} of one training set are not counted.' if single else ''}"
+        f" after Holm's correction for all of them.{left_out}"
     )
 
 
