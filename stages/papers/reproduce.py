@@ -42,7 +42,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=16,
+    version=17,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),
