@@ -16,7 +16,7 @@ from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.vectors import ArrayVectors, evenly_spaced
 from pipeline.run import Run
 from pipeline.storage.bundle import BundleWriter
 from pipeline.storage.card import CARD, INDEXED
@@ -136,7 +136,7 @@ def add_indices(
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
         built = build_gallery(
-            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality], queries,
+            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outlines[modality], queries,
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
         )  # fmt: skip

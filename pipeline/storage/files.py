@@ -86,16 +86,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def is_there(path: Path) -> bool:
-    """Whether `path` exists. Raises IntegrityError if a folder above it is not readable."""
-    with refusing(path):
-        try:
-            os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-    return True
-
-
 def is_regular(path: Path) -> bool:
     """Whether `path` is itself a regular file: not a link to one."""
     try:

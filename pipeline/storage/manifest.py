@@ -10,7 +10,6 @@ reads the tables of its own shards.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -23,7 +22,7 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import publish_bytes
 from pipeline.storage.commit import file_fault, read_commit
-from pipeline.storage.files import is_regular, open_regular, read_bytes, refusing
+from pipeline.storage.files import read_bytes
 from pipeline.storage.json_files import canonical_json
 from pipeline.storage.tables import PackedTable
 
@@ -52,9 +51,6 @@ FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
 """Contents with a fingerprint in the commit of a shard."""
 REJECTS = "rejects.jsonl"
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
-REJECT_KEYS = {"file", "row", "what", "reason"}
-REMEDY = "run ingest again"
-MISSING = f"does not exist although its manifest does; {REMEDY}"
 
 
 def shard_commit(folder: Path, number: int) -> Path:
@@ -105,7 +101,10 @@ class Manifest:
             return held[1]
         path = self.folder / "shards" / table_file(number, name)
         about = self._record(number)["files"].get(path.name)
-        table = TABLES[name].empty_table() if about is None else _read(path, about)
+        table = TABLES[name].empty_table()
+        if about is not None:
+            _require_whole(path, about)
+            table = PackedTable(read_bytes(path), path).unpack()
         self._held[name] = number, table
         return table
 
@@ -204,12 +203,7 @@ class Manifest:
 
 def _require_whole(path: Path, about: Mapping[str, Any]) -> None:
     if reason := file_fault(path, about):
-        raise IntegrityError(f"{path} is {reason}; {REMEDY}")
-
-
-def _read(path: Path, about: Mapping[str, Any]) -> pa.Table:
-    _require_whole(path, about)
-    return PackedTable(read_bytes(path, REMEDY, MISSING), path).unpack()
+        raise IntegrityError(f"{path} is {reason}; run ingest again")
 
 
 def reject_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
@@ -219,26 +213,10 @@ def reject_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
 
 
 def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
-    """What the file `path` says was left out, one after another. Raises IntegrityError naming a line that does not."""
-    with refusing(path, REMEDY, MISSING), open_regular(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                reject = json.loads(line)
-                if reject.keys() != REJECT_KEYS:
-                    raise ValueError(f"it lacks some of the keys {', '.join(sorted(REJECT_KEYS))}")
-            except (ValueError, AttributeError, RecursionError) as error:
-                raise IntegrityError(f"{path}, line {number} is not a reject ({error})") from error
-            yield reject
+    """What the file `path` says was left out, one after another."""
+    with open(path, "rb") as lines:
+        yield from map(json.loads, lines)
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
     publish_bytes(path, reject_lines(rejects))
-
-
-def remove_rejects(path: Path) -> None:
-    """Remove what `write_rejects` wrote, but not another file of that name."""
-    if is_regular(path) and path.stat().st_size:
-        with suppress(IntegrityError, OSError):
-            for _ in read_rejects(path):
-                pass
-            path.unlink()
