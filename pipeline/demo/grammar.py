@@ -62,7 +62,7 @@ def say(facts: Facts, rng: np.random.Generator) -> DemoSentence:
     """One true sentence."""
     if facts.things:
         topic = _sample_topic(facts, rng)
-        form = pick_weighted(rng, {form: weight for form, weight, fits in FORMS if fits(topic)})
+        form = pick_weighted(rng, {form: weight for form, weight, needed in FORMS if getattr(topic, needed)})
         tree = form(topic, rng)
     else:
         tree = listed_noun_phrase(pick_usual(rng, VIEWS[facts.place]).split())
@@ -172,27 +172,15 @@ def _light(topic: Topic, rng: np.random.Generator) -> list[tuple[str, Node]]:
     return [light_phrase(topic.facts.light, rng)] if said else []
 
 
-def _always(topic: Topic) -> bool:
-    return True
-
-
-def _related(topic: Topic) -> bool:
-    return topic.relation is not None
-
-
-def _accompanied(topic: Topic) -> bool:
-    return topic.companion is not None
-
-
-FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, Callable[[Topic], bool]], ...] = (
-    (_label, 1.0, _always),
-    (_fragment, 2.5, _always),
-    (_statement, 4.0, _always),
-    (_fronted, 0.8, _always),
-    (_existence, 0.8, _always),
-    (_position, 0.8, _related),
-    (_pair, 1.0, _accompanied),
-    (_meanwhile, 0.8, _accompanied),
-    (_view, 0.8, _always),
+FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], ...] = (
+    (_label, 1.0, "thing"),
+    (_fragment, 2.5, "thing"),
+    (_statement, 4.0, "thing"),
+    (_fronted, 0.8, "thing"),
+    (_existence, 0.8, "thing"),
+    (_position, 0.8, "relation"),
+    (_pair, 1.0, "companion"),
+    (_meanwhile, 0.8, "companion"),
+    (_view, 0.8, "thing"),
 )
-"""A sentence's form, how often it is taken, and whether a topic has what it needs."""
+"""A sentence's form, how often it is taken, and what its topic must have."""

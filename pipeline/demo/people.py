@@ -48,13 +48,11 @@ GIRL = Person(0.38, 0.74, 0.165, 0.12, dress=True, hair="tails")
 
 
 def person(pen: Pen, look: Look, action: str, build: Person) -> None:
-    if action == "sleep":
-        # Lying on the back is standing, turned about the point that leaves the back on the ground.
-        with pen.tilted(90, (0.16, 0.34)):
-            _figure(pen, look, _POSES[action], build, asleep=True)
-        return
-    with pen.tilted(_POSES[action].lean, (0, build.hip)):
-        _figure(pen, look, _POSES[action], build, asleep=False)
+    asleep = action == "sleep"
+    # Lying on the back is standing, turned about the point that leaves the back on the ground.
+    degrees, about = (90, (0.16, 0.34)) if asleep else (_POSES[action].lean, (0, build.hip))
+    with pen.tilted(degrees, about):
+        _figure(pen, look, _POSES[action], build, asleep)
 
 
 def _figure(pen: Pen, look: Look, pose: Pose, build: Person, asleep: bool) -> None:

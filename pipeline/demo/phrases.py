@@ -22,7 +22,6 @@ from pipeline.demo.words import (
     SKY_WORDS,
     THE,
     VERBS,
-    Verb,
     adjective,
     adverb,
     article,
@@ -82,13 +81,10 @@ def verb_phrase(
     if finite and verb.third and rng.random() < 0.55:
         form = Word(verb.lemma, verb.lemma, "VERB", "VBP") if several else Word(verb.third, verb.lemma, "VERB", "VBZ")
         return phrase("VP", (HEAD, form), *adjuncts)
-    core = phrase("VP", (HEAD, _participle(verb)), *adjuncts)
+    participle = Word(verb.participle, verb.lemma, "VERB", "VBG" if verb.third else "VBN")
+    core = phrase("VP", (HEAD, participle), *adjuncts)
     auxiliary = "aux" if verb.third else "aux:pass"
     return phrase("VP", (auxiliary, ARE if several else IS), (HEAD, core)) if finite else core
-
-
-def _participle(verb: Verb) -> Word:
-    return Word(verb.participle, verb.lemma, "VERB", "VBG" if verb.third else "VBN")
 
 
 def relation_phrase(facts: Facts, relation: Relation, rng: np.random.Generator, detail: float) -> tuple[str, Node]:
