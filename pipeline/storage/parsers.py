@@ -13,10 +13,9 @@ import yaml
 
 from pipeline.errors import UsageError
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record
+from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record, read_record
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import fingerprint
-from pipeline.storage.records import read_labels
 
 log = logging.getLogger(__name__)
 PIPELINE = "pipeline"
@@ -40,7 +39,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     name, digest = find_parser(trained, name, Path(config["weights_root"]))
     if digest != parsed["parser"]:
         raise UsageError(f"{name} is no longer the parser of its captions; run `parse` again")
-    return partial(load_parser, name), read_labels(run / "text/labels.json")
+    return partial(load_parser, name), read_record(run / "text/labels.json")
 
 
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Any], provenance: Provenance) -> None:

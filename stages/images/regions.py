@@ -55,8 +55,7 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Find regions in images and extract their features. Resumable."""
     from pipeline.config.stored import restore_encoder
-    from pipeline.images.extraction import Stopwatch
-    from pipeline.images.extraction_plan import choose_plan
+    from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.libraries import require_vectors
     from pipeline.images.networks import CLASSIFIER
     from pipeline.images.preparation import Cutting, Preparation, PreparedImage, Request

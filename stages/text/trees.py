@@ -241,14 +241,14 @@ def build_label_table(run: Run, job: Job) -> None:
 )
 def encode_trees(run: Run) -> Callable[[Job], None]:
     """Encode the dependency and phrase trees of the captions."""
-    from pipeline.storage.records import read_labels
+    from pipeline.storage.commit import read_record
     from pipeline.storage.texts import KINDS, TREES, write_sentences
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
     from stages.texts import read_token_vocabulary, read_trees
 
     vocabulary, _ = read_token_vocabulary(run)
-    labels = LabelTable.from_dict(read_labels(run.layout.labels.path))
+    labels = LabelTable.from_dict(read_record(run.layout.labels.path))
     analyze = make_analyzer(vocabulary.settings)
 
     def make(job: Job) -> None:
