@@ -26,8 +26,7 @@ REASONS = {
     errno.ELOOP: "links lead in a circle); remove the link and",
 }
 DRIVE = re.compile(r"[A-Za-z]:")
-UNPLAIN = re.compile(r"\\|(?:^|\0)(?:/|[A-Za-z]:|\0|$)|(?:^|[/\0])\.\.(?:[/\0]|$)", re.ASCII)
-"""In names that NUL divides."""
+UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
 SHOWN = 120  # characters of a name that an error quotes
 
 
@@ -63,9 +62,9 @@ def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | Non
     return f"cannot read {path} ({REASONS.get(error.errno, other)} {remedy}"
 
 
-def read_bytes(path: Path, remedy: str = REMEDY, missing: str | None = None) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """All bytes of a file. Raises IntegrityError."""
-    with refusing(path, remedy, missing), open_regular(path) as file:
+    with refusing(path), open_regular(path) as file:
         return file.read()
 
 
@@ -132,13 +131,7 @@ def plain(name: Any, source: Path | str) -> str:
 def first_unplain(names: Sequence[str | None]) -> int | None:
     """The place of the first of the relative paths of photographs `names` that may not be opened or shown: one that is
     absolute or empty, or has `..`, a drive, a backslash or NUL. None of them: None."""
-    there = [name for name in names if name is not None]
-    joined = "\0".join(there)
-    if there and (joined.count("\0") >= len(there) or UNPLAIN.search(joined)):
-        return next(
-            place for place, name in enumerate(names) if name is not None and ("\0" in name or UNPLAIN.search(name))
-        )
-    return None
+    return next((place for place, name in enumerate(names) if name is not None and UNPLAIN.search(name)), None)
 
 
 def inside(folder: Path, name: Any, source: Path | str) -> Path:
