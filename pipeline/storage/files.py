@@ -96,25 +96,16 @@ def is_regular(path: Path) -> bool:
 def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
     """Everything below `folder` except folders, ordered by name, with its own status (that of a link, not of its
     target); and what cannot be examined, with its error."""
-    waiting = [Path(folder)]
-    while waiting:
-        parent, below = waiting.pop(), []
-        try:
-            entries = sorted(os.scandir(parent), key=lambda entry: entry.name)
-        except OSError as error:
-            yield parent, error
-            continue
-        for entry in entries:
+    unread: list[OSError] = []
+    for parent, folders, names in os.walk(folder, onerror=unread.append):
+        folders.sort()
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        for path in (Path(parent, name) for name in sorted(names + links)):
             try:
-                status = entry.stat(follow_symlinks=False)
+                yield path, path.lstat()
             except OSError as error:
-                yield Path(entry.path), error
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                below.append(Path(entry.path))
-            else:
-                yield Path(entry.path), status
-        waiting += reversed(below)
+                yield path, error
+    yield from ((Path(error.filename), error) for error in unread)
 
 
 def plain(name: Any, source: Path | str) -> str:
