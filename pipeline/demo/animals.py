@@ -166,11 +166,13 @@ def _rabbit_tail(pen: Pen, look: Look, x: float, y: float) -> None:
     pen.oval(x - 0.02, y + 0.04, 0.09, 0.09, mix(look.light, (255, 255, 255), 0.5))
 
 
-DOG = Build(0.34, 0.16, 0.26, 0.085, (0.4, 0.24), 0.15, _dog_head, _dog_tail)
-CAT = Build(0.32, 0.14, 0.2, 0.075, (0.36, 0.2), 0.13, _cat_head, _cat_tail)
-HORSE = Build(0.34, 0.165, 0.42, 0.07, (0.5, 0.42), 0.14, _horse_head, _horse_tail)
-SHEEP = Build(0.32, 0.2, 0.22, 0.07, (0.44, 0.12), 0.1, _sheep_head, _fleece)
-RABBIT = Build(0.27, 0.18, 0.12, 0.09, (0.27, 0.2), 0.14, _rabbit_head, _rabbit_tail)
+BUILDS = {
+    "dog": Build(0.34, 0.16, 0.26, 0.085, (0.4, 0.24), 0.15, _dog_head, _dog_tail),
+    "cat": Build(0.32, 0.14, 0.2, 0.075, (0.36, 0.2), 0.13, _cat_head, _cat_tail),
+    "horse": Build(0.34, 0.165, 0.42, 0.07, (0.5, 0.42), 0.14, _horse_head, _horse_tail),
+    "sheep": Build(0.32, 0.2, 0.22, 0.07, (0.44, 0.12), 0.1, _sheep_head, _fleece),
+    "rabbit": Build(0.27, 0.18, 0.12, 0.09, (0.27, 0.2), 0.14, _rabbit_head, _rabbit_tail),
+}
 BEAK = (238, 150, 40)
 
 

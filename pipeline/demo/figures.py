@@ -1,7 +1,4 @@
-"""From a thing to its sprite: the table of all that can be drawn."""
-
-from collections.abc import Callable
-from functools import partial
+"""From a thing to its sprite."""
 
 import numpy as np
 from PIL import Image
@@ -11,32 +8,12 @@ from pipeline.demo.chance import pick
 from pipeline.demo.pen import Look, Pen, mix
 from pipeline.demo.world import COLOURS
 
-DRAWINGS: dict[str, Callable[[Pen, Look, str], None]] = {
-    "dog": partial(animals.quadruped, build=animals.DOG),
-    "cat": partial(animals.quadruped, build=animals.CAT),
-    "horse": partial(animals.quadruped, build=animals.HORSE),
-    "sheep": partial(animals.quadruped, build=animals.SHEEP),
-    "rabbit": partial(animals.quadruped, build=animals.RABBIT),
-    "bird": animals.bird,
-    "duck": animals.duck,
-    "man": partial(people.person, build=people.MAN),
-    "woman": partial(people.person, build=people.WOMAN),
-    "boy": partial(people.person, build=people.BOY),
-    "girl": partial(people.person, build=people.GIRL),
-    "car": objects.car,
-    "bus": objects.bus,
-    "bicycle": objects.bicycle,
-    "boat": objects.boat,
-    "ball": objects.ball,
-    "kite": objects.kite,
-    "balloon": objects.balloon,
-    "tree": objects.tree,
-    "house": objects.house,
-    "bench": objects.bench,
-    "tent": objects.tent,
-    "chair": objects.chair,
-    "lamp": objects.lamp,
-}
+_DRAWN = (
+    *(animals.bird, animals.duck, objects.car, objects.bus, objects.bicycle, objects.boat, objects.ball, objects.kite),
+    *(objects.balloon, objects.tree, objects.house, objects.bench, objects.tent, objects.chair, objects.lamp),
+)
+DRAWINGS = {draw.__name__: draw for draw in _DRAWN}
+"""Of kinds without a build."""
 DRAFTS = {"dog": 0.27, "man": 0.6, "woman": 0.6, "boy": 0.5, "girl": 0.5, "duck": 0.03}
 """How deep the swimmers lie in the water, in units."""
 
@@ -49,7 +26,12 @@ def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random
     """An RGBA sprite of one thing that faces right; `unit` in pixels. Its sheet is described in `pen`."""
     look = choose_look(colour, rng)
     pen = Pen(unit, draft=DRAFTS[kind] if action == "swim" else 0.0)
-    DRAWINGS[kind](pen, look, action)
+    if kind in animals.BUILDS:
+        animals.quadruped(pen, look, action, animals.BUILDS[kind])
+    elif kind in people.BUILDS:
+        people.person(pen, look, action, people.BUILDS[kind])
+    else:
+        DRAWINGS[kind](pen, look, action)
     return pen.lift()
 
 

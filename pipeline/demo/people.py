@@ -41,10 +41,12 @@ _POSES = {
     "swim": Pose(((-0.3, -0.02), (0.32, 0.16)), ((-0.07, 0), (0.07, 0))),
 }
 
-MAN = Person(0.46, 0.86, 0.12, 0.14, dress=False, hair="short")
-WOMAN = Person(0.46, 0.84, 0.12, 0.115, dress=True, hair="long")
-BOY = Person(0.38, 0.74, 0.165, 0.13, dress=False, hair="cap")
-GIRL = Person(0.38, 0.74, 0.165, 0.12, dress=True, hair="tails")
+BUILDS = {
+    "man": Person(0.46, 0.86, 0.12, 0.14, dress=False, hair="short"),
+    "woman": Person(0.46, 0.84, 0.12, 0.115, dress=True, hair="long"),
+    "boy": Person(0.38, 0.74, 0.165, 0.13, dress=False, hair="cap"),
+    "girl": Person(0.38, 0.74, 0.165, 0.12, dress=True, hair="tails"),
+}
 
 
 def person(pen: Pen, look: Look, action: str, build: Person) -> None:

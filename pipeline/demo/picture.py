@@ -32,16 +32,8 @@ class Outline:
     visible: float
 
 
-@dataclass(frozen=True)
-class DemoPicture:
-    """`outlines` stand in the order of the scene's figures."""
-
-    jpeg: bytes
-    outlines: tuple[Outline, ...]
-
-
-def draw_picture(scene: Scene, rng: np.random.Generator) -> DemoPicture:
-    """Background, figures from back to front, light, lens and sensor."""
+def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Outline]]:
+    """A JPEG: background, figures from back to front, light, lens and sensor; and the outlines of all figures."""
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
     cover = Image.new("L", image.size)  # the number of the nearest figure at each pixel, from 1
@@ -50,8 +42,8 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> DemoPicture:
         extents.append(_add_figure(image, cover, scene, figure, number, rng))
         areas.append(cover.histogram()[number])
     owners = np.asarray(cover)
-    outlines = (_outline(owners == i + 1, extents[i], areas[i]) for i in range(len(areas)))
-    return DemoPicture(_expose(image, scene, rng), tuple(outlines))
+    outlines = [_outline(owners == i + 1, extents[i], areas[i]) for i in range(len(areas))]
+    return _expose(image, scene, rng), outlines
 
 
 def _add_figure(
