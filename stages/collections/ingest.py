@@ -75,7 +75,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.plain_files import read_lines
-    from pipeline.storage.manifest_writer import write_manifest
+    from pipeline.storage.manifest import write_manifest
     from stages.given import inspect_vectors
 
     root, settings = run.layout.data_root, run.config.collection
