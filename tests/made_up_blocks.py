@@ -24,14 +24,7 @@ SETTINGS = {
     ],
     "extract": {"batch_size": 7, "decode_workers": 0, "precision": "float32", "storage": "float32"},
     "regions": {"encoders": ["plain"], "count": 5, "context": 4, "checkpoint_images": 4},
-    "finetune": {
-        "side": SIDE,
-        "context": 4,
-        "iterations": 25,
-        "learning_rate": 0.05,
-        "images": 6,
-        "precision": "float32",
-    },
+    "finetune": {"side": SIDE, "context": 4, "iterations": 8, "images": 6, "precision": "float32"},
 }
 
 
