@@ -21,7 +21,7 @@ READINGS = (
     "as paths inside data_root",
     "in another case",
     "without the file's ending",
-    "in a folder below",
+    "in another folder",
 )
 """How a name may be read. Each reading allows for all before it; of the photographs that a name may mean, those count
 that agree in the first one."""
@@ -29,9 +29,12 @@ IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
+WHOLE = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
+"""What a whole path begins with, also behind the folder of the photographs, before which a drive says nothing."""
 DRIVE, LINK = re.compile(r"[A-Za-z]:"), re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 BELOW = len(READINGS) - 1
-"""The reading for lists of photographs that are there, by which IMG_1.jpg is 2019/IMG_1.jpg."""
+"""The reading for lists of photographs that are there, by which IMG_1.jpg, and another machine's C:\\me\\IMG_1.jpg, is
+2019/IMG_1.jpg."""
 ENDING = BELOW - 1
 CASE = ENDING - 1
 FROM_ROOT = CASE - 1
@@ -163,15 +166,9 @@ def describe(reading: int, count: int, of: int, what: str) -> str:
 
 def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int) -> Match | None:
     compared = CASE if forms[ENDING] != forms[CASE] else ENDING  # a.jpg is no a.png
-    folder, name = posixpath.split(forms[compared])
     for reading in (*range(compared + 1), *range(BELOW, last + 1)):
         if reading == BELOW:
-            paths = [(theirs[compared], spelling) for theirs, spelling in alike]
-            agreeing = [
-                spelling
-                for path, spelling in paths
-                if path.startswith(posixpath.join(folder, "")) and posixpath.basename(path) == name
-            ]
+            agreeing = _elsewhere(forms[compared], [(theirs[compared], spelling) for theirs, spelling in alike])
         else:
             agreeing = [spelling for theirs, spelling in alike if theirs[reading] == forms[reading]]
         if reading < FROM_ROOT:
@@ -181,6 +178,18 @@ def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], S
             names = dict.fromkeys(spelling.name for spelling in agreeing)
             return Match(reading, tuple(targets), tuple(names))
     return None
+
+
+def _elsewhere(name: str, alike: list[tuple[str, Spelling]]) -> list[Spelling]:
+    """The photographs, by their paths, that are in a folder below that of `name`; for a whole path, which is of another
+    machine, those in the most of its last folders."""
+    folder, file = posixpath.split(name)
+    alike = [(path, spelling) for path, spelling in alike if posixpath.basename(path) == file]
+    if not WHOLE.match(name):
+        return [spelling for path, spelling in alike if path.startswith(posixpath.join(folder, ""))]
+    backwards = name.split("/")[::-1]
+    shared = [len(os.path.commonprefix([backwards, path.split("/")[::-1]])) for path, _ in alike]
+    return [spelling for (_, spelling), depth in zip(alike, shared, strict=True) if depth == max(shared)]
 
 
 def is_plain(path: str) -> bool:

@@ -167,11 +167,11 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     by_split = _tables_by_split(folder, [name for name in may_be_of_split if _split_in(name)])
     for name in [by_split["table"]] if by_split else [name for name in tables if name not in unused]:
         try:
-            columns = _columns(folder, path := folder.root / name)
+            columns = _columns(folder, folder.root / name)
         except InputError as error:
             unused[name] = str(error).removeprefix(str(folder.root / name)).lstrip(": ")
             continue
-        if not kinds["photographs"] and _vectors_in(folder, path) and not _is_headed(folder, path):
+        if not kinds["photographs"] and _files_of_vectors(folder):
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
             files = by_split or {"table": name}

@@ -22,6 +22,7 @@ NAMES = {
     ),
     **dict.fromkeys(("temporary items", "icon\r", ".localized", ".volumeicon.icns", ".picasaoriginals"), MACOS),
     "lost+found": "of a Linux file system",
+    **dict.fromkeys(("dataset_info.json", "dataset_infos.json"), "of Hugging Face's datasets"),
 }
 """Names of files and folders in lower case -> whose they are."""
 PATTERNS = {

@@ -52,7 +52,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=13,
+    version=14,
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,

@@ -139,7 +139,8 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
             if seen["format"] == VECTORS:
                 yield "None of these images has a vector of a text. If CLIP's ViT-B-32 made theirs, search in words:"
                 return
-            yield "None of these photos has a caption to train on. To search them with a pretrained model (605 MB):"
+            lacking = "is in the split train" if {"dev", "test"} & splits.keys() else "has a caption to train on"
+            yield f"None of these photos {lacking}. To search them with a pretrained model (605 MB):"
         return
     if missing := [split for split in ("dev", "test") if split not in splits]:
         yield f"no photo is in the split {' or '.join(missing)}: name some in the collection's list of splits"

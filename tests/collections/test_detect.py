@@ -34,6 +34,7 @@ def make(tmp_path: Path, photograph):
         (["images/a.jpg", "b.jpg"], "folder", {"images": "."}),
         (["a.jpg", "README.txt", "things.json"], "folder", {}),
         (["a.jpg", "metadata.csv"], "folder", {}),
+        (["a.jpg", "dataset_infos.json"], "folder", {}),
         (["a.jpg", "a.txt"], "text-files", {}),
         (["a.jpg", "a.jpg.txt"], "text-files", {}),
         (["x/a.jpg", "x/a.jpg.supplemental-meta.json", "x/metadata.json"], "text-files", {}),
@@ -129,6 +130,7 @@ HUB = {
             {"0.jpg": "divided", "1.jpg": "divided"},
         ),
         ({"mine.json": COCO}, {"x/0.jpg": "divided"}),
+        ({"captions_val2014.json": COCO}, {"x/0.jpg": "divided"}),
         (
             {"a/mine_train.json": COCO, "a/val.json": '{"images": [], "annotations": [{"caption": ""}]}'},
             {"x/0.jpg": "train"},
@@ -222,6 +224,8 @@ def test_parquet_files_of_vectors(make, tables: dict[str, dict], format: str, fi
     folder = make(*tables)
     for name in filter(lambda name: name.endswith(".parquet"), tables):
         pq.write_table(pa.table(tables[name]), folder / name)
+    for path in folder.glob("*.csv"):
+        path.write_text("file\n1.jpg\n")
     found = detect(folder)
     assert (found.format, found.files) == (format, files)
     if list(tables) == ["e.parquet"]:

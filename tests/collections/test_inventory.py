@@ -36,6 +36,7 @@ def everything(photograph: Callable[..., bytes]) -> dict[str, bytes]:
         "broken.png": b"no image",
         "masks/1.png": photograph(9),
         "notes.pdf": b"%PDF",
+        "captions.json.gz": b"\x1f\x8b",
         "sub/notes.pdf": b"%PDF",
         "LIST.TSV": b"",
     }
@@ -75,6 +76,7 @@ def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> N
     assert summary["counts"]["files"]["given"] == len(files)
     named = {reason.partition(" (")[0] for reason in left_out}
     assert {"@eaDir", "#recycle", "$RECYCLE.BIN", "__MACOSX", "lost+found", "Thumbs.db", "._*"} < named
+    assert left_out["packed: unpack them first (.gz)"] == 1
     assert left_out["collection.exclude masks"] == left_out["collection.exclude sub/*.pdf"] == 1
     unnamed = int(form == "table")  # sub/4.jpe
     assert left_out["photos that no list names"] == unnamed
@@ -155,6 +157,9 @@ def test_photographs_in_parquet_are_read_in_place(photograph, gather: Callable, 
     assert Counter(result.tables["images"]["split"].to_pylist()) == {"train": 60, "dev": 10}
     assert result.tables["images"]["label"].to_pylist() == list(range(70))
     assert result.counts["sentences"]["kept"] == 140
+    (tmp_path / "train-00000-of-00001.parquet").unlink()
+    alone = gather(tmp_path, found.format, columns=found.columns, default="divided")
+    assert Counter(alone.tables["images"]["split"].to_pylist()) == {"train": 8, "dev": 1, "test": 1}
 
 
 def touch(root: Path, *names: str) -> None:

@@ -203,17 +203,22 @@ def test_urls_in_a_list_are_named_and_never_asked(root: Path, gather) -> None:
     assert all(name in reason for name, reason in zip(elsewhere, rejected.values(), strict=True))
 
 
-def test_a_name_without_its_folder_is_one_photograph_below(tmp_path: Path, photograph, gather) -> None:
-    for number, name in enumerate(("2019/a.jpg", "2019/b.jpg", "2020/b.jpg", "2020/c.jpg")):
+def test_a_name_without_its_folder_or_with_those_of_another_machine(tmp_path: Path, photograph, gather) -> None:
+    for number, name in enumerate(("2019/a.jpg", "2019/b.jpg", "2020/b.jpg", "2020/c.jpg", "2020/d.jpg", "2020/e.jpg")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(photograph(number))
-    (tmp_path / "captions.csv").write_text("file,sentence\na.jpg,a\nb.jpg,b\nC.JPG,c\na.png,d\n2019/c.jpg,e\n")
+    names = ["a.jpg", "C.JPG", r"D:\me\2019\b.jpg", "/home/me/2020/b.jpg", "/kaggle/input/d.jpg"]
+    refused = ["b.jpg", "a.png", "2019/c.jpg", "/home/b.jpg", "/home/1/e.jpg", "/home/2/e.jpg"]
+    rows = [f"{name},{number}\n" for number, name in enumerate([*names, *refused])]
+    (tmp_path / "captions.csv").write_text("file,sentence\n" + "".join(rows))
     result = gather(tmp_path, "table")
     kept = zip(result.tables["images"]["path"].to_pylist(), result.tables["sentences"]["text"].to_pylist(), strict=True)
-    assert list(kept) == [("2019/a.jpg", "a"), ("2020/c.jpg", "c")]
+    paths = ["2019/a.jpg", "2020/c.jpg", "2019/b.jpg", "2020/b.jpg", "2020/d.jpg"]
+    assert list(kept) == [(path, str(number)) for number, path in enumerate(paths)]
     reasons = [reason for _, _, reason in result.rejected("images")]
-    assert "'2019/b.jpg' or '2020/b.jpg'" in reasons[0] and len(reasons) == 3
-    assert any("in a folder below" in note for note in result.notes)
+    assert "'2019/b.jpg' or '2020/b.jpg'" in reasons[0] and len(reasons) == len(refused)
+    assert sum("2020/e.jpg" in reason for reason in reasons) == 2
+    assert any("5 of 11" in note and "in another folder" in note for note in result.notes)
 
 
 def test_a_name_may_lack_its_ending_but_has_no_other_one(tmp_path: Path, photograph, gather) -> None:

@@ -90,12 +90,15 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
 
 def read_coco(root: Path, options: Options) -> Iterator[Record]:
     """COCO's `captions_*.json`: one file a split, with `images` (id, file_name) and `annotations` (image_id, caption);
-    `row` is the position there, from 1. The images of captions_train2014.json are in `images/` or in `train2014/`."""
+    `row` is the position there, from 1. The images of captions_train2014.json are in `images/` or in `train2014/`. A
+    file that is there alone, and that collection.files does not name, is of the default split."""
     folder = CollectionFolder(root, options)
     where = folder.locate(COCO)
     captions = {split: where[split] for split in (*SPLITS, DIVIDED) if where[split]}
     if not captions:
         folder.require(None, "train", COCO["train"])
+    if len(captions) == 1 and options.files.keys().isdisjoint(captions):
+        captions = dict.fromkeys([options.default_split], *captions.values())
     for split, path in captions.items():
         yield from _read_captions(folder, path, split, where["images"])
 
