@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import warm
+import yaml
 from made_up import make_run
 from made_up_colours import make_colours
 from PIL import Image
@@ -122,18 +123,21 @@ def test_a_format_is_a_reader_of_ones_own(mine: Path) -> None:
 
 
 def test_a_stage_is_a_file(tmp_path: Path) -> None:
-    """Of which the Snakefile makes a rule."""
+    """Of which the Snakefile makes a rule, beside those of a configuration with the module."""
     checkout, run = tmp_path / "checkout", make_run(tmp_path / "run")
     shutil.copytree(ROOT / "stages", checkout / "stages")
     shutil.copy(ROOT / "Snakefile", checkout)
     for name in ("pipeline", "config"):
         (checkout / name).symlink_to(ROOT / name)
     (checkout / "stages/results/count_lengths.py").write_text(LENGTHS)
+    (checkout / "mine.py").write_text(MINE)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(PARTS))
 
     def start(*words: object) -> subprocess.CompletedProcess:
         program = [sys.executable, "-m", *map(str, words)]
         return subprocess.run(program, cwd=tmp_path, env=environment(checkout), capture_output=True, text=True)
 
-    assert "count_lengths" in rules_of(start("snakemake", "-s", checkout / "Snakefile", "all", "-n", "--cores", 1))
+    planned = start("snakemake", "-s", checkout / "Snakefile", "all", "-n", "--cores", 1, "--configfile", "mine.yaml")
+    assert {"count_lengths", "fit"} <= rules_of(planned)
     printed(start("stages.cli", "count-lengths", "--run", run))
     assert read_json(run / "lengths.json")["lengths"] == [2, 5] * 24
