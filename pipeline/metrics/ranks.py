@@ -1,11 +1,11 @@
-"""Ranks by counting, never by sorting, of blocks of scores, as exact as in double precision.
+"""Ranks by counting, never by sorting, of blocks of scores in double precision.
 
 A product of matrices gives equal vectors scores that differ in the last bits, depending on their position, so that
 chance would break ties. So scores that differ by no more than rounding may be taken as equal, which those of different
 vectors, stored in single precision, hardly ever do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -23,10 +23,10 @@ ROUNDING = 2.0**-52
 differ (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1)."""
 PRODUCTS = 4096
 """Counted for a score of several vectors, whose products are summed word by word."""
-BLOCK = 256, 512
-"""Images and sentences whose scores are compared at once; they stay in the cache."""
+BLOCK = 255, 256
+"""Images and sentences whose scores are compared at once; they stay in the cache, and a byte counts the images."""
 PAIRS = 4096
-"""Pairs whose scores are computed at once, each for itself."""
+"""Sentences whose scores with their own images are computed at once."""
 
 
 @dataclass(frozen=True)
@@ -43,88 +43,43 @@ class Ranks:
     sentence_similarity: np.ndarray | None = None
 
 
-class _Products:
-    """Inner products of a (n, c) and b (m, c), equal where they differ by at most `tie`. They are computed in single
-    precision, which takes half the time; those that it cannot tell from a threshold, once more in double."""
-
-    def __init__(self, a: np.ndarray, b: np.ndarray, tie: float) -> None:
-        self.a, self.b, self.tie = a, b, tie
-        self._single = a.astype(np.float32), b.astype(np.float32)
-        # `tie` is the most by which double precision is off; single precision also rounds a, b and the threshold
-        self._doubt = 2.0**-24 / ROUNDING * (1 + 3 / a.shape[1]) * tie + float(np.finfo(np.float32).tiny)
-
-    def pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """(p,) those of a's rows i (p,) with b's rows j (p,)."""
-        products = np.empty(len(i))
-        for part in _slices(len(i), PAIRS):
-            np.einsum("ij,ij->i", self.a[i[part]], self.b[j[part]], out=products[part])
-        return products
-
-    def block(self, rows: slice, columns: slice, memory: np.ndarray) -> np.ndarray:
-        return np.matmul(self._single[0][rows], self._single[1][columns].T, out=memory)
-
-    def at_least(self, scores: np.ndarray, rows: slice, columns: slice, least: np.ndarray) -> np.ndarray:
-        """Where the products of rows and columns, about `scores`, are at least `least`, (rows, 1) or (columns,)."""
-        higher = scores >= (least + self._doubt).astype(np.float32)
-        doubtful = np.flatnonzero(higher != (scores >= (least - self._doubt).astype(np.float32)))
-        if len(doubtful) > higher.size // 16:  # a model that gives all the same vector
-            return self.a[rows] @ self.b[columns].T >= least
-        i, j = np.divmod(doubtful, scores.shape[1])
-        exact = self.pairs(rows.start + i, columns.start + j)
-        higher[i, j] = exact >= np.broadcast_to(least, scores.shape)[i, j]
-        return higher
-
-
-class _Given:
-    """Scores (n, m) that are there; those that differ by at most `tie` are equal."""
-
-    def __init__(self, scores: np.ndarray, tie: float) -> None:
-        self.scores, self.tie = scores, tie
-
-    def pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        return self.scores[i, j]
-
-    def block(self, rows: slice, columns: slice, memory: np.ndarray) -> np.ndarray:
-        return self.scores[rows, columns]
-
-    def at_least(self, scores: np.ndarray, rows: slice, columns: slice, least: np.ndarray) -> np.ndarray:
-        return scores >= least
-
-
 def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
     """Ranks of images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`; `metric` is
     `inner_product` or `euclidean`. Raises IntegrityError naming a row that is not finite, and InputError naming an
     image without a sentence."""
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
-    return _count(_Products(*_as_products(images, sentences, metric)), owners, len(images))
+    a, b, tie = _as_products(images, sentences, metric)
+    targets = [np.einsum("ij,ij->i", a[owners[part]], b[part]) for part in _slices(len(owners), PAIRS)]
+    return _count(lambda rows, columns: a[rows] @ b[columns].T, np.concatenate(targets), owners, len(a), tie)
 
 
 def rank_scores(scores: np.ndarray, owners: np.ndarray, tie: float = 0) -> Ranks:
     """Ranks from `scores` (n, m) of n images by m sentences, where sentence j is of image `owners[j]`; those that
     differ by at most `tie` are equal. Raises as `count_ranks`."""
     require_finite("scores", "images", scores)
-    return _count(_Given(scores, tie), owners, len(scores))
+    targets = scores[owners, np.arange(len(owners))]
+    return _count(lambda rows, columns: scores[rows, columns], targets, owners, len(scores), tie)
 
 
-def _count(scores: _Products | _Given, owners: np.ndarray, n: int) -> Ranks:
-    """Ranks of n images and of the sentences whose images are `owners` (m,)."""
+def _count(
+    scores: Callable[[slice, slice], np.ndarray], targets: np.ndarray, owners: np.ndarray, n: int, tie: float
+) -> Ranks:
+    """Ranks of n images and of the sentences whose images are `owners` (m,), by `scores(rows, columns)` of some images
+    and sentences; `targets` (m,) are those of each sentence with its own image."""
     if (without := np.bincount(owners, minlength=n) == 0).any():
         raise InputError(f"image row {without.argmax()} has no sentence; leave such images out of the evaluation")
     m, best = len(owners), np.full(n, -np.inf)
-    targets = scores.pairs(owners, np.arange(m))
     np.maximum.at(best, owners, targets)
-    least_of_image, least_of_sentence = best - scores.tie, targets - scores.tie
+    least_of_image, least_of_sentence = best - tie, targets - tie
 
     def count(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        above_best, above_target, memory = 0, np.empty(m, np.int64), np.empty(BLOCK, np.float32)
+        above_best, above_target = 0, np.empty(m, np.int64)
         for columns in _slices(m, BLOCK[1]):
-            block = scores.block(rows, columns, memory[: rows.stop - rows.start, : columns.stop - columns.start])
-            above_best += scores.at_least(block, rows, columns, least_of_image[rows, None]).sum(axis=1)
-            # as bytes, which are added up faster: there are at most 256 rows, and the first is added on its own
-            higher = scores.at_least(block, rows, columns, least_of_sentence[columns]).view(np.uint8)
-            above_target[columns] = higher[1:].sum(axis=0, dtype=np.uint8)
-            above_target[columns] += higher[0]
+            block = scores(rows, columns)
+            above_best += (block >= least_of_image[rows, None]).sum(axis=1)
+            higher = (block >= least_of_sentence[columns]).view(np.uint8)
+            above_target[columns] = higher.sum(axis=0, dtype=np.uint8)
         return above_best, above_target
 
     with _products().limit(limits=1, user_api="blas"), ThreadPoolExecutor(runtime.threads()) as pool:
@@ -149,10 +104,6 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
     """Vectors (n, c') and (m, c') float64 whose inner products are the scores of x (n, c) and y (m, c) by the `metric`,
     and the difference of scores that are equal."""
     x, y = x.astype(np.float64), y.astype(np.float64)
-    # by a power of two, which changes no order and no bit, so that no product leaves single precision
-    power = 2.0 ** -max(-1000, int(np.frexp(max(abs(side).max(initial=0) for side in (x, y)))[1]))
-    x *= power
-    y *= power
     squares = [np.einsum("ij,ij->i", side, side)[:, None] for side in (x, y)]
     longest = [float(np.sqrt(square.max(initial=0))) for square in squares]
     if metric == "inner_product":

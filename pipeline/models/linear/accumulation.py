@@ -1,9 +1,7 @@
 """Moments of blocks of pairs, in one pass, on the processor or a GPU; and those of mapped views, in a second pass."""
 
-import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -81,8 +79,8 @@ def mapped_moments(
 
 
 class MomentsAccumulator:
-    """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, products with Y by sparse or dense ones, as
-    its matrices are.
+    """Adds blocks of pairs in one pass: X'X by numpy, which computes half of the product of a matrix with itself, and
+    products with Y by sparse or dense ones, as its matrices are.
 
     What is dense is centred about a provisional mean, that of the first rows, because a float32 sum of squares about
     zero loses the variance of a feature whose mean is far from zero.
@@ -90,15 +88,14 @@ class MomentsAccumulator:
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
         self._dtype = np.float64 if dim_x + dim_y <= SMALL else np.float32
-        self._syr, self._ger = get_blas_funcs(("syr", "ger"), dtype=self._dtype)
         self._n = 0.0
         self._shift: np.ndarray | None = None
         self._shift_y: np.ndarray | None = None
         self._sum_x = np.zeros(dim_x)
         self._sum_y = np.zeros(dim_y)
-        self._xx = np.zeros((dim_x, dim_x), self._dtype, order="F")
+        self._xx = np.zeros((dim_x, dim_x), self._dtype)
         self._yx = np.zeros((dim_y, dim_x), self._dtype)
-        self._yy = np.zeros((dim_y, dim_y), self._dtype, order="F")
+        self._yy = np.zeros((dim_y, dim_y), self._dtype)
         self._threads = threads
         self._buffer = np.empty((0, dim_x), self._dtype)
 
@@ -120,7 +117,9 @@ class MomentsAccumulator:
             z *= root[:, None]
             sums = map_matrices(sums, lambda part: scale_rows(part, 1 / root))
         self._sum_x += factor * (root @ z)
-        add_gram(self._xx, z, factor)
+        square = z.T @ z
+        square *= factor
+        self._xx += square
         self._add_cross(z, sums)
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
@@ -153,11 +152,9 @@ class MomentsAccumulator:
     def _add_square(self, place: tuple[slice, slice], left: Any, right: Any) -> None:
         """Add left' right, of two matrices of y or of one, to its `place` on or above the diagonal of Y'Y."""
         if sparse.issparse(left) and sparse.issparse(right):
-            square = (right.T @ left).tocoo()
-            row, column = square.row.astype(np.int64) + place[1].start, square.col + place[0].start
-            self._yy.T.reshape(-1)[row * len(self._yy) + column] += square.data
-        elif left is right:
-            add_gram(self._yy[place], left)
+            square = (left.T @ right).tocoo()
+            row, column = square.row.astype(np.int64) + place[0].start, square.col + place[1].start
+            self._yy.reshape(-1)[row * len(self._yy) + column] += square.data
         else:
             self._yy[place] += (right.T @ left).T if sparse.issparse(right) else left.T @ right
 
@@ -194,41 +191,14 @@ class MomentsAccumulator:
         offset, offset_y = self._sum_x / self._n, self._sum_y / self._n
         left, right = ((np.sqrt(self._n) * mean).astype(self._dtype) for mean in (offset, offset_y))
         # Rank-1 updates in place; numpy's products would cost three more passes over each sum.
-        xx = mirror(self._syr(-1.0, left, a=self._xx, overwrite_a=1))
-        xy = self._ger(-1.0, left, right, a=self._yx.T, overwrite_a=1)
-        yy = mirror(self._syr(-1.0, right, a=self._yy, overwrite_a=1))
-        return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, xx, xy, yy)
+        (subtract,) = get_blas_funcs(("ger",), dtype=self._dtype)
+        xx, xy, yy = (
+            subtract(-1.0, a, b, a=total.T, overwrite_a=1)
+            for a, b, total in ((left, left, self._xx), (left, right, self._yx), (right, right, self._yy))
+        )
+        return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, mirror(xx), xy, mirror(yy.T))
 
 
 def scale_rows(part: Any, factors: np.ndarray) -> Any:
     """Row i of `part`, dense or sparse, times factors[i]."""
     return sparse.csr_array(part.multiply(factors[:, None])) if sparse.issparse(part) else part * factors[:, None]
-
-
-LETTERS = {np.dtype(np.float32): ("s", ctypes.c_float), np.dtype(np.float64): ("d", ctypes.c_double)}
-
-
-def add_gram(total: np.ndarray, z: np.ndarray, factor: float = 1.0) -> None:
-    """Add factor z'z to the upper triangle of `total` (D, D), in Fortran order or a block of such a matrix, and of the
-    type of z (n, D)."""
-    size = total.shape[0]
-    real = LETTERS[total.dtype][1]
-    n, k, leading = (ctypes.c_int(number) for number in (size, len(z), max(1, total.strides[1] // total.itemsize)))
-    alpha, beta, z = real(float(factor)), real(1), np.ascontiguousarray(z)
-    if z.size:  # z' is (D, n) in Fortran order
-        _syrk(total.dtype)(b"U", b"N", n, k, alpha, z.ctypes.data, n, beta, total.ctypes.data, leading)
-
-
-@cache
-def _syrk(dtype: np.dtype) -> Callable[..., None]:
-    from scipy.linalg import cython_blas
-
-    letter, real = LETTERS[dtype]
-    capsule = cython_blas.__pyx_capi__[f"{letter}syrk"]
-    name = ctypes.pythonapi.PyCapsule_GetName
-    name.argtypes, name.restype = [ctypes.py_object], ctypes.c_char_p
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
-    whole, some, array = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(real), ctypes.c_void_p
-    of = [ctypes.c_char_p, ctypes.c_char_p, whole, whole, some, array, whole, some, array, whole]
-    return ctypes.CFUNCTYPE(None, *of)(pointer(capsule, name(capsule)))
