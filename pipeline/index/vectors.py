@@ -22,7 +22,7 @@ class Vectors(Protocol):
 
 
 class ArrayVectors:
-    """The rows of an array (n, dim) float32."""
+    """The rows of an array (n, dim) float32, or of what is indexed like one."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
