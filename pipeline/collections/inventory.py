@@ -57,7 +57,7 @@ def count_files(root: Path, form: str, options: Options, tables: Tables, takedow
         for _ in named:  # shards by name are the collection, whatever lies beside them
             tally.add(None)
         return
-    tables.create("photographs", pa.schema([("path", pa.binary())]))
+    tables.create({"photographs": pa.schema([("path", pa.binary())])})
     for path, reason in folder.files():
         if reason is not None or path in named or (not is_image(path) and _is_read(path, form)):
             tally.add(reason)
