@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from pipeline.config.registry import IMPORT_PATH, MODELS
 from pipeline.errors import IntegrityError, meant
 from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular
-from pipeline.storage.json_files import Count, Digits, Finite, Form, read_json, require_form
+from pipeline.storage.json_files import Count, File, Finite, Form, read_json, require_form
 
 CARD = "card.json"
 ADDED = "added"
@@ -60,11 +60,6 @@ Metric = Literal["inner_product", "euclidean"]
 
 
 # --- the card
-
-
-class File(Form):
-    bytes: Count
-    sha256: Digits
 
 
 class ShortlistForm(Form):
