@@ -262,7 +262,7 @@ def bundles_in(folder: Path) -> list[Path]:
         return [folder]
     if below := [card.parent for card in _below(folder)]:
         return below
-    reason = f"is not a bundle: it has no {CARD}" if folder.is_dir() else "does not exist"
+    reason = f"is not a bundle: it has no {CARD}" if folder.exists() else "does not exist"
     near = [card.parent for above in folder.absolute().parents[:2] for card in _near(above)]
     known = {str(path) if folder.is_absolute() else os.path.relpath(path) for path in near}
     remedy = meant(str(folder), known) or f"did you mean {min(known)}? " if known else ""
