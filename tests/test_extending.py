@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import warm
 import yaml
-from made_up import make_run
+from made_up import make_run, make_stage
 from made_up_colours import make_colours
 from PIL import Image
 from warm import ROOT, environment
@@ -69,6 +69,7 @@ PARTS = {
     "models": [{"name": "mirrored", "model": "mine:Mirrored"}],
     "encoders": [{"name": "colours", "kind": "mine:CellColours", "resize": 32, "crop": 32}],
     "text_encoders": [{"name": "tfidf", "kind": "tf-idf"}, {"name": "letters", "kind": "mine:LetterCounts"}],
+    "evaluate": {"splits": ["test"], "protocols": ["all-sentences"]},
 }
 
 
@@ -97,6 +98,12 @@ def test_a_model_and_encoders_are_a_module(mine: Path) -> None:
     assert len(list((run / "text/letters").glob("shard-*.h5"))) == 3
     registered = read_parameters(run / "models/mirrored/model.safetensors", MODEL).details["registered"]
     assert registered == "mine:Mirrored"
+    make_stage("evaluate", run, "mirrored", "test", "all-sentences")
+    make_stage("build_index", run, "mirrored")
+    for stage in ("summarise", "report"):
+        make_stage(stage, run)
+    page = (run / "report/index.html").read_text()
+    assert "mirrored" in page and "CellColours" in page
     allowed = [word for place in places for word in ("--allow", place)]
     assert search_command(run / "bundle").startswith(shlex.join(["jointspace", *allowed, "search"]))
     asking = ["search", "--index", run / "bundle"]
