@@ -22,7 +22,7 @@ class Vectors(Protocol):
 
 
 class ArrayVectors:
-    """The rows of an array (n, dim) float32, in blocks of `block_rows`."""
+    """The rows of an array (n, dim) float32, or of what is indexed like one, in blocks of `block_rows`."""
 
     def __init__(self, array: np.ndarray, block_rows: int = BLOCK_ROWS) -> None:
         self.array, self.block_rows = array, block_rows
