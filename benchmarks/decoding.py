@@ -16,7 +16,7 @@ from interleave import compare, parse_options, report
 from PIL import Image
 
 from pipeline.images.decode import decode
-from pipeline.images.extraction_plan import make_probes
+from pipeline.images.extraction import make_probes
 from pipeline.images.networks import build
 from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Preprocessing, prepare

@@ -51,8 +51,7 @@ def main() -> None:
 
 
 def benchmark(architecture: str, encoder, files: list[Path], pairs: int) -> None:
-    from pipeline.images.extraction import Extractor
-    from pipeline.images.extraction_plan import choose_plan
+    from pipeline.images.extraction import Extractor, choose_plan
 
     preprocessing = encoder.spec.preprocessing
     extractor = Extractor(encoder, choose_plan(encoder, "cpu", "auto", BATCH))

@@ -26,8 +26,7 @@ from pipeline import runtime
 from pipeline.device import full_float32, upload
 from pipeline.images.boxes import Candidates
 from pipeline.images.detectors import build_detector, detect
-from pipeline.images.extraction import ExtractionPlan, Extractor
-from pipeline.images.extraction_plan import make_probes
+from pipeline.images.extraction import ExtractionPlan, Extractor, make_probes
 from pipeline.images.image_encoder import ModuleEncoder
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained
 from pipeline.images.opening import ImageLimits

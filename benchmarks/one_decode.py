@@ -28,8 +28,7 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from pipeline.images import weights  # noqa: E402
-from pipeline.images.extraction import Extractor, extract_in_step  # noqa: E402
-from pipeline.images.extraction_plan import choose_plan, make_probes  # noqa: E402
+from pipeline.images.extraction import Extractor, choose_plan, extract_in_step, make_probes  # noqa: E402  # noqa: E402
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, trained, untrained  # noqa: E402
 from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View  # noqa: E402

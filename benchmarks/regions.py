@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from pipeline.images.boxes import NONE, Candidates, Selection, select  # noqa: E402
-from pipeline.images.extraction_plan import choose_plan  # noqa: E402
+from pipeline.images.extraction import choose_plan  # noqa: E402
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained  # noqa: E402
 from pipeline.images.preparation import Crops, PreparedImage, WholeImages  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402

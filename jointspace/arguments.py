@@ -101,6 +101,8 @@ def to_array(vectors: Any, name: str) -> np.ndarray:
     """Real numbers as float32; a column of arrays, as of a data frame, is their rows. Raises InputError for anything
     else."""
     try:
+        if isinstance(vectors, np.ma.MaskedArray):
+            vectors = vectors.astype(np.float32).filled(np.nan)
         array = to_numpy(vectors)
         array = np.stack(array) if array.dtype == object and len(array) else array
         if array.dtype.kind in NUMBERS + "O":

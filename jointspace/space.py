@@ -141,11 +141,7 @@ class FittedSpace:
             raise InputError(
                 f"names: two images with different vectors are called {repeated!r}; give each its own name"
             )
-        items = Items(
-            kept,
-            distinct.digests,
-            _in_blocks(self.model.embed_images, x, distinct.first),
-        )
+        items = Items(kept, distinct.digests, _in_blocks(self.model.embed_images, x, distinct.first))
         if text_vectors is not None:
             y = to_views(text_vectors, TEXT, _dims(self.model.text))
             rows = _owners(owners, n, _count(y))

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import yaml
 
 from pipeline.collections.detect import detect
+from pipeline.collections.records import DIVIDED
 from pipeline.config import loading
 from pipeline.config.section import SPLITS, as_name
 from pipeline.config.stored import stored_kind
@@ -159,12 +161,13 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: Mappin
     collection = detect(photographs)
     if collection.format == "vectors":
         raise UsageError(f"{photographs} has vectors but no photos; embed them in Python: jointspace.load(...).embed")
+    files = {"gallery" if split == DIVIDED else split: file for split, file in collection.files.items()}
     values: dict[str, Any] = {
         "name": as_name(folder.name),
         "data_root": str(collection.root),
         "results_root": str(folder.parent),
         "demo": {"generate": False},
-        "collection": {**collection.settings(), "default_split": "gallery", "reject_limit": 1.0},
+        "collection": {**replace(collection, files=files).settings(), "default_split": "gallery", "reject_limit": 1.0},
         "index": {"splits": list(SPLITS)},
     }
     values = loading.merge(values, changes)

@@ -16,17 +16,16 @@ from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.vectors import ArrayVectors, evenly_spaced
 from pipeline.run import Run
 from pipeline.storage.bundle import BundleWriter
 from pipeline.storage.card import CARD, INDEXED
-from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit
+from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit, read_record
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import read_bytes
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import described_rows
 from pipeline.storage.parameters import Origin, Parameters
-from pipeline.storage.records import read_vocabulary
 from stages.inputs import vocabulary_of
 
 log = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ def write_bundle(
     inputs = {**embeddings.inputs, "model": parameters.fingerprint}
     if vocabulary:
         writer.add("vocabulary.json", read_bytes(vocabulary.path))
-        inputs["vocabulary"] = read_vocabulary(vocabulary.path)["fingerprint"]
+        inputs["vocabulary"] = read_record(vocabulary.path)["fingerprint"]
     inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in text_encoders.items()}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
     calibration = _calibrate(run, embeddings)
@@ -136,7 +135,7 @@ def add_indices(
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
         built = build_gallery(
-            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality], queries,
+            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outlines[modality], queries,
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
         )  # fmt: skip

@@ -41,7 +41,7 @@ def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tup
 def open_encoder(run: Run, name: str) -> "tuple[Extractor, dict[str, Any]]":
     """An encoder of the run, on its device, and what a shard's commit says of it."""
     from pipeline.config.stored import restore_encoder
-    from pipeline.images.extraction_plan import grow
+    from pipeline.images.extraction import grow
 
     settings, stored = run.config.extract, run.encoder(name)
     encoder = restore_encoder(stored.settings, stored.tensors)

@@ -40,7 +40,7 @@ from pipeline.report.tables import (
 from pipeline.run import Run
 from pipeline.storage.commit import read_record
 from pipeline.storage.pairs import SplitPairs, split_ids
-from pipeline.storage.records import add_up, read_benchmarks, read_summary, read_vocabulary
+from pipeline.storage.records import add_up, read_benchmarks, read_summary
 from pipeline.storage.tables import read_table
 from pipeline.text.vocabulary import Coverage
 from stages.closing import example_search
@@ -106,7 +106,7 @@ class RunReport:
         learned = [entry.name for entry in self.run.config.prepared_text_encoders if entry.own.learns]
         measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
         for artefact in self.vocabularies:
-            measured["tokens"] = read_vocabulary(artefact.path).get("coverage")
+            measured["tokens"] = read_record(artefact.path).get("coverage")
         coverage = {name: Coverage(**counts) for name, counts in measured.items() if counts}
         return {name: share for name, share in coverage.items() if share.sentences}
 

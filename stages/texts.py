@@ -16,9 +16,10 @@ from pipeline.mapreduce import map_reduce
 from pipeline.run import Run
 from pipeline.run.run import chunks
 from pipeline.storage.batch import cannot_write
+from pipeline.storage.commit import read_record
 from pipeline.storage.json_files import read_json, require_form
 from pipeline.storage.parameters import WORDS, origin_of, read_parameters
-from pipeline.storage.records import VocabularyForm, read_labels, read_vocabulary
+from pipeline.storage.records import VocabularyForm
 from pipeline.storage.tables import read_table
 from pipeline.storage.texts import (
     ParseShard,
@@ -55,7 +56,7 @@ COMPARED = 16
 
 def read_token_vocabulary(run: Run) -> tuple[Vocabulary, str]:
     """The vocabulary of words, and its fingerprint."""
-    value = read_vocabulary(run.layout.token_vocabulary.path)
+    value = read_record(run.layout.token_vocabulary.path)
     return Vocabulary.from_dict(value), value["fingerprint"]
 
 
@@ -247,7 +248,7 @@ def open_sentences(run: Run, model: str) -> Sentences:
             lambda sentence_id: {name: matrix[sentence_id] for name, matrix in forms.items()},
             {"text_encoders": {name: origin_of(shard.commit) for name, shard in shards.items()}},
         )
-    labels = read_labels(layout.labels.path)["fingerprint"] if spec.trees else None
+    labels = read_record(layout.labels.path)["fingerprint"] if spec.trees else None
     return Sentences(forms.take, {"vocabulary": read_token_vocabulary(run)[1]}, labels=labels)
 
 

@@ -32,8 +32,9 @@ LONG = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than cores: many tests wait for a process of their own, a server's clock or a signal."""
-    return runtime.threads() + 1
+    """As many as cores, or as the user allows: each imports and compiles all tests once more, which takes longer than
+    what a worker waits for."""
+    return runtime.threads()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -26,8 +26,7 @@ from pipeline.run.runner import run_stage
 from pipeline.storage.commit import Commit, Provenance, read_commit
 from pipeline.storage.features import write_features
 from pipeline.storage.json_files import CHECK, to_json
-from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest
-from pipeline.storage.manifest_writer import write_manifest
+from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, write_parameters
 from pipeline.storage.shards import EMBEDDINGS, shard_path, write_shard
 from pipeline.text.tfidf import TfidfEncoder, encode

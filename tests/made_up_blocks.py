@@ -25,14 +25,9 @@ SETTINGS = {
     "extract": {"batch_size": 7, "decode_workers": 0, "precision": "float32", "storage": "float32"},
     "regions": {"encoders": ["plain"], "count": 5, "context": 4, "checkpoint_images": 4},
     "finetune": {
-        "side": SIDE,
-        "context": 4,
-        "iterations": 25,
-        "learning_rate": 0.05,
-        "images": 6,
-        "precision": "float32",
+        "side": SIDE, "context": 4, "iterations": 12, "learning_rate": 0.05, "images": 6, "precision": "float32"
     },
-}
+}  # fmt: skip
 
 
 def configure(folder: Path, section: str = "regions", **changes: object) -> Path:

@@ -32,18 +32,21 @@ def draw(folder: Path, count: int, seed: int) -> list[str]:
     return names
 
 
-def make_colours(folder: Path, silent: int = 0, say: Callable[[str], str] = "a {} picture".format) -> Path:
-    """The run in `folder`: 40 pictures with the sentence each that `say` makes of their colour, then `silent` ones
-    without; its bundle is in `bundle`."""
+def make_colours(
+    folder: Path, silent: int = 0, say: Callable[[str], str] = "a {} picture".format, **parts: object
+) -> Path:
+    """The run in `folder`, with `parts` of its own in the configuration: 40 pictures with the sentence each that
+    `say` makes of their colour, then `silent` ones without; the bundle of its first model is in `bundle`."""
     names = draw(folder / "data", 40 + silent, 0)
     captions = (f"{name}\t0\t{say(name.partition('-')[0])}\n" for name in names[:40])
     (folder / "data/captions.tsv").write_text("".join(captions))
-    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **parts}))
     ingest(folder, folder / "data")
     for stage in ("prepare_encoder", "prepare_text_encoder", "extract", "encode_sentences"):
         make_stage(stage, folder)
     make_stage("accumulate", folder, "target")
-    make_stage("fit", folder, "ncca")
-    make_stage("embed", folder, "ncca")
-    build_bundle(folder)
+    model = parts["models"][0]["name"] if "models" in parts else "ncca"
+    make_stage("fit", folder, model)
+    make_stage("embed", folder, model)
+    build_bundle(folder, model=model)
     return folder

@@ -1,21 +1,27 @@
-"""Parts that are added as docs/extending.md says: a module of the user's own, and a stage in a copy of the checkout."""
+"""Parts that are added as docs/extending.md says: a module of the user's own, and a stage."""
 
 import json
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import warm
 import yaml
+from made_up import make_run, make_stage
+from made_up_colours import make_colours
 from PIL import Image
-from warm import ROOT, environment
-from workflow import rules_of
+from warm import ROOT
+from workflow import rules_of, snakemake
 
+from pipeline.config.registry import ALLOWED, allow
 from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
+from stages.catalogue import COMMANDS
+from stages.closing import search_command
 
 MINE = (
     re.search(r"```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.S)[1]
@@ -59,32 +65,23 @@ def count_lengths(run: Run, job: Job) -> None:
     texts = run.manifest.sentences["text"].to_pylist()
     publish_record(job.path, {"lengths": [len(text.split()) for text in texts]}, provenance=job.provenance)
 '''
-FILES = {"mine.py": MINE, "stages/results/count_lengths.py": LENGTHS}
-TINY = {
-    "name": "tiny",
+PARTS = {
     "models": [{"name": "mirrored", "model": "mine:Mirrored"}],
     "encoders": [{"name": "colours", "kind": "mine:CellColours", "resize": 32, "crop": 32}],
     "text_encoders": [{"name": "tfidf", "kind": "tf-idf"}, {"name": "letters", "kind": "mine:LetterCounts"}],
-    "shard_size": 40,
-    "demo": {"train": 50, "dev": 10, "test": 10, "weak": 0},
-    "data_root": "data",
-    "fit": {"dimensions": [8], "image_ridge": [0.1], "text_ridge": [1], "eigenvalue_power": [1]},
-    "evaluate": {"bootstrap": 20, "splits": ["test"], "protocols": ["all-sentences"]},
+    "evaluate": {"splits": ["test"], "protocols": ["all-sentences"]},
 }
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git has, with the new files."""
-    copy = tmp_path_factory.mktemp("checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).exists():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((ROOT / name).read_bytes())
-    for name, text in FILES.items():
-        (copy / name).write_text(text)
-    return copy
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the module, where Python finds it; no code is allowed yet."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(ALLOWED, "")
+    yield tmp_path
+    for name in ("mine", "count_lengths"):
+        sys.modules.pop(name, None)
 
 
 def printed(result: subprocess.CompletedProcess) -> str:
@@ -93,53 +90,52 @@ def printed(result: subprocess.CompletedProcess) -> str:
     return result.stdout
 
 
-def test_a_model_and_encoders_are_a_module_and_a_stage_a_file(checkout: Path, tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    words = ["-s", checkout / "Snakefile", "all", "--cores", 2, "--configfile", "tiny.yaml"]
-    ran = warm.snakemake(tmp_path, *words, root=checkout)
-    printed(ran)
-    results = tmp_path / "results/tiny"
-    assert read_parameters(results / "encoders/colours/model.safetensors", ENCODER).details["dim"] == 27
-    assert len(list((results / "features/colours").glob("shard-*.h5"))) == 2
-    assert len(list((results / "text/letters").glob("shard-*.h5"))) == 2
-    registered = read_parameters(results / "models/mirrored/model.safetensors", MODEL).details["registered"]
-    assert registered == "mine:Mirrored"
-    found = read_json(results / "evaluation/mirrored.test.all-sentences.json")
-    assert found["sentence_to_image"]["median_rank"] < 5  # by chance 5.5 of 10: turned round, both sides still agree
-    lengths = read_json(results / "lengths.json")["lengths"]
-    assert len(lengths) == read_json(results / "manifest/manifest.json")["counts"]["sentences"]["kept"]
-    page = (results / "report/index.html").read_text()
-    assert "mirrored" in page and "CellColours" in page
+def test_a_model_and_encoders_are_a_module(mine: Path) -> None:
     places = ("mine:CellColours", "mine:LetterCounts", "mine:Mirrored")
+    allow(places)
+    run = make_colours(mine / "run", **PARTS)
+    assert read_parameters(run / "encoders/colours/model.safetensors", ENCODER).details["dim"] == 27
+    assert len(list((run / "features/colours").glob("shard-*.h5"))) == 3
+    assert len(list((run / "text/letters").glob("shard-*.h5"))) == 3
+    registered = read_parameters(run / "models/mirrored/model.safetensors", MODEL).details["registered"]
+    assert registered == "mine:Mirrored"
+    make_stage("evaluate", run, "mirrored", "test", "all-sentences")
+    make_stage("build_index", run, "mirrored")
+    for stage in ("summarise", "report"):
+        make_stage(stage, run)
+    page = (run / "report/index.html").read_text()
+    assert "mirrored" in page and "CellColours" in page
     allowed = [word for place in places for word in ("--allow", place)]
-    assert shlex.join(["jointspace", *allowed, "search"]) in ran.stdout
+    assert search_command(run / "bundle").startswith(shlex.join(["jointspace", *allowed, "search"]))
+    asking = ["search", "--index", run / "bundle"]
 
     def search(*words: object) -> list[dict]:
-        given = [*allowed, "search", "--index", results / "index/mirrored", "--json", "--top", 3, *words]
-        return json.loads(printed(warm.jointspace(tmp_path, *given, root=checkout)))
+        return json.loads(printed(warm.jointspace(mine, *allowed, *asking, "--json", "--top", 3, *words)))
 
-    assert len(search("a dog on the grass")) == 3
-    photograph = next((tmp_path / "data/images").iterdir())
+    assert [Path(found["path"]).name.partition("-")[0] for found in search("a blue picture")] == ["blue"] * 3
+    photograph = next((run / "data").glob("red-*.png"))
     for left_out in places:  # a bundle imports nothing that its user has not named
         named = [word for place in places if place != left_out for word in ("--allow", place)]
-        query = ["--image", photograph] if left_out == "mine:CellColours" else ["a dog"]
-        asked = [*named, "search", "--index", results / "index/mirrored", *query]
-        refused = warm.jointspace(tmp_path, *asked, root=checkout)
+        query = ["--image", photograph] if left_out == "mine:CellColours" else ["a red picture"]
+        refused = warm.jointspace(mine, *named, *asking, *query)
         assert refused.returncode == 2 and f"--allow {left_out}" in refused.stderr
-    sentences = search("--image", photograph)
-    assert len(sentences) == 3 and all(found["text"] for found in sentences)
-    stage = checkout / "stages/models/fit.py"
-    stage.write_text(re.sub(r"version=\d+", "version=99", stage.read_text(), count=1))
-    program = [sys.executable, "-m", "snakemake", *map(str, words), "-n"]
-    again = subprocess.run(program, cwd=tmp_path, env=environment(checkout), capture_output=True, text=True)
-    assert rules_of(again) == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}, "of a raised version"
+    assert [found["text"] for found in search("--image", photograph)] == ["a red picture"] * 3
 
 
-def test_a_format_is_a_reader_of_ones_own(checkout: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(
-        "{data_root: data, demo: {generate: false}, collection: {format: 'mine:read'}}"
-    )
-    (tmp_path / "data").mkdir()
-    Image.new("RGB", (32, 32), "red").save(tmp_path / "data" / "red.png")
-    printed(warm.jointspace(tmp_path, "ingest", "--run", tmp_path, "--processes", 0, root=checkout))
-    assert read_json(tmp_path / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
+def test_a_format_is_a_reader_of_ones_own(mine: Path) -> None:
+    (mine / "config.yaml").write_text("{data_root: data, demo: {generate: false}, collection: {format: 'mine:read'}}")
+    (mine / "data").mkdir()
+    Image.new("RGB", (32, 32), "red").save(mine / "data" / "red.png")
+    printed(warm.jointspace(mine, "ingest", "--run", mine, "--processes", 0))
+    assert read_json(mine / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
+
+
+def test_a_stage_is_a_file(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the Snakefile makes a rule, beside those of a configuration with the module."""
+    run = make_run(mine / "run")
+    (mine / "count_lengths.py").write_text(LENGTHS)
+    monkeypatch.setitem(COMMANDS, "count-lengths", "count_lengths")  # as if it lay in a folder of `stages`
+    (mine / "mine.yaml").write_text(yaml.safe_dump(PARTS))
+    assert {"count_lengths", "fit"} <= rules_of(snakemake(mine, "all", "-n", "--configfile", "mine.yaml"))
+    printed(warm.jointspace(mine, "count-lengths", "--run", run))
+    assert read_json(run / "lengths.json")["lengths"] == [2, 5] * 24

@@ -185,6 +185,7 @@ def test_the_same_pairs_in_any_form_are_the_same_space() -> None:
     [
         (np.array([[1.0, 2.0]] * 3 + [[1.0, np.nan], [np.inf, 0.0]]), r"row 3 is not finite \(2 such"),
         (np.full((5, 2), 1e300), "row 0 is not finite"),
+        (np.ma.masked_greater(np.arange(10).reshape(5, 2), 8), "row 4 is not finite"),
         (sparse.csr_array(np.array([[0.0, 1.0], [0.0, -np.inf]])), "row 1 is not finite"),
         (sparse.csr_array(np.ones((5, 2)) + 1j), "complex128"),
         ([["a", "b"]] * 5, "give real numbers"),

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
 from made_up_colours import CONFIG, draw
 from tqdm import tqdm
@@ -71,7 +72,7 @@ def test_ctrl_c_ends_all_of_it_and_a_stage_that_fails_says_why(folder: Path) -> 
         time.sleep(0.05)
     for number in range(5):
         (folder / f"photos/broken-{number}.jpg").write_text("no photograph")
-    done = run(folder, "mine.yaml", "--cores", "1")  # it is not locked, and goes on
+    done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1")  # it is not locked, and goes on
     assert done.returncode == 3 and done.stdout == ""
     (said,) = done.stderr.splitlines()
     assert said.startswith("jointspace: ingest: 5 of 45 images are rejected, more than collection.reject_limit")

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -31,6 +32,8 @@ from workflow import (
     run_tiny,
     snakemake,
 )  # fmt: skip
+
+from stages.models import fit
 
 KILLS = 3
 
@@ -112,6 +115,11 @@ AFTER_FIT = {"embed", "fit_hubness", "evaluate", "summarise", "build_index", "re
 )
 def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
     assert planned(run, "--config", key) == expected
+
+
+def test_a_raised_version_reruns_what_depends_on_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "fit", replace(fit.fit, version=99))
+    assert planned(run) == {"fit"} | AFTER_FIT
 
 
 def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path) -> None:

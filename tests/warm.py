@@ -1,16 +1,12 @@
-"""Snakemake and our commands in forks of a process that has imported them, which is most of a short run's time.
+"""Snakemake, our commands and scripts in forks of the tests' own process, which has imported most of what they need:
+that is most of a short run's time.
 
-    python warm.py < requests        one JSON object, the arguments of `attempt`, a line
-
-For each request, a run of Snakemake, it prints the exit code. The jobs of a run are forks, too, which asking.py asks
-for in place of the command that their shell would start. Other commands and scripts are forks of the tests' own
-process. What depends on how a process starts, or is killed, starts its own.
+The jobs of a run of Snakemake are forks, too, which asking.py asks for in place of the command that their shell would
+start. What depends on how a process starts, or is killed, starts its own.
 """
 
-import atexit
 import gc
 import importlib
-import json
 import marshal
 import os
 import pkgutil
@@ -43,68 +39,44 @@ PROGRAM = Path(sys.executable).with_name("jointspace")
 """What the shell of a job starts."""
 
 
-def environment(root: Path = ROOT) -> dict[str, str]:
-    """This process's environment as it is now, in which Python finds the checkout `root` and no code is allowed yet."""
-    return {name: value for name, value in os.environ.items() if name != "JOINTSPACE_ALLOW"} | {"PYTHONPATH": str(root)}
+def environment() -> dict[str, str]:
+    """This process's environment as it is now, in which Python finds this checkout and no code is allowed yet."""
+    return {name: value for name, value in os.environ.items() if name != "JOINTSPACE_ALLOW"} | {"PYTHONPATH": str(ROOT)}
 
 
-def snakemake(folder: Path, *arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess:
-    """What `python -m snakemake` does with these arguments in `folder`, by the checkout `root`; its output is text."""
-
-    def ask(request: dict[str, object]) -> int:
-        server = _server(root)
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        return int(server.stdout.readline())
-
-    return _complete(ask, "snakemake", folder, arguments, root)
+def snakemake(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
+    """What `python -m snakemake` does with these arguments in `folder`; its output is text."""
+    preload({"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments))
+    return _complete(run_snakemake, folder, arguments)
 
 
-def jointspace(folder: Path, *arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess:
-    """What the command `jointspace` does with these arguments in `folder`, in a fork of this process; modules that are
-    not imported yet are those of the checkout `root`."""
-    return _complete(lambda request: attempt(**request), "jointspace", folder, arguments, root)
+def jointspace(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
+    """What the command `jointspace` does with these arguments in `folder`."""
+    return _complete(call_jointspace, folder, arguments)
 
 
 def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """What `python` does with a script and its arguments in `folder`, in a fork of this process."""
-    return _complete(lambda request: attempt(**request), "python", folder, arguments, ROOT)
+    """What `python` does with a script and its arguments in `folder`."""
+    return _complete(call_script, folder, arguments)
 
 
 def _complete(
-    run: Callable[[dict[str, object]], int], program: str, folder: Path, arguments: tuple[object, ...], root: Path
+    program: Callable[[list[str]], int], folder: Path, arguments: tuple[object, ...]
 ) -> subprocess.CompletedProcess:
     words = list(map(str, arguments))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        written = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (output, errors)]
-        request = {"program": program, "arguments": words, "folder": str(folder), "written": written}
-        code = run({**request, "environment": environment(root)})
+
+        def run() -> int:
+            signal.alarm(LONGEST)
+            gc.freeze()  # else this process and its children would copy what their collector looks at
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            become([nothing, output.fileno(), errors.fileno()], folder, environment())
+            return program(words)
+
+        code = os.waitstatus_to_exitcode(os.waitpid(fork(run), 0)[1])
         for file in (output, errors):
             file.seek(0)
-        return subprocess.CompletedProcess([program, *words], code, output.read(), errors.read())
-
-
-@cache
-def _server(root: Path) -> subprocess.Popen:
-    """This module as a process, which ends when this one does."""
-    server = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(root)
-    )
-    atexit.register(server.communicate)
-    return server
-
-
-def attempt(program: str, arguments: list[str], folder: str, written: list[str], environment: dict[str, str]) -> int:
-    """The exit code of a program in a child of this environment, whose output and errors go to the files `written`."""
-
-    def run() -> int:
-        signal.alarm(LONGEST)
-        files = [os.open(os.devnull, os.O_RDONLY), *(os.open(path, os.O_WRONLY | os.O_APPEND) for path in written)]
-        become(files, folder, environment)
-        sys.path.insert(0, environment["PYTHONPATH"])
-        return RUNS[program](arguments)
-
-    return os.waitstatus_to_exitcode(os.waitpid(fork(run), 0)[1])
+        return subprocess.CompletedProcess(words, code, output.read(), errors.read())
 
 
 def fork(run: Callable[[], int]) -> int:
@@ -122,7 +94,7 @@ def fork(run: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def become(files: list[int], folder: str, environment: dict[str, str]) -> None:
+def become(files: list[int], folder: str | Path, environment: dict[str, str]) -> None:
     """Give this process its input, output and errors, its folder and its environment."""
     for number, file in enumerate(files):
         os.dup2(file, number)
@@ -161,7 +133,8 @@ def call_snakemake(arguments: list[str]) -> int:
     asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py")), f"warm-{os.getppid()}"]
     instead = f'function {shlex.quote(str(PROGRAM))} {{ {shlex.join(asking)} "$@"; }}; set -euo pipefail; '
     shell.prefix(instead.replace("{", "{{").replace("}", "}}"))
-    sys.path[0], sys.argv = "", [cli.__file__, *arguments]  # as `python -m` has them
+    sys.path.insert(0, "")  # as `python -m` has it
+    sys.argv = [cli.__file__, *arguments]
     return code_of(lambda: cli.main(arguments))
 
 
@@ -220,43 +193,21 @@ def call_script(arguments: list[str]) -> int:
     return code_of(lambda: runpy.run_path(arguments[0], run_name="__main__"))
 
 
-RUNS = {"snakemake": run_snakemake, "jointspace": call_jointspace, "python": call_script}
-
-
-def runs_commands(arguments: list[str], **_: object) -> bool:
-    """Whether a run needs most of our modules: that of `all` by a configuration, but for a dry one."""
-    return {"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments)
-
-
 @cache
-def preload() -> None:
-    """Import all that commands import; of a few commands each imports its own sooner."""
-    for name in ("pipeline", "stages"):
-        for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
-            with suppress(ImportError):  # of an extra that is not installed
-                importlib.import_module(module.name)
-    importlib.import_module("matplotlib.figure")
-    importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # which loads its dictionary
-    gc.freeze()  # else each child would copy what its collector looks at
-
-
-def main() -> None:
-    from pipeline import runtime
-
-    runtime.configure()
-    for name in IMPORTED:
-        importlib.import_module(name)
+def preload(commands: bool) -> None:
+    """Import what Snakemake and our rules do, and all that our commands import where it runs most of these; else each
+    imports its own sooner."""
     from pipeline.config.loading import load
     from stages.catalogue import declared
 
+    for name in IMPORTED:
+        importlib.import_module(name)
     load()  # pydantic makes its validators when they are first used
     declared()
-    for line in sys.stdin:
-        request = json.loads(line)
-        if runs_commands(**request):
-            preload()
-        print(attempt(**request), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    for name in ("pipeline", "stages") if commands else ():
+        for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
+            with suppress(ImportError):  # of an extra that is not installed
+                importlib.import_module(module.name)
+    if commands:
+        importlib.import_module("matplotlib.figure")
+        importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # which loads its dictionary

@@ -27,7 +27,7 @@ TINY = {
     "models": ["ncca", "sae", "ncca-csls-refit"],
     "variants": {"ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True}},
     "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
-    "shard_size": 32,
+    "shard_size": 64,
     "demo": {"train": 90, "dev": 12, "test": 12, "weak": 12},
     "fit": {"dimensions": [8, 16], "image_ridge": [0.1, 1], "text_ridge": [1], "eigenvalue_power": [0, 1]},
     "transfer": {"beta": [0.3], "auxiliary_dimensions": [8], "features": 40, "neighbours": 5},

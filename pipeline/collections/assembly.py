@@ -287,7 +287,7 @@ class Assembly:
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
         self._tables = intake.tables
-        self._tables.create("outcomes", OUTCOMES)
+        self._tables.create({"outcomes": OUTCOMES})
         self._tables.run(PLACE)
         counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
         self.splits = {split: counts[split] for split in SPLITS if split in counts}

@@ -19,7 +19,8 @@ from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.image_names import BELOW, TOGETHER
-from pipeline.storage.foreign import CLIP_RETRIEVAL, marked
+from pipeline.parquet_photographs import photograph_column
+from pipeline.storage.foreign import CLIP_RETRIEVAL, columns_of_vectors, marked
 
 LISTS = {
     "folder": ("captions", "weak"),
@@ -96,7 +97,7 @@ def _detect_file(path: Path) -> Detected:
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
     folder = CollectionFolder(path.parent, PLAIN)
-    if suffix == ".parquet" and (column := rows.photographs_in(folder, path)):
+    if suffix == ".parquet" and (column := photograph_column(rows.schema(folder, path))):
         return _with_photographs(folder, path, column, {DIVIDED: glob.escape(path.name)})
     if suffix == ".parquet" and "images" in (of := _vectors_in(folder, path)) and not _is_headed(folder, path):
         return Detected(folder.root, vectors.FORMAT, {OF_VECTORS[side]: path.name for side in of})
@@ -145,19 +146,17 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     alone: set[str] = set()
     for below, names in folder.walk():
         images = {stem for name in names if is_image(name) for stem in (name, posixpath.splitext(name)[0])}
-        count = sum(map(is_image, names))
-        kinds["photographs"] += count
-        kinds["outside"] += count if below.split("/")[0] != "images" else 0
-        kinds["inside"] += count if below.split("/")[0] == "images" else 0
+        kinds["inside" if below.split("/")[0] == "images" else "outside"] += sum(map(is_image, names))
         of_takeout = {name for name in names if described_by(name) in images}
         beside = {name for name in names if posixpath.splitext(name)[0] in images} | of_takeout
         kinds["texts"] += sum(name.lower().endswith(".txt") or name in of_takeout for name in beside)
         found += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
         alone |= {posixpath.join(below, name) for name in names if name not in beside}
+    photographs = kinds["inside"] + kinds["outside"]
     shards = [folder.root / name for name in found if name.lower().endswith(".parquet")]
     for shard in islice(shards, LOOKED_AT):
         with suppress(InputError):  # which is said where it is read as a table, or rejected
-            if column := rows.photographs_in(folder, shard):
+            if column := photograph_column(rows.schema(folder, shard)):
                 return _with_photographs(folder, shard, column, {})
             break
     maybe = (name for name in found if not _is_table(name) and name in alone and "/" not in name)
@@ -171,13 +170,13 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         except InputError as error:
             unused[name] = str(error).removeprefix(str(folder.root / name)).lstrip(": ")
             continue
-        if not kinds["photographs"] and _files_of_vectors(folder):
+        if not photographs and _files_of_vectors(folder):
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
             files = by_split or {"table": name}
             others = {other: unused.get(other, "one table is read") for other in tables if other not in files.values()}
             return _as_table(folder, files, columns, _name_unused(others))
-    if not kinds["photographs"]:
+    if not photographs:
         if shards := [name for name in found if name.lower().endswith(".tar")]:
             patterns = [re.sub(r"\d+", "*", glob.escape(name)) for name in shards]
             return Detected(folder.root, "webdataset", _by_split(list(dict.fromkeys(patterns))))
@@ -259,7 +258,7 @@ def _vectors_in(folder: CollectionFolder, path: Path) -> list[str]:
     """Of what a file has vectors: as its name says; of several columns of a Parquet file, as theirs say."""
     if path.suffix.lower() != ".parquet":
         return [of] if (of := marked(path.stem)) and path.suffix.lower() in VECTOR_SUFFIXES else []
-    columns = rows.vectors_in(folder, path)
+    columns = columns_of_vectors(rows.schema(folder, path))
     if len(columns) == 1:
         return [marked(path.stem) or marked(columns[0]) or "images"]
     return list(filter(None, map(marked, columns)))

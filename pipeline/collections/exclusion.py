@@ -1,9 +1,9 @@
 """What lies in a collection's folders and is no part of it: what a NAS, Windows or macOS puts there, hidden files, and
 what `collection.exclude` names."""
 
-import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase, translate
 
 from pipeline.collections.records import ImageRecord, Record, Reject, Tally
 
@@ -35,9 +35,8 @@ PATTERNS = {
     "~$*": "open documents of Microsoft Office",
 }
 """Patterns of such names, likewise."""
-MATCHING = tuple((re.compile(fnmatch.translate(pattern)), f"{pattern} ({who})") for pattern, who in PATTERNS.items())
 SUSPECT = re.compile(r"^[.~s]|@")
-"""What is found in all that MATCHING or HIDDEN may be of: nearly no name of a photograph has it."""
+"""What is found in all that PATTERNS or HIDDEN may be of: nearly no name of a photograph has it."""
 BY_PATTERN = "collection.exclude "
 HIDDEN = "hidden (a name that begins with a dot)"
 
@@ -47,13 +46,9 @@ class Exclusion:
     name of each file and folder, one with a slash with the path from the collection's root."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
-        self._names: dict[str, re.Pattern] = {}
-        self._paths: dict[str, re.Pattern] = {}
-        for pattern in patterns:
-            if "/" in pattern.strip("/"):
-                self._paths[pattern] = re.compile(path_expression(pattern.strip("/")))
-            else:
-                self._names[pattern] = re.compile(fnmatch.translate(pattern))
+        of_paths = [pattern for pattern in patterns if "/" in pattern.strip("/")]
+        self._names = [pattern for pattern in patterns if pattern not in of_paths]
+        self._paths = {pattern: re.compile(path_expression(pattern.strip("/"))) for pattern in of_paths}
 
     def of_name(self, name: str) -> str | None:
         """Why a file or folder of this name is left out, whatever folder it is in; None if it is not."""
@@ -61,13 +56,11 @@ class Exclusion:
         if folded in NAMES:
             return f"{name.strip()} ({NAMES[folded]})"
         if SUSPECT.search(folded):
-            if reason := next((reason for expression, reason in MATCHING if expression.match(folded)), None):
-                return reason
+            if pattern := next((pattern for pattern in PATTERNS if fnmatchcase(folded, pattern)), None):
+                return f"{pattern} ({PATTERNS[pattern]})"
             if name.startswith("."):
                 return HIDDEN
-        return next(
-            (BY_PATTERN + pattern for pattern, expression in self._names.items() if expression.match(name)), None
-        )
+        return next((BY_PATTERN + pattern for pattern in self._names if fnmatchcase(name, pattern)), None)
 
     def of_path(self, path: str) -> str | None:
         """Why the file or folder at `path`, relative to the root, is left out if the folders above are not."""
@@ -109,6 +102,6 @@ def path_expression(pattern: str) -> str:
         if part == "**":
             parts.append("(?:.*/)?")
             continue
-        expression = fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z")
+        expression = translate(part).removeprefix("(?s:").removesuffix(r")\Z")
         parts.append(expression.replace(".*", "[^/]*") + "/")
     return "".join(parts).removesuffix("/")

@@ -15,7 +15,6 @@ from uuid import uuid4
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import remove_own
-from pipeline.storage.files import is_there
 from pipeline.storage.json_files import CHECK, canonical_json, publish_json, read_json
 from pipeline.workers import Failure, isolated_map
 
@@ -76,7 +75,7 @@ class InspectedImages:
         """The outcomes of a block; None if there are none of these images."""
         path = _path(self.folder, number)
         try:
-            value = read_json(path) if is_there(path) else {}
+            value = read_json(path)
         except IntegrityError:
             return None
         own = isinstance(value, dict) and value.keys() == {"digest", "found", CHECK} and value["digest"] == digest

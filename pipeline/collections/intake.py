@@ -236,11 +236,9 @@ class Intake:
         # Lists that name a photograph exactly mean another one by the same name in another case or without its ending.
         exact = 'SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL'
         self.tables.run(f"DELETE FROM respelt WHERE reading >= {CASE} AND file IN ({exact})")
-        several = f"FROM respelt WHERE reading = {BELOW} GROUP BY file HAVING count(*) > 1"
-        self.tables.run(
-            "UPDATE respelt SET file = NULL, fault = 'ambiguous: several names may be ' || file"
-            f" WHERE reading = {BELOW} AND file IN (SELECT file {several})"
-        )
+        several = f"SELECT file FROM respelt WHERE reading = {BELOW} GROUP BY file HAVING count(*) > 1"
+        ambiguous = "file = NULL, fault = 'ambiguous: several names may be ' || file"
+        self.tables.run(f"UPDATE respelt SET {ambiguous} WHERE reading = {BELOW} AND file IN ({several})")
         total = self.tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
         self._note("FROM respelt WHERE file IS NOT NULL", total, "files")
         self.tables.run(

@@ -57,7 +57,7 @@ def count_files(root: Path, form: str, options: Options, tables: Tables, takedow
         for _ in named:  # shards by name are the collection, whatever lies beside them
             tally.add(None)
         return
-    tables.create("photographs", pa.schema([("path", pa.binary())]))
+    tables.create({"photographs": pa.schema([("path", pa.binary())])})
     for path, reason in folder.files():
         if reason is not None or path in named or (not is_image(path) and _is_read(path, form)):
             tally.add(reason)
@@ -90,10 +90,8 @@ def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, s
     """The names of the files that the format reads beside photographs and the texts of `text-files`."""
     if form in NAMED:
         return {folder.label(path) for path in _lists(folder, form)}
-    shards: set[str] = set()
-    for pattern in (given.values() or [SHARDS[form]]) if form in SHARDS else ():
-        shards |= {folder.label(path) for path in folder.glob(pattern)}
-    return shards
+    patterns = (given.values() or [SHARDS[form]]) if form in SHARDS else ()
+    return {folder.label(path) for pattern in patterns for path in folder.glob(pattern)}
 
 
 def _is_read(name: str, form: str) -> bool:

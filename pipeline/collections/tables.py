@@ -21,6 +21,10 @@ from pipeline.storage.batch import cannot_write, remove_own
 
 THREADS = 4
 """At most: each has buffers of its own."""
+TYPES = {
+    pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+}  # fmt: skip
 BATCH = 1 << 15
 """Rows that are added, or read, together."""
 TEMPORARY = re.compile(r"duckdb_temp_[\w-]+(\.\w+)?")
@@ -69,12 +73,16 @@ class Tables:
         self._connection.execute(
             "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
         )
-        for name, schema in schemas.items():
-            self.create(name, schema)
+        self.create(schemas)
 
-    def create(self, name: str, schema: pa.Schema) -> None:
-        self._schemas[name] = schema
-        self._insert(f"CREATE TABLE {name} AS", schema.empty_table())
+    def create(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """More tables, whose columns are of TYPES."""
+        self._schemas |= schemas
+        columns = {
+            name: ", ".join(f'"{field.name}" {TYPES[field.type]}' for field in schema)
+            for name, schema in schemas.items()
+        }
+        self._connection.execute("; ".join(f"CREATE TABLE {name} ({columns[name]})" for name in schemas))
 
     def append(self, name: str, row: tuple[Any, ...]) -> None:
         rows = self._waiting.setdefault(name, [])
@@ -118,12 +126,9 @@ class Tables:
         schema = self._schemas[name]
         columns = zip(zip(*self._waiting.pop(name), strict=True), schema, strict=True)
         table = pa.table([pa.array(values, field.type) for values, field in columns], schema=schema)
-        self._insert(f"INSERT INTO {name}", table)
-
-    def _insert(self, begin: str, table: pa.Table) -> None:
         with self._refusing():
             self._connection.register("added", table)
-            self._connection.execute(f"{begin} FROM added")
+            self._connection.execute(f"INSERT INTO {name} FROM added")
             self._connection.unregister("added")
 
     @contextmanager

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.demo.pen import EYE, INK, Look, Pen, mix
+from pipeline.demo.pen import EYE, INK, Look, Pen, Point, mix
 
 
 @dataclass(frozen=True)
@@ -21,39 +21,37 @@ class Build:
     tail: Callable[[Pen, Look, float, float], None]
 
 
+@dataclass(frozen=True)
+class Gait:
+    """Each foot's place beneath its hip, the far one first; `tilt` in degrees; how far the head is stretched."""
+
+    hind: tuple[Point, Point]
+    fore: tuple[Point, Point]
+    tilt: float = 0
+    rise: float = 0.6  # of the body above the legs, in its depths
+    stretch: float = 0
+
+
+STANDING = Gait(((-0.06, 0), (0.05, 0)), ((-0.05, 0), (0.06, 0)))
+GAITS = {
+    "run": Gait(((-0.34, 0.12), (0.16, 0.03)), ((-0.12, 0.1), (0.36, 0.14)), tilt=5, rise=0.5, stretch=0.06),
+    "jump": Gait(((-0.3, 0.1), (-0.2, 0.04)), ((0.14, 0.2), (0.26, 0.24)), tilt=24),
+}
+
+
 def quadruped(pen: Pen, look: Look, action: str, build: Build) -> None:
-    poses = {"sit": _sitting, "sleep": _lying, "jump": _leaping, "run": _running, "graze": _grazing}
-    poses.get(action, _standing)(pen, look, build)
-
-
-def _standing(pen: Pen, look: Look, build: Build) -> None:
-    y = build.leg + 0.6 * build.depth
-    _legs(pen, look, build, y, hind=((-0.06, 0), (0.05, 0)), fore=((-0.05, 0), (0.06, 0)))
-    _trunk(pen, look, build, y)
-    _head(pen, look, build, y, build.neck)
-
-
-def _grazing(pen: Pen, look: Look, build: Build) -> None:
-    y = build.leg + 0.6 * build.depth
-    _legs(pen, look, build, y, hind=((-0.06, 0), (0.05, 0)), fore=((-0.05, 0), (0.06, 0)))
-    _trunk(pen, look, build, y)
-    _head(pen, look, build, y, (build.length + 0.16, 0.09 - y))
-
-
-def _running(pen: Pen, look: Look, build: Build) -> None:
-    y = build.leg + 0.5 * build.depth
-    with pen.tilted(5, (0, y)):
-        _legs(pen, look, build, y, hind=((-0.34, 0.12), (0.16, 0.03)), fore=((-0.12, 0.1), (0.36, 0.14)))
-        _trunk(pen, look, build, y)
-        _head(pen, look, build, y, (build.neck[0] + 0.06, build.neck[1] - 0.06))
-
-
-def _leaping(pen: Pen, look: Look, build: Build) -> None:
-    y = build.leg + 0.6 * build.depth
-    with pen.tilted(24, (0, y)):
-        _legs(pen, look, build, y, hind=((-0.3, 0.1), (-0.2, 0.04)), fore=((0.14, 0.2), (0.26, 0.24)))
-        _trunk(pen, look, build, y)
-        _head(pen, look, build, y, build.neck)
+    if action == "sit":
+        _sitting(pen, look, build)
+    elif action == "sleep":
+        _lying(pen, look, build)
+    else:
+        gait = GAITS.get(action, STANDING)
+        y = build.leg + gait.rise * build.depth
+        neck = (build.neck[0] + gait.stretch, build.neck[1] - gait.stretch)
+        if action == "graze":
+            neck = (build.length + 0.16, 0.09 - y)
+        with pen.tilted(gait.tilt, (0, y)):
+            _on_its_legs(pen, look, build, y, gait, neck)
 
 
 def _sitting(pen: Pen, look: Look, build: Build) -> None:
@@ -81,22 +79,16 @@ def _lying(pen: Pen, look: Look, build: Build) -> None:
     build.head(pen, look, length + 0.1, 0.15, True)
 
 
-def _legs(pen: Pen, look: Look, build: Build, y: float, hind: tuple, fore: tuple) -> None:
-    """Far legs in the shade, then the near ones; `hind` and `fore` give each foot's place beneath its hip."""
+def _on_its_legs(pen: Pen, look: Look, build: Build, y: float, gait: Gait, neck: Point) -> None:
+    """Far legs in the shade, then the near ones; the trunk at the height `y`, and the head at the end of the `neck`."""
     for i, tone in enumerate((look.shade, look.main)):
-        for hip, feet in ((-0.68 * build.length, hind), (0.68 * build.length, fore)):
+        for hip, feet in ((-0.68 * build.length, gait.hind), (0.68 * build.length, gait.fore)):
             dx, dy = feet[i]
             knee = (hip + 0.4 * dx + (0.04 if dy else 0), 0.5 * (y + dy))
             pen.line([(hip, y), knee, (hip + dx, dy + 0.02)], build.thickness, tone)
-
-
-def _trunk(pen: Pen, look: Look, build: Build, y: float) -> None:
     build.tail(pen, look, -0.92 * build.length, y + 0.3 * build.depth)
     pen.oval(0, y, build.length, build.depth, look.main)
     pen.oval(0.02, y - 0.5 * build.depth, 0.7 * build.length, 0.4 * build.depth, look.shade)
-
-
-def _head(pen: Pen, look: Look, build: Build, y: float, neck: tuple[float, float]) -> None:
     pen.line([(0.72 * build.length, y + 0.15 * build.depth), (neck[0], y + neck[1])], build.collar, look.main)
     build.head(pen, look, neck[0], y + neck[1], False)
 
@@ -174,11 +166,13 @@ def _rabbit_tail(pen: Pen, look: Look, x: float, y: float) -> None:
     pen.oval(x - 0.02, y + 0.04, 0.09, 0.09, mix(look.light, (255, 255, 255), 0.5))
 
 
-DOG = Build(0.34, 0.16, 0.26, 0.085, (0.4, 0.24), 0.15, _dog_head, _dog_tail)
-CAT = Build(0.32, 0.14, 0.2, 0.075, (0.36, 0.2), 0.13, _cat_head, _cat_tail)
-HORSE = Build(0.34, 0.165, 0.42, 0.07, (0.5, 0.42), 0.14, _horse_head, _horse_tail)
-SHEEP = Build(0.32, 0.2, 0.22, 0.07, (0.44, 0.12), 0.1, _sheep_head, _fleece)
-RABBIT = Build(0.27, 0.18, 0.12, 0.09, (0.27, 0.2), 0.14, _rabbit_head, _rabbit_tail)
+BUILDS = {
+    "dog": Build(0.34, 0.16, 0.26, 0.085, (0.4, 0.24), 0.15, _dog_head, _dog_tail),
+    "cat": Build(0.32, 0.14, 0.2, 0.075, (0.36, 0.2), 0.13, _cat_head, _cat_tail),
+    "horse": Build(0.34, 0.165, 0.42, 0.07, (0.5, 0.42), 0.14, _horse_head, _horse_tail),
+    "sheep": Build(0.32, 0.2, 0.22, 0.07, (0.44, 0.12), 0.1, _sheep_head, _fleece),
+    "rabbit": Build(0.27, 0.18, 0.12, 0.09, (0.27, 0.2), 0.14, _rabbit_head, _rabbit_tail),
+}
 BEAK = (238, 150, 40)
 
 

@@ -41,20 +41,20 @@ _POSES = {
     "swim": Pose(((-0.3, -0.02), (0.32, 0.16)), ((-0.07, 0), (0.07, 0))),
 }
 
-MAN = Person(0.46, 0.86, 0.12, 0.14, dress=False, hair="short")
-WOMAN = Person(0.46, 0.84, 0.12, 0.115, dress=True, hair="long")
-BOY = Person(0.38, 0.74, 0.165, 0.13, dress=False, hair="cap")
-GIRL = Person(0.38, 0.74, 0.165, 0.12, dress=True, hair="tails")
+BUILDS = {
+    "man": Person(0.46, 0.86, 0.12, 0.14, dress=False, hair="short"),
+    "woman": Person(0.46, 0.84, 0.12, 0.115, dress=True, hair="long"),
+    "boy": Person(0.38, 0.74, 0.165, 0.13, dress=False, hair="cap"),
+    "girl": Person(0.38, 0.74, 0.165, 0.12, dress=True, hair="tails"),
+}
 
 
 def person(pen: Pen, look: Look, action: str, build: Person) -> None:
-    if action == "sleep":
-        # Lying on the back is standing, turned about the point that leaves the back on the ground.
-        with pen.tilted(90, (0.16, 0.34)):
-            _figure(pen, look, _POSES[action], build, asleep=True)
-        return
-    with pen.tilted(_POSES[action].lean, (0, build.hip)):
-        _figure(pen, look, _POSES[action], build, asleep=False)
+    asleep = action == "sleep"
+    # Lying on the back is standing, turned about the point that leaves the back on the ground.
+    degrees, about = (90, (0.16, 0.34)) if asleep else (_POSES[action].lean, (0, build.hip))
+    with pen.tilted(degrees, about):
+        _figure(pen, look, _POSES[action], build, asleep)
 
 
 def _figure(pen: Pen, look: Look, pose: Pose, build: Person, asleep: bool) -> None:

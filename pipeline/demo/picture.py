@@ -6,17 +6,30 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from pipeline.demo.figures import draw_figure
-from pipeline.demo.pen import HALF_WIDTH, TOP
+from pipeline.demo import animals, objects, people
+from pipeline.demo.chance import pick
+from pipeline.demo.pen import HALF_WIDTH, TOP, Look, Pen, mix
 from pipeline.demo.places import paint_place
 from pipeline.demo.scene import Figure, Scene
-from pipeline.demo.world import KINDS, MEDIUM
+from pipeline.demo.world import COLOURS, KINDS, MEDIUM
 
 Box = tuple[int, int, int, int]
 JPEG_QUALITY = 88
 FALLING_SNOW = 0.4  # of the scenes in snow
 TINTS = {"day": (1.0, 1.0, 1.0), "sunset": (1.06, 0.88, 0.74), "night": (0.55, 0.6, 0.8)}
 _SOLID = [0] * 128 + [255] * 128
+_DRAWN = (
+    *(animals.bird, animals.duck, objects.car, objects.bus, objects.bicycle, objects.boat, objects.ball, objects.kite),
+    *(objects.balloon, objects.tree, objects.house, objects.bench, objects.tent, objects.chair, objects.lamp),
+)
+DRAWINGS = {draw.__name__: draw for draw in _DRAWN}
+"""Of kinds without a build."""
+DRAFTS = {"dog": 0.27, "man": 0.6, "woman": 0.6, "boy": 0.5, "girl": 0.5, "duck": 0.03}
+"""How deep the swimmers lie in the water, in units."""
+
+_SKINS = ((250, 216, 186), (236, 188, 150), (196, 140, 100), (142, 94, 62), (98, 64, 44))
+_HAIRS = ((40, 30, 26), (92, 58, 34), (150, 98, 48), (214, 170, 84), (176, 78, 38), (120, 116, 114))
+_TROUSERS = ((52, 62, 92), (70, 66, 62), (112, 96, 74), (84, 104, 138))
 
 
 @dataclass(frozen=True)
@@ -32,16 +45,8 @@ class Outline:
     visible: float
 
 
-@dataclass(frozen=True)
-class DemoPicture:
-    """`outlines` stand in the order of the scene's figures."""
-
-    jpeg: bytes
-    outlines: tuple[Outline, ...]
-
-
-def draw_picture(scene: Scene, rng: np.random.Generator) -> DemoPicture:
-    """Background, figures from back to front, light, lens and sensor."""
+def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Outline]]:
+    """A JPEG: background, figures from back to front, light, lens and sensor; and the outlines of all figures."""
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
     cover = Image.new("L", image.size)  # the number of the nearest figure at each pixel, from 1
@@ -50,8 +55,8 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> DemoPicture:
         extents.append(_add_figure(image, cover, scene, figure, number, rng))
         areas.append(cover.histogram()[number])
     owners = np.asarray(cover)
-    outlines = (_outline(owners == i + 1, extents[i], areas[i]) for i in range(len(areas)))
-    return DemoPicture(_expose(image, scene, rng), tuple(outlines))
+    outlines = [_outline(owners == i + 1, extents[i], areas[i]) for i in range(len(areas))]
+    return _expose(image, scene, rng), outlines
 
 
 def _add_figure(
@@ -116,3 +121,29 @@ def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes
     buffer = io.BytesIO()
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=JPEG_QUALITY)
     return buffer.getvalue()
+
+
+def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random.Generator) -> Image.Image:
+    """An RGBA sprite of one thing that faces right; `unit` in pixels. Its sheet is described in `pen`."""
+    look = choose_look(colour, rng)
+    pen = Pen(unit, draft=DRAFTS[kind] if action == "swim" else 0.0)
+    if kind in animals.BUILDS:
+        animals.quadruped(pen, look, action, animals.BUILDS[kind])
+    elif kind in people.BUILDS:
+        people.person(pen, look, action, people.BUILDS[kind])
+    else:
+        DRAWINGS[kind](pen, look, action)
+    return pen.lift()
+
+
+def choose_look(colour: str, rng: np.random.Generator) -> Look:
+    """A shade of `colour` that still bears its name, and the colours around it."""
+    main = tuple(int(c) for c in np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255))
+    return Look(
+        main,
+        shade=mix(main, (20, 16, 34), 0.28),
+        light=mix(main, (255, 252, 240), 0.3),
+        skin=pick(rng, _SKINS),
+        hair=pick(rng, _HAIRS),
+        trousers=pick(rng, _TROUSERS),
+    )

@@ -68,17 +68,17 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
     number = index - settings.targets if weak else index
     rng = np.random.default_rng([settings.seed, int(weak), number])
     scene = sample_scene(rng)
-    picture = draw_picture(scene, rng)
-    facts = read_facts(scene, picture.outlines)
+    jpeg, outlines = draw_picture(scene, rng)
+    facts = read_facts(scene, outlines)
     boxes = tuple(
         LabelledBox(outline.box, scene.things[figure.thing].kind)
-        for figure, outline in zip(scene.figures, picture.outlines, strict=True)
+        for figure, outline in zip(scene.figures, outlines, strict=True)
         if outline.visible >= LISTED
     )
     if weak:
-        return SceneRecord(f"weak-{number:05d}.jpg", "weak", picture.jpeg, boxes, (), annotate(facts, rng))
+        return SceneRecord(f"weak-{number:05d}.jpg", "weak", jpeg, boxes, (), annotate(facts, rng))
     split = _split(settings, index)
-    return SceneRecord(f"scene-{number:05d}.jpg", split, picture.jpeg, boxes, describe(facts, rng), None)
+    return SceneRecord(f"scene-{number:05d}.jpg", split, jpeg, boxes, describe(facts, rng), None)
 
 
 def _split(settings: DrawingSettings, index: int) -> str:

@@ -61,10 +61,6 @@ def annotate(facts: Facts, rng: np.random.Generator) -> Document:
     return Document(title, tags, description)
 
 
-def _nothing(facts: Facts, rng: np.random.Generator) -> str:
-    return ""
-
-
 def _camera_name(facts: Facts, rng: np.random.Generator) -> str:
     return pick(rng, CAMERAS).format(rng.integers(1, 9999))
 
@@ -81,14 +77,6 @@ def _beginning(facts: Facts, rng: np.random.Generator) -> str:
     return " ".join(_tokens(facts, rng)[: rng.integers(2, 7)]).title()
 
 
-def _remark(facts: Facts, rng: np.random.Generator) -> str:
-    return pick(rng, REMARKS)
-
-
-def _sentence(facts: Facts, rng: np.random.Generator) -> str:
-    return say(facts, rng).text
-
-
 def _worn_sentence(facts: Facts, rng: np.random.Generator) -> str:
     """A true sentence some of whose words are lost."""
     return " ".join(token for token in _tokens(facts, rng) if rng.random() < KEPT_WORD)
@@ -98,10 +86,6 @@ def _other_sentence(facts: Facts, rng: np.random.Generator) -> str:
     """A sentence about another picture."""
     scene = sample_scene(rng)
     return say(Facts(scene.place, scene.light, scene.things), rng).text
-
-
-def _note(facts: Facts, rng: np.random.Generator) -> str:
-    return pick(rng, NOTES)
 
 
 def _tokens(facts: Facts, rng: np.random.Generator) -> list[str]:
@@ -131,15 +115,15 @@ def _words_of(thing: Thing) -> tuple[str, ...]:
 TITLES: dict[Writer, float] = {
     _camera_name: 0.3,
     _beginning: 0.34,
-    _remark: 0.12,
+    lambda facts, rng: pick(rng, REMARKS): 0.12,
     _when_or_where: 0.1,
-    _nothing: 0.14,
+    lambda facts, rng: "": 0.14,
 }
 DESCRIPTIONS: dict[Writer, float] = {
-    _sentence: 0.16,
+    lambda facts, rng: say(facts, rng).text: 0.16,
     _worn_sentence: 0.22,
     _other_sentence: 0.16,
-    _note: 0.1,
-    _nothing: 0.36,
+    lambda facts, rng: pick(rng, NOTES): 0.1,
+    lambda facts, rng: "": 0.36,
 }
 """Who writes a field, and how often."""

@@ -60,33 +60,29 @@ GARMENTS = {
 
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("large", "big", "huge")}
 
+
+def _verbs(*forms: str) -> tuple[Verb, ...]:
+    """Of lemma, third person and participle, each."""
+    return tuple(Verb(*verb.split()) for verb in forms)
+
+
 VERBS = {
-    "stand": (Verb("stand", "stands", "standing"),),
-    "run": (
-        Verb("run", "runs", "running"),
-        Verb("sprint", "sprints", "sprinting"),
-        Verb("race", "races", "racing"),
-        Verb("dash", "dashes", "dashing"),
-    ),
-    "jump": (Verb("jump", "jumps", "jumping"), Verb("leap", "leaps", "leaping"), Verb("hop", "hops", "hopping")),
-    "sit": (Verb("sit", "sits", "sitting"), Verb("rest", "rests", "resting")),
-    "sleep": (
-        Verb("sleep", "sleeps", "sleeping"),
-        Verb("lie", "lies", "lying"),
-        Verb("nap", "naps", "napping"),
-        Verb("doze", "dozes", "dozing"),
-    ),
-    "wave": (Verb("wave", "waves", "waving"),),
-    "swim": (Verb("swim", "swims", "swimming"), Verb("paddle", "paddles", "paddling")),
-    "graze": (Verb("graze", "grazes", "grazing"), Verb("eat", "eats", "eating"), Verb("feed", "feeds", "feeding")),
-    "fly": (Verb("fly", "flies", "flying"), Verb("soar", "soars", "soaring"), Verb("glide", "glides", "gliding")),
-    "hover": (Verb("float", "floats", "floating"), Verb("hover", "hovers", "hovering")),
-    "drive": (Verb("drive", "drives", "driving"), Verb("speed", "speeds", "speeding")),
+    "stand": _verbs("stand stands standing"),
+    "run": _verbs("run runs running", "sprint sprints sprinting", "race races racing", "dash dashes dashing"),
+    "jump": _verbs("jump jumps jumping", "leap leaps leaping", "hop hops hopping"),
+    "sit": _verbs("sit sits sitting", "rest rests resting"),
+    "sleep": _verbs("sleep sleeps sleeping", "lie lies lying", "nap naps napping", "doze dozes dozing"),
+    "wave": _verbs("wave waves waving"),
+    "swim": _verbs("swim swims swimming", "paddle paddles paddling"),
+    "graze": _verbs("graze grazes grazing", "eat eats eating", "feed feeds feeding"),
+    "fly": _verbs("fly flies flying", "soar soars soaring", "glide glides gliding"),
+    "hover": _verbs("float floats floating", "hover hovers hovering"),
+    "drive": _verbs("drive drives driving", "speed speeds speeding"),
     "park": (Verb("park", "", "parked"),),
-    "sail": (Verb("sail", "sails", "sailing"),),
-    "float": (Verb("float", "floats", "floating"), Verb("drift", "drifts", "drifting")),
-    "lie": (Verb("lie", "lies", "lying"), Verb("rest", "rests", "resting")),
-    "bounce": (Verb("bounce", "bounces", "bouncing"),),
+    "sail": _verbs("sail sails sailing"),
+    "float": _verbs("float floats floating", "drift drifts drifting"),
+    "lie": _verbs("lie lies lying", "rest rests resting"),
+    "bounce": _verbs("bounce bounces bouncing"),
 }
 ADVERBS = {
     "run": ("fast", "quickly", "away"),

@@ -3,7 +3,6 @@ proposals, and the selection of regions among them."""
 
 import ctypes
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,8 +93,6 @@ SEARCH_WIDTH = 500
 """Pixels; wider images are made narrower before selective search."""
 WHOLE_SCORE = 1.0
 WINDOW_SCORE = 0.0
-
-
 SCALES, ASPECTS, OVERLAP = (0.67, 0.5, 0.33), (1, 2, 0.5), 0.5
 """Of the windows of proposals `grid`, which also make up the number of regions: of the image's sides, width over height
 times the image's own, and the share of their sides that neighbours have in common."""
@@ -111,15 +108,14 @@ class Selection:
     fill: bool
 
 
-def grid_windows(
-    size: tuple[int, int], scales: Sequence[float] = SCALES, aspects: Sequence[float] = ASPECTS
-) -> np.ndarray:
-    """(n, 4) float32 windows in an image of `size`: by scale as given, the most central first."""
-    windows = [_windows(size, scale, aspect) for scale in scales for aspect in aspects]
-    return np.concatenate([np.empty((0, 4)), *windows]).astype(np.float32)
+def propose_windows(size: tuple[int, int]) -> Candidates:
+    """The windows of an image, with score 0: by scale, the most central first."""
+    boxes = np.concatenate([window_grid(size, scale, aspect) for scale in SCALES for aspect in ASPECTS])
+    return Candidates(boxes.astype(np.float32), np.full(len(boxes), WINDOW_SCORE, np.float32))
 
 
-def _windows(size: tuple[int, int], scale: float, aspect: float) -> np.ndarray:
+def window_grid(size: tuple[int, int], scale: float, aspect: float) -> np.ndarray:
+    """(n, 4) windows of one size that cover an image of `size`, the most central first."""
     shape = np.minimum(np.multiply(size, scale) * (aspect**0.5, aspect**-0.5), size)
     steps = np.ceil((size - shape) / (shape * (1 - OVERLAP)) - 1e-9).astype(int)
     places = [np.linspace(0, room, count + 1) for room, count in zip(size - shape, steps, strict=True)]
@@ -127,12 +123,6 @@ def _windows(size: tuple[int, int], scale: float, aspect: float) -> np.ndarray:
     from_middle = (((corners + shape / 2) / size - 0.5) ** 2).sum(axis=1)
     corners = corners[np.argsort(from_middle.round(9), kind="stable")]
     return np.hstack([corners, corners + shape])
-
-
-def propose_windows(size: tuple[int, int]) -> Candidates:
-    """The windows of an image, with score 0, in the order of `grid_windows`."""
-    boxes = grid_windows(size)
-    return Candidates(boxes, np.full(len(boxes), WINDOW_SCORE, np.float32))
 
 
 def search_selectively(pixels: np.ndarray) -> Candidates:
@@ -184,9 +174,7 @@ def select(candidates: Candidates, size: tuple[int, int], selection: Selection) 
 
 def _fill(boxes: np.ndarray, size: tuple[int, int], selection: Selection) -> np.ndarray:
     """Windows that overlap neither `boxes` nor each other by more than `selection.iou`."""
-    windows = grid_windows(size)
-    sides = (windows[:, 2:] - windows[:, :2]).min(axis=1, initial=np.inf)
-    free = (overlaps(windows, boxes) <= selection.iou).all(axis=1) & (sides >= LEAST_SIDE)
-    windows = windows[free]
-    order = Candidates(windows, np.zeros(len(windows), np.float32))
-    return windows[suppress(order, selection.iou, selection.count - len(boxes))]
+    windows = propose_windows(size)
+    sides = (windows.boxes[:, 2:] - windows.boxes[:, :2]).min(axis=1)
+    windows = windows.take((overlaps(windows.boxes, boxes) <= selection.iou).all(axis=1) & (sides >= LEAST_SIDE))
+    return windows.boxes[suppress(windows, selection.iou, selection.count - len(boxes))]

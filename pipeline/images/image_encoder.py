@@ -14,8 +14,7 @@ from torch import nn
 from pipeline.config.stored import restore_encoder
 from pipeline.device import find_device
 from pipeline.given_vectors import require_made_by
-from pipeline.images.extraction import ExtractionPlan, Extractor
-from pipeline.images.extraction_plan import choose_plan
+from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View, prepare
 from pipeline.plain_files import read_weights
 

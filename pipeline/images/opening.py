@@ -8,7 +8,6 @@ import io
 import math
 import re
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,10 +30,9 @@ NEEDS_AVIF = "AVIF, read after `pip install 'Pillow>=11.3'`"
 LONGEST_FTYP = 256
 """Bytes of that box that are looked at."""
 JPEG_START = b"\xff\xd8\xff"
-PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-PNG_TEXT = (b"tEXt", b"zTXt", b"iTXt")
-SHORT = 100
-"""Bytes of a chunk that hold the name of a profile, and little of the profile."""
+PNG_END = b"IEND\xaeB`\x82"
+MOST_TEXT = 128 << 20
+"""Bytes of texts or of a profile to which a PNG may unpack; editors have written tens of megabytes."""
 LEAST_SIDE = 8
 """Pixels of the shorter side of an image that a collection may have."""
 GREATEST_ASPECT = 20
@@ -69,20 +67,6 @@ class Loaded(NamedTuple):
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
     """The pixels of an encoded image, a JPEG as small as the largest of `sides` allows (None: whole). Raises
     UnreadableImage, and whatever Pillow raises."""
-    try:
-        loaded = _load_file(data, limits, sides)
-    except ValueError:  # Pillow refuses more text, or a larger profile, than it would like to keep
-        bare = _without_text(data)
-        if len(bare) == len(data):
-            raise
-        loaded = _load_file(bare, limits, sides)
-    # Pillow stops at the last pixel and does not notice a missing end.
-    if loaded.image.format == "PNG" and data.rfind(PNG_END) < 0:
-        raise UnreadableImage("truncated", "the PNG lacks its end")
-    return loaded
-
-
-def _load_file(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
     image = open_image(data)
     check_size(image.size, limits)
     factors = [1] * len(sides)
@@ -92,6 +76,9 @@ def _load_file(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) ->
         factors = draft_jpeg(image, sides)
     lower = colour.lower_bytes(image)
     image.load()
+    # Pillow stops at the last pixel and does not notice a missing end.
+    if image.format == "PNG" and data.rfind(PNG_END) < 0:
+        raise UnreadableImage("truncated", "the PNG lacks its end")
     if lower and colour.is_dark(image):
         less = open_image(data)
         less.tile = lower
@@ -107,31 +94,6 @@ def open_image(data: bytes) -> Image.Image:
         with suppress(SyntaxError):
             return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
     return Image.open(io.BytesIO(data), formats=(*FORMATS, _heif()) if brands(data) & HEIF_BRANDS else FORMATS)
-
-
-def _without_text(data: bytes) -> bytes:
-    """A PNG without its texts, and with the mere start of a profile larger than LARGEST_PROFILE, which is then found to
-    be broken; other data as they are."""
-    if not data.startswith(PNG_START):
-        return data
-    kept, at = [PNG_START], len(PNG_START)
-    while at < len(data):
-        end = at + 12 + int.from_bytes(data[at : at + 4])
-        name, body = data[at + 4 : at + 8], data[at + 8 : end - 4]
-        if name == b"iCCP" and _is_large(body.partition(b"\0")[2][1:]):
-            body = body[:SHORT]
-            kept += (len(body).to_bytes(4), name, body, zlib.crc32(name + body).to_bytes(4))
-        elif name not in PNG_TEXT:
-            kept.append(data[at:end])
-        at = end
-    return b"".join(kept)
-
-
-def _is_large(compressed: bytes) -> bool:
-    decompressor = zlib.decompressobj()
-    with suppress(zlib.error):  # Pillow ignores it
-        decompressor.decompress(compressed, colour.LARGEST_PROFILE)
-    return bool(decompressor.unconsumed_tail)
 
 
 def brands(data: bytes) -> frozenset[bytes]:
@@ -159,16 +121,17 @@ def too_slow(seconds: float) -> UnreadableImage:
 
 @contextmanager
 def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read large profiles."""
-    pixels, text = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK
+    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read long texts."""
+    before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK = max_pixels, colour.LARGEST_PROFILE
+        Image.MAX_IMAGE_PIXELS = max_pixels
+        PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT
         try:
             yield
         finally:
-            Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK = pixels, text
+            Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = before
 
 
 def check_size(size: tuple[int, int], limits: ImageLimits) -> None:

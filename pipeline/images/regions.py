@@ -121,32 +121,12 @@ def _hat_integral(x: torch.Tensor) -> torch.Tensor:
 
 
 class DescribedRegions(NamedTuple):
-    """Regions of n images, image by image: `features` (total, dim) float32, `boxes` (total, 4), `scores` (total,), and
-    `lengths` (n,), 0 for the images in `faults` (number -> reason).
+    """Regions of n images, image by image, as `arrays`: `features` (total, dim) float32, `boxes` (total, 4), `scores`
+    (total,), and `lengths` (n,), 0 for the images in `faults` (number -> reason). `counts` sums those of `select`."""
 
-    `counts` sums those of `select`.
-    """
-
-    features: np.ndarray
-    boxes: np.ndarray
-    scores: np.ndarray
-    lengths: np.ndarray
+    arrays: dict[str, np.ndarray]
     faults: dict[int, str]
     counts: Counter[str]
-
-    def names(self, images: Sequence[str]) -> list[str]:
-        """The name of each row's image; `images` (n,) are all names."""
-        return np.repeat(np.asarray(images, object), self.lengths).tolist()
-
-    def arrays(self, stored: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays of a shard, with the features as `stored`."""
-        return {"features": stored, "boxes": self.boxes, "scores": self.scores, "lengths": self.lengths}
-
-    def details(self, image_id: np.ndarray, images: Sequence[str]) -> dict[str, Any]:
-        """What a shard says of them beside, whose images have these ids and names."""
-        faults = sorted(self.faults.items())
-        rejects = [{"image_id": int(image_id[i]), "name": images[i], "reason": reason} for i, reason in faults]
-        return {"rejects": rejects, "counts": dict(self.counts)}
 
 
 class Classifier(NamedTuple):
@@ -198,14 +178,13 @@ def describe(
         regions, features = [part for part, _ in kept], [rows for _, rows in kept]
     lengths = np.zeros(len(places) + len(faults), np.int64)
     lengths[places] = [len(part.scores) for part in regions]
-    return DescribedRegions(
-        np.concatenate(features or [np.empty((0, 0), np.float32)]),
-        np.concatenate([part.boxes for part in regions] or [NONE.boxes]),
-        np.concatenate([part.scores for part in regions] or [NONE.scores]),
-        lengths,
-        faults,
-        counts,
-    )
+    arrays = {
+        "features": np.concatenate(features or [np.empty((0, 0), np.float32)]),
+        "boxes": np.concatenate([part.boxes for part in regions] or [NONE.boxes]),
+        "scores": np.concatenate([part.scores for part in regions] or [NONE.scores]),
+        "lengths": lengths,
+    }
+    return DescribedRegions(arrays, faults, counts)
 
 
 class RegionExtractor:

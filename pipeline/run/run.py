@@ -257,15 +257,20 @@ class Run:
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
     def digest(self, source: Outside | Artefact) -> str:
-        """Of what a person brought, or what lies outside of the run; looked at once."""
+        """Of what a person brought, or what lies outside of the run; looked at once. Raises InputError where a file
+        cannot be read."""
+        from pipeline.storage.files import file_sha256
         from pipeline.storage.json_files import read_json
 
         key = str(source.path)
-        if key not in self._digests:
-            self._digests[key] = (
-                _digest(source.path) if isinstance(source, Outside) else read_json(source.commit)["check"]
-            )
-        return self._digests[key]
+        if key in self._digests:
+            return self._digests[key]
+        try:
+            digest = file_sha256(source.path) if isinstance(source, Outside) else read_json(source.commit)["check"]
+        except OSError as error:
+            raise InputError(f"cannot read {source.path} ({error}); correct its name in the configuration") from error
+        self._digests[key] = digest
+        return digest
 
     def _place(self, source: Input, number: int | None) -> str | None:
         """Where the commit of an input lies below the run: of shards that of this `number`, or those of all; None for
@@ -279,16 +284,6 @@ class Run:
         if commit == self.layout.demo.commit or not commit.is_relative_to(self.root):
             return None
         return commit.relative_to(self.root).as_posix() + (f"#{key}" if key else "")
-
-
-def _digest(path: Path) -> str:
-    """Of a file that a person brought. Raises InputError where it cannot be read."""
-    from pipeline.storage.files import file_sha256
-
-    try:
-        return file_sha256(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error}); correct its name in the configuration") from error
 
 
 def share(shards: int, part: int, parts: int) -> range:

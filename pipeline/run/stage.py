@@ -82,18 +82,6 @@ def _range(first: int, last: int) -> "np.ndarray":
     return np.arange(first, last)
 
 
-def _nothing(*_: Any) -> tuple:
-    return ()
-
-
-def _empty(*_: Any) -> Mapping[str, Any]:
-    return {}
-
-
-def _once(_: "Config") -> Sequence[Names]:
-    return [()]
-
-
 @dataclass(frozen=True)
 class Stage:
     """A stage, declared by `@stage(version=..., ...)` above its function.
@@ -108,17 +96,17 @@ class Stage:
     them only if the new files differ."""
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
     """What `(layout, *names)` makes, first of all what others read."""
-    reads: Callable[..., Inputs] = _nothing
+    reads: Callable[..., Inputs] = lambda *_: ()
     """The artefacts and files that `(config, layout, *names)` is made from."""
-    keys: Callable[..., Mapping[str, Any]] = _empty
+    keys: Callable[..., Mapping[str, Any]] = lambda *_: {}
     """The part of the configuration that decides the result of `(config, *names)`."""
     columns: tuple[str, ...] = ()
     """Those of the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends."""
-    also: Callable[..., Mapping[str, str]] = _empty
+    also: Callable[..., Mapping[str, str]] = lambda *_: {}
     """Fingerprints of whatever else decides, of `(run, *names)`, found once for all shards."""
-    choices: "Callable[[Config], Iterable[Names]]" = _once
+    choices: "Callable[[Config], Iterable[Names]]" = lambda config: [()]
     """All names that the configuration knows."""
-    wanted: "Callable[[Config], Iterable[Names]]" = _nothing
+    wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
     """Those that `all` makes, and a command that is given no names."""
     gpu: bool = False
     """Whether a job computes on one."""
@@ -128,7 +116,7 @@ class Stage:
     """Of the command alone, click's; they are passed to the function of a stage without shards."""
     then: "Callable[..., str | None]" = lambda run, *names: None
     """What a person may type next; None for the rest of the run."""
-    finish: Callable[..., Sequence[Path]] = _nothing
+    finish: Callable[..., Sequence[Path]] = lambda *_: ()
     """Called with `(run, *names)` after the last shard and before the commit of a whole artefact, which also vouches
     for the commits whose paths this returns."""
     together: str = ""

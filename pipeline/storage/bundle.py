@@ -58,11 +58,12 @@ from pipeline.storage.card import (
     require_plain_rows,
     several,
 )
+from pipeline.storage.commit import read_record
 from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
-from pipeline.storage.json_files import require_same, to_json
+from pipeline.storage.json_files import require_form, require_same, to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.parsers import parser_of
-from pipeline.storage.records import read_vocabulary
+from pipeline.storage.records import JointVocabulary, VocabularyFile
 from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
@@ -229,7 +230,9 @@ class Bundle:
 
     def vocabulary(self) -> dict[str, Any]:
         self.read("vocabulary.json")
-        return read_vocabulary(self.folder / "vocabulary.json", anywhere=True)
+        path = self.folder / "vocabulary.json"
+        value = read_record(path, anywhere=True)
+        return require_form(value, JointVocabulary if "views" in value else VocabularyFile, path)
 
     def model(self) -> Parameters:
         return self._parameters("", MODEL)

@@ -8,14 +8,13 @@ An index is a bundle, or several, and what was added to it (`card.ADDED`). A rev
 their sentences are removed; what it replaces stays whole until then.
 """
 
-import bisect
 import itertools
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,7 @@ from pipeline.storage.commit import CARRIED
 from pipeline.storage.json_files import fingerprint, require_same
 from pipeline.storage.locks import hold
 from pipeline.storage.sources import BUNDLE, ImageSources
-from pipeline.storage.tables import PackedTable
+from pipeline.storage.tables import PackedTable, gather
 
 if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
@@ -250,14 +249,13 @@ class ChainedTables:
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, in the given order; each table is read once."""
-        rows = list(map(int, rows))
-        records: dict[int, dict[str, Any]] = {}
-        for number, grouped in itertools.groupby(sorted(set(rows)), partial(bisect.bisect_right, self._ends)):
-            chosen, first = list(grouped), self._ends[number] - self.tables[number].num_rows
-            for row, record in zip(chosen, self.tables[number].records(row - first for row in chosen), strict=True):
+
+        def read(number: int, rows: list[int]) -> Iterator[dict[str, Any]]:
+            for record in self.tables[number].records(rows):
                 ids = {name: record[name] + shift for name, shift in self._shifts[number].items()}
-                records[row] = {**dict.fromkeys(self.schema.names), **record, **ids, BUNDLE: number}
-        return [dict(records[row]) for row in rows]
+                yield {**dict.fromkeys(self.schema.names), **record, **ids, BUNDLE: number}
+
+        return gather(rows, self._ends, read)
 
     def find(self, column: str, values: np.ndarray) -> np.ndarray:
         """(k,) the rows whose `column` has one of the whole numbers `values`."""

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from pipeline.config.registry import IMPORT_PATH, MODELS
 from pipeline.errors import IntegrityError, meant
 from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular
-from pipeline.storage.json_files import Count, Digits, Finite, Form, read_json, require_form
+from pipeline.storage.json_files import Count, File, Finite, Form, read_json, require_form
 
 CARD = "card.json"
 ADDED = "added"
@@ -60,11 +60,6 @@ Metric = Literal["inner_product", "euclidean"]
 
 
 # --- the card
-
-
-class File(Form):
-    bytes: Count
-    sha256: Digits
 
 
 class ShortlistForm(Form):
@@ -267,7 +262,7 @@ def bundles_in(folder: Path) -> list[Path]:
         return [folder]
     if below := [card.parent for card in _below(folder)]:
         return below
-    reason = f"is not a bundle: it has no {CARD}" if folder.is_dir() else "does not exist"
+    reason = f"is not a bundle: it has no {CARD}" if folder.exists() else "does not exist"
     near = [card.parent for above in folder.absolute().parents[:2] for card in _near(above)]
     known = {str(path) if folder.is_absolute() else os.path.relpath(path) for path in near}
     remedy = meant(str(folder), known) or f"did you mean {min(known)}? " if known else ""

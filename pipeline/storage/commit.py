@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.files import REMEDY, file_sha256, is_regular, is_there, plain, read_bytes, refusing
-from pipeline.storage.json_files import CHECK, canonical_json, fingerprint, read_json, to_json
+from pipeline.storage.files import REMEDY, file_sha256, is_regular, plain, read_bytes, refusing
+from pipeline.storage.json_files import File, Form, canonical_json, fingerprint, read_json, require_form, to_json
 
 TABLES = "tables"
 """The kind of an artefact for people, which `reproduce` includes: tables in Markdown."""
@@ -59,8 +59,14 @@ class Provenance:
         """By which unfinished work of the same is known."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
-    def __reduce__(self) -> tuple:
-        return Provenance, (self.root, self.stage, self.version, dict(self.keys), dict(self.inputs))
+
+class CommitForm(Form):
+    place: str
+    made_by: dict[str, Any]
+    inputs: dict[str, str]
+    files: dict[str, File]
+    digest: str
+    check: str
 
 
 @dataclass(frozen=True)
@@ -228,30 +234,13 @@ def _read(name: str, *_: int) -> Commit:
     value = read_json(path)
     own = value
     if isinstance(value, Mapping) and isinstance(value.get(CARRIED), Mapping):
-        own = {**value[CARRIED], "files": value.get("files")}
+        own = {**value[CARRIED], "files": value.get("files"), "check": value.get("check")}
         if own.get("digest") != value.get("fingerprint"):  # another bundle, made from that one
             own = {}
-    if not isinstance(own, Mapping) or CHECK not in value or not _is_commit(own):
-        raise IntegrityError(f"{path} is not a commit of this version; {REMEDY}")
+    require_form(own, CommitForm, path, what="is not a commit of this version")
     for file in own["files"]:
         plain(file, path)
     return Commit(path, value, own["place"], own["made_by"], own["inputs"], own["files"], own["digest"])
-
-
-def _is_commit(value: Mapping[str, Any]) -> bool:
-    inputs, files = value.get("inputs"), value.get("files")
-    return (
-        all(isinstance(value.get(key), str) for key in ("place", "digest"))
-        and all(isinstance(value.get(key), Mapping) for key in ("made_by", "inputs", "files"))
-        and all(isinstance(digest, str) for digest in inputs.values())
-        and all(is_described(about) for about in files.values())
-    )
-
-
-def is_described(about: Any) -> bool:
-    """Whether `about` says of a file what a commit has to."""
-    size = about.get("bytes") if isinstance(about, Mapping) else None
-    return isinstance(size, int) and not isinstance(size, bool) and size >= 0 and isinstance(about.get("sha256"), str)
 
 
 def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhere: bool = False) -> Commit:
@@ -315,8 +304,6 @@ class Commits:
     def is_done(self, path: Path, provenance: Provenance) -> bool:
         """Whether the artefact whose commit is `path` was made like this, from what is there now, and is whole."""
         try:
-            if not is_there(path):
-                return False
             commit = read_commit(path)
         except IntegrityError:
             return False

@@ -7,8 +7,8 @@ in original pixels; `sentences` (total words, c) with `sentence_offsets` likewis
 `image_globals` (n, g) and `sentence_globals` (m, g).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,16 @@ from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreR
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.commit import Commit, Provenance, commit_path, open_commit
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Chained, OpenedOnUse, Shard, shard_path, write_shard
-
-BLOCK_ROWS = 65536
+from pipeline.storage.shards import (
+    EMBEDDINGS,
+    FRAGMENTS,
+    Chained,
+    ChosenRows,
+    OpenedOnUse,
+    Shard,
+    shard_path,
+    write_shard,
+)
 
 
 def write_embeddings(
@@ -103,7 +110,7 @@ class Embeddings:
 
     def read(self, modality: str, ids: np.ndarray) -> Items:
         """The `images` or `sentences` with the `ids` (k,): (k, c) float32, or MultiVectors."""
-        vectors = self.rows_of(modality, ids).take(slice(None))
+        vectors = self.rows_of(modality, ids)[:]
         outline = self.outline(modality, ids)
         return vectors if outline is None else replace(outline, vectors=vectors)
 
@@ -117,9 +124,9 @@ class Embeddings:
         globals_ = self._chained(whole)[ids] if whole in self.shards[0] else None
         return MultiVectors(None, offsets_of(np.diff(self._offsets[modality])[ids]), globals_, boxes)
 
-    def rows_of(self, modality: str, ids: np.ndarray) -> "EmbeddedRows":
-        """The vectors of some `images` or `sentences`, one item after another, not yet read."""
-        return EmbeddedRows(self._chained(modality), self._places(modality, ids))
+    def rows_of(self, modality: str, ids: np.ndarray) -> ChosenRows:
+        """(n, c) the vectors of some `images` or `sentences`, one item after another, not yet read."""
+        return ChosenRows(self._chained(modality), self._places(modality, ids))
 
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """Where their vectors are in the concatenated shards."""
@@ -133,27 +140,3 @@ class Embeddings:
         bounds = None if self.multi_vector else self.manifest.bounds(name)
         arrays = OpenedOnUse(len(self.shards), lambda number: self.shards[number][name])
         return Chained(arrays, np.float32, bounds)
-
-
-@dataclass(frozen=True)
-class EmbeddedRows:
-    """The vectors of all shards at `places` (n,), read in blocks or by row."""
-
-    vectors: Chained
-    places: np.ndarray
-
-    @property
-    def count(self) -> int:
-        return len(self.places)
-
-    @property
-    def dim(self) -> int:
-        return self.vectors.shape[1]
-
-    def blocks(self) -> Iterator[np.ndarray]:
-        """All vectors, as blocks (n_i, c) float32."""
-        return (self.take(slice(start, start + BLOCK_ROWS)) for start in range(0, self.count, BLOCK_ROWS))
-
-    def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """The vectors (k, c) float32 in `rows` (k,)."""
-        return self.vectors[self.places[rows]]

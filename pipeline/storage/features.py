@@ -13,7 +13,7 @@ from pipeline.storage.batch import remove_own, sweep
 from pipeline.storage.commit import Commit, Commits, Provenance, commit_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import origin_of
-from pipeline.storage.shards import FEATURES, Chained, OpenedOnUse, Shard, shard_path, write_shard
+from pipeline.storage.shards import FEATURES, Chained, ChosenRows, OpenedOnUse, Shard, shard_path, write_shard
 
 PART = "features-part"
 PARTS = re.compile(r"\d{7}\.h5(\.json)?")  # files in the folder of a shard's parts
@@ -132,7 +132,7 @@ class Features:
         return shard
 
 
-class FeatureRows:
+class FeatureRows(ChosenRows):
     """One encoder's features (n, dim) for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
 
     `origin` is what made them (pipeline.storage.parameters). Raises as `Features.open` does.
@@ -140,10 +140,6 @@ class FeatureRows:
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:
         manifest = features.manifest
-        self.origin = origin_of(features.open(encoder, 0).commit)
         parts = OpenedOnUse(manifest.n_shards, lambda number: features.open(encoder, number)["features"])
-        self._features, self._image_id = Chained(parts, bounds=manifest.bounds("images")), image_id
-        self.shape = (len(image_id), self._features.shape[1])
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        return self._features[self._image_id[rows]]
+        super().__init__(Chained(parts, bounds=manifest.bounds("images")), image_id)
+        self.origin = origin_of(features.open(encoder, 0).commit)

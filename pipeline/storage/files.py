@@ -26,8 +26,7 @@ REASONS = {
     errno.ELOOP: "links lead in a circle); remove the link and",
 }
 DRIVE = re.compile(r"[A-Za-z]:")
-UNPLAIN = re.compile(r"\\|(?:^|\0)(?:/|[A-Za-z]:|\0|$)|(?:^|[/\0])\.\.(?:[/\0]|$)", re.ASCII)
-"""In names that NUL divides."""
+UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
 SHOWN = 120  # characters of a name that an error quotes
 
 
@@ -63,9 +62,9 @@ def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | Non
     return f"cannot read {path} ({REASONS.get(error.errno, other)} {remedy}"
 
 
-def read_bytes(path: Path, remedy: str = REMEDY, missing: str | None = None) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """All bytes of a file. Raises IntegrityError."""
-    with refusing(path, remedy, missing), open_regular(path) as file:
+    with refusing(path), open_regular(path) as file:
         return file.read()
 
 
@@ -86,16 +85,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def is_there(path: Path) -> bool:
-    """Whether `path` exists. Raises IntegrityError if a folder above it is not readable."""
-    with refusing(path):
-        try:
-            os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-    return True
-
-
 def is_regular(path: Path) -> bool:
     """Whether `path` is itself a regular file: not a link to one."""
     try:
@@ -107,25 +96,16 @@ def is_regular(path: Path) -> bool:
 def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
     """Everything below `folder` except folders, ordered by name, with its own status (that of a link, not of its
     target); and what cannot be examined, with its error."""
-    waiting = [Path(folder)]
-    while waiting:
-        parent, below = waiting.pop(), []
-        try:
-            entries = sorted(os.scandir(parent), key=lambda entry: entry.name)
-        except OSError as error:
-            yield parent, error
-            continue
-        for entry in entries:
+    unread: list[OSError] = []
+    for parent, folders, names in os.walk(folder, onerror=unread.append):
+        folders.sort()
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        for path in (Path(parent, name) for name in sorted(names + links)):
             try:
-                status = entry.stat(follow_symlinks=False)
+                yield path, path.lstat()
             except OSError as error:
-                yield Path(entry.path), error
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                below.append(Path(entry.path))
-            else:
-                yield Path(entry.path), status
-        waiting += reversed(below)
+                yield path, error
+    yield from ((Path(error.filename), error) for error in unread)
 
 
 def plain(name: Any, source: Path | str) -> str:
@@ -142,13 +122,7 @@ def plain(name: Any, source: Path | str) -> str:
 def first_unplain(names: Sequence[str | None]) -> int | None:
     """The place of the first of the relative paths of photographs `names` that may not be opened or shown: one that is
     absolute or empty, or has `..`, a drive, a backslash or NUL. None of them: None."""
-    there = [name for name in names if name is not None]
-    joined = "\0".join(there)
-    if there and (joined.count("\0") >= len(there) or UNPLAIN.search(joined)):
-        return next(
-            place for place, name in enumerate(names) if name is not None and ("\0" in name or UNPLAIN.search(name))
-        )
-    return None
+    return next((place for place, name in enumerate(names) if name is not None and UNPLAIN.search(name)), None)
 
 
 def inside(folder: Path, name: Any, source: Path | str) -> Path:

@@ -96,7 +96,8 @@ def foreign_files(source: Source) -> list[Path]:
     if source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
-        return [file for part in parts for file in (part, _metadata(source, part))] or _parquet_files(source.path)
+        tables = sorted(path for path in source.path.iterdir() if path.suffix.lower() == ".parquet")
+        return [file for part in parts for file in (part, _metadata(source, part))] or tables
     return [source.path, *(_names_files(source) if _names_are_beside(source) else [])]
 
 
@@ -194,10 +195,6 @@ def _read_folder(source: Source) -> ForeignFeatures:
     return _read_clip_retrieval(source)
 
 
-def _read_parquet(source: Source) -> ForeignFeatures:
-    return _assemble([_read_parquet_file(source)])
-
-
 def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
     try_first(source.path, pq.read_schema, source.path)
     features = columns_of_vectors(pq.read_schema(source.path))
@@ -225,13 +222,15 @@ def names_column(source: Source, table: Path) -> str:
     return _only(source, "names", strings)
 
 
-def _parquet_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".parquet")
-
-
 def columns_of_vectors(schema: pa.Schema) -> list[str]:
     """The columns of a Parquet file that hold lists of floating-point numbers, without those of boxes."""
-    return [field.name for field in schema if _is_list(stored_type(field.type)) and "box" not in field.name.lower()]
+    kinds = {field.name: stored_type(field.type) for field in schema if "box" not in field.name.lower()}
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return [
+        name
+        for name, kind in kinds.items()
+        if any(is_list(kind) for is_list in lists) and pa.types.is_floating(kind.value_type)
+    ]
 
 
 def marked(name: str) -> str | None:
@@ -275,7 +274,7 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
     ".npy": _read_npy,
     ".h5": _read_hdf5,
     ".hdf5": _read_hdf5,
-    ".parquet": _read_parquet,
+    ".parquet": lambda source: _assemble([_read_parquet_file(source)]),
     **dict.fromkeys(named_arrays.READERS, _read_arrays),
     "folder": _read_folder,
 }
@@ -311,11 +310,6 @@ def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
     if None in names:
         raise InputError(f"{path}: row {names.index(None)} has no name; remove it")
     return names
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    known = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in known) and pa.types.is_floating(kind.value_type)
 
 
 def _is_string(kind: pa.DataType) -> bool:

@@ -40,6 +40,11 @@ class Form(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=(), defer_build=True)
 
 
+class File(Form):
+    bytes: Count
+    sha256: Digits
+
+
 def canonical_json(value: Any) -> bytes:
     """The one spelling of a JSON value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -32,10 +32,6 @@ LONGEST_COMMAND, LONGEST_SIGNATURE = 200, 1 << 14
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file systems without locks
 
 
-def lock_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
-
-
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
     """Keep every other process and thread from writing the file or folder `path`.
@@ -43,7 +39,7 @@ def hold(path: Path) -> Iterator[None]:
     Creates the folders above it, and in the end removes those that are still empty. Raises JointspaceError at once if
     another process holds the lock, naming it. Only warns on a file system without locks.
     """
-    lock = lock_path(path.resolve())
+    lock = path.resolve().with_name(f".{path.resolve().name}.lock")
     kernel = FileLock(lock, timeout=0, fallback_to_soft=False)
     made = [folder for folder in lock.parents if not folder.exists()]
     try:

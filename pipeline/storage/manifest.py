@@ -9,23 +9,34 @@ reads the tables of its own shards.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.batch import publish_bytes
-from pipeline.storage.commit import file_fault, read_commit
-from pipeline.storage.files import is_regular, open_regular, read_bytes, refusing
-from pipeline.storage.json_files import canonical_json
-from pipeline.storage.tables import PackedTable
+from pipeline.storage.batch import FileBatch, publish_bytes
+from pipeline.storage.commit import (
+    Commit,
+    Provenance,
+    describe_file,
+    file_fault,
+    open_commit,
+    publish_record,
+    read_commit,
+    remove_from,
+    seal,
+)  # fmt: skip
+from pipeline.storage.files import is_regular, read_bytes
+from pipeline.storage.json_files import canonical_json, fingerprint, to_json
+from pipeline.storage.tables import PackedTable, to_parquet
 
 VERSION = 3
 IMAGES = pa.schema(
@@ -51,10 +62,8 @@ BOXES = pa.schema(
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
 """Contents with a fingerprint in the commit of a shard."""
 REJECTS = "rejects.jsonl"
+DIGEST_ROWS = 1 << 16
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
-REJECT_KEYS = {"file", "row", "what", "reason"}
-REMEDY = "run ingest again"
-MISSING = f"does not exist although its manifest does; {REMEDY}"
 
 
 def shard_commit(folder: Path, number: int) -> Path:
@@ -105,7 +114,10 @@ class Manifest:
             return held[1]
         path = self.folder / "shards" / table_file(number, name)
         about = self._record(number)["files"].get(path.name)
-        table = TABLES[name].empty_table() if about is None else _read(path, about)
+        table = TABLES[name].empty_table()
+        if about is not None:
+            _require_whole(path, about)
+            table = PackedTable(read_bytes(path), path).unpack()
         self._held[name] = number, table
         return table
 
@@ -204,12 +216,7 @@ class Manifest:
 
 def _require_whole(path: Path, about: Mapping[str, Any]) -> None:
     if reason := file_fault(path, about):
-        raise IntegrityError(f"{path} is {reason}; {REMEDY}")
-
-
-def _read(path: Path, about: Mapping[str, Any]) -> pa.Table:
-    _require_whole(path, about)
-    return PackedTable(read_bytes(path, REMEDY, MISSING), path).unpack()
+        raise IntegrityError(f"{path} is {reason}; run ingest again")
 
 
 def reject_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
@@ -219,26 +226,138 @@ def reject_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
 
 
 def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
-    """What the file `path` says was left out, one after another. Raises IntegrityError naming a line that does not."""
-    with refusing(path, REMEDY, MISSING), open_regular(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                reject = json.loads(line)
-                if reject.keys() != REJECT_KEYS:
-                    raise ValueError(f"it lacks some of the keys {', '.join(sorted(REJECT_KEYS))}")
-            except (ValueError, AttributeError, RecursionError) as error:
-                raise IntegrityError(f"{path}, line {number} is not a reject ({error})") from error
-            yield reject
+    """What the file `path` says was left out, one after another."""
+    with open(path, "rb") as lines:
+        yield from map(json.loads, lines)
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
     publish_bytes(path, reject_lines(rejects))
 
 
-def remove_rejects(path: Path) -> None:
-    """Remove what `write_rejects` wrote, but not another file of that name."""
-    if is_regular(path) and path.stat().st_size:
-        with suppress(IntegrityError, OSError):
-            for _ in read_rejects(path):
-                pass
-            path.unlink()
+# --- what `ingest` writes
+
+
+def write_manifest(
+    folder: Path,
+    root: Path,
+    parts: Iterable[Mapping[str, pa.Table]],
+    rejects: Iterable[Mapping[str, Any]],
+    counts: Mapping[str, Mapping[str, int]],
+    shard_size: int,
+    left_out: Mapping[str, int] = MappingProxyType({}),
+    provenance: Provenance | None = None,
+) -> None:
+    """Publish a manifest, all at once; `manifest.json` comes last and is its commit. Shards that are there stay.
+
+    Each of `parts` has the tables of TABLES for the next images, `images` with the user's own columns after ours;
+    `rejects` has one mapping {file, row, what, reason} for each thing left out; `counts` has {given, kept, rejected,
+    duplicate} of each table, and of files how many are `left_out`, too, for which `left_out` has the reasons. Raises
+    IntegrityError if these do not add up.
+    """
+    for what, count in counts.items():
+        fates = count["kept"] + count["rejected"] + count["duplicate"] + count.get("left_out", 0)
+        if count["given"] != fates:
+            raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
+    folder, batch, contents, splits = Path(folder), FileBatch(), [], Counter()
+    gone: list[Path] = []
+    provenance = provenance or Provenance(folder.parent, "", 0)
+    with batch.discarded_on_error():
+        files = {REJECTS: batch.add(folder / REJECTS, reject_lines(rejects))}
+        for number, (rows, tables) in enumerate(divide(parts, shard_size)):
+            record = {"shard": number, "rows": rows, **shard_fingerprints(tables)}
+            contents.append(record["content"])
+            splits.update(tables["images"]["split"].to_pylist())
+            path = shard_commit(folder, number)
+            files[f"shards/{path.name}"] = _add_shard(batch, path, record, tables, provenance.root, gone)
+        value = {
+            "fingerprint": fingerprint("manifest", VERSION, [shard_size, *contents]),
+            "version": VERSION,
+            "root": str(root),
+            "shard_size": shard_size,
+            "shards": len(contents),
+            "contents": contents,
+            "counts": {what: dict(count) for what, count in counts.items()},
+            "left_out": dict(left_out),
+            "splits": dict(sorted(splits.items())),
+        }
+        publish_record(folder / "manifest.json", value, provenance=provenance, files=files, batch=batch)
+    batch.publish()
+    for path in gone:
+        path.unlink(missing_ok=True)
+    remove_from(len(contents), partial(shard_commit, folder))
+
+
+def _add_shard(
+    batch: FileBatch,
+    path: Path,
+    record: Mapping[str, Any],
+    tables: Mapping[str, pa.Table],
+    root: Path,
+    gone: list[Path],
+) -> dict[str, Any]:
+    """Add the shard whose commit is `path`, unless it is there; returns what vouches for that commit. Files of tables
+    in which it has no rows any more are added to `gone`."""
+    before = _shard(path)
+    if before is not None and before.value.get("content") == record["content"]:
+        return describe_file(path)
+    files = {
+        (file := table_file(record["shard"], name)): batch.add(path.with_name(file), to_parquet(table))
+        for name, table in tables.items()
+        if table.num_rows
+    }
+    gone += [path.with_name(name) for name in (before.files if before else ()) if name not in files]
+    commit = seal(path, record, files, Provenance(root, "", 0))
+    return batch.add(path, to_json(commit.value), commit=True)
+
+
+def _shard(path: Path) -> Commit | None:
+    """The commit of a shard that is whole; None where there is none."""
+    try:
+        return open_commit(path) if is_regular(path) else None
+    except IntegrityError:
+        return None
+
+
+def divide(parts: Iterable[Mapping[str, pa.Table]], shard_size: int) -> Iterator[tuple[dict[str, list[int]], dict]]:
+    """Of each shard the first and last rows in each of TABLES, and these rows."""
+    held: dict[str, pa.Table] = {}
+    ends = dict.fromkeys(TABLES, 0)
+    for part in chain(parts, [None]):
+        new = {name: _cast(part[name], schema) for name, schema in TABLES.items()} if part else {}
+        held = {name: pa.concat_tables([held[name], table]) if held else table for name, table in new.items()} or held
+        while held and (held["images"].num_rows >= shard_size or (part is None and held["images"].num_rows)):
+            last = ends["images"] + shard_size
+            cuts = {name: int(np.searchsorted(table["image_id"], last)) for name, table in held.items()}
+            rows = {name: [ends[name], ends[name] + cut] for name, cut in cuts.items()}
+            yield rows, {name: table[: cuts[name]].combine_chunks() for name, table in held.items()}
+            ends = {name: last for name, (_, last) in rows.items()}
+            held = {name: table[cuts[name] :] for name, table in held.items()}
+
+
+def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:
+    """Of one shard's tables: the FINGERPRINTS in its commit, and `content`, of all columns of all of them."""
+    images, texts = tables["images"], {name: _table_digest(tables[name]) for name in TABLES if name != "images"}
+    return {
+        "images": _table_digest(images.select(["image_id", "sha256"])),
+        "splits": _table_digest(images.select(["image_id", "split"])),
+        **texts,
+        "content": fingerprint("content", VERSION, [_table_digest(images), *texts.values()]),
+    }
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of the schema, and further ones as they are."""
+    return table.cast(pa.schema([*schema, *(field for field in table.schema if field.name not in schema.names)]))
+
+
+def _table_digest(table: pa.Table) -> str:
+    """A hash of the values, and of the types of the user's own columns, independent of their layout in memory; in
+    blocks, since Python objects are large."""
+    ours = {field for schema in TABLES.values() for field in schema}
+    columns = [field.name if field in ours else [field.name, str(field.type)] for field in table.schema]
+    for at, field in enumerate(table.schema):
+        if pa.types.is_temporal(field.type):  # which JSON has not
+            table = table.set_column(at, field.name, table[at].cast(pa.string()))
+    parts = (table.slice(start, DIGEST_ROWS).to_pydict() for start in range(0, table.num_rows, DIGEST_ROWS))
+    return fingerprint("table", VERSION, [columns, *(fingerprint("rows", VERSION, p) for p in parts)])

@@ -13,7 +13,6 @@ import numpy as np
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.commit import Commit, Commits, Provenance, combined, commit_path, open_commit
 from pipeline.storage.features import Features
-from pipeline.storage.json_files import require_same
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import Origin
 from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
@@ -291,15 +290,10 @@ class PairSet:
 
 
 class JoinedPairs:
-    """Two sets of pairs as one: the folds of the first, then those of the second.
-
-    Raises IntegrityError if their views differ: they were made by two configurations.
-    """
+    """Two sets of pairs as one: the folds of the first, then those of the second."""
 
     def __init__(self, first: PairSet, second: PairSet) -> None:
         self._parts = (first, second)
-        for what in ("view", "text"):
-            require_same(what, {str(part.folder): str(getattr(part, what)) for part in self._parts})
         self.view, self.text = first.view, first.text
         self.encoders, self.text_encoders = first.encoders, first.text_encoders
         self.n_folds = first.n_folds + second.n_folds

@@ -4,19 +4,18 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import UsageError
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record
+from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record, read_record
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import fingerprint
-from pipeline.storage.records import read_labels
 
 log = logging.getLogger(__name__)
 PIPELINE = "pipeline"
@@ -40,7 +39,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     name, digest = find_parser(trained, name, Path(config["weights_root"]))
     if digest != parsed["parser"]:
         raise UsageError(f"{name} is no longer the parser of its captions; run `parse` again")
-    return partial(load_parser, name), read_labels(run / "text/labels.json")
+    return partial(load_parser, name), read_record(run / "text/labels.json")
 
 
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Any], provenance: Provenance) -> None:
@@ -70,39 +69,23 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
     `name` is a folder under `root` or an installed package; without it, `trained` is what `train-parser` wrote. Raises
     UsageError if neither is given or found, and IntegrityError if the trained pipeline was changed.
     """
+    from importlib import metadata  # which searches in plain words do without
+
     if name is not None and (folder := Path(root) / name).is_dir():
         digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in _files(folder)}
         return str(folder), fingerprint(PIPELINE, 1, digests)
     if name is not None:
-        if (digest := package_digest(name)) is None:
+        try:
+            return name, fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
+        except metadata.PackageNotFoundError:
             raise UsageError(
                 f"parse.pipeline: {name} is neither a folder under {root} nor an installed package; correct it, or"
                 " leave it null for what train-parser wrote"
-            )
-        return name, digest
+            ) from None
     if trained is None:
         raise UsageError("no parser: set parse.pipeline to one, or run train-parser")
-    folder, commit = Path(trained) / PIPELINE, open_commit(Path(trained) / f"{PIPELINE}.json")
-    _require_listed(folder, folder.parent, commit.files, "train-parser's commit; remove it")
-    return str(folder), commit.digest
-
-
-def _require_listed(folder: Path, root: Path, names: Collection[str], remedy: str) -> None:
-    """Raises IntegrityError for a file below `folder` that is not among `names`, paths below `root`: spaCy reads
-    whatever lies there."""
-    for path in folder.rglob("*"):
-        if not path.is_dir() and path.relative_to(root).as_posix() not in names:
-            raise IntegrityError(f"{path} is not in {remedy}")
-
-
-def package_digest(name: str) -> str | None:
-    """The fingerprint of the installed package `name`; None if it is not installed."""
-    from importlib import metadata  # which searches in plain words do without
-
-    try:
-        return fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
-    except metadata.PackageNotFoundError:
-        return None
+    commit = open_commit(Path(trained) / f"{PIPELINE}.json")
+    return str(Path(trained) / PIPELINE), commit.digest
 
 
 @lru_cache(maxsize=1)

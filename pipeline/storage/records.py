@@ -1,8 +1,7 @@
 """Results and vocabularies: JSON files that are their own commits, with the arrays that they were measured from.
 
 Evaluations `<model>.<split>.<protocol>.json`, each with its ranks in `<...>.ranks.npz`, the summary of them all,
-alignments `alignments/<model>/<split>.jsonl`, numbers of a study, vocabularies and label tables. The latter two travel
-in bundles, so that their form is checked.
+alignments `alignments/<model>/<split>.jsonl`, numbers of a study, and vocabularies, which travel in bundles.
 
 Snakemake's measurements of every job, `<folder>/<rule>/**/*.tsv`, one line with seconds and memory, are its own and
 have no commit: a damaged one is left out with a warning.
@@ -12,7 +11,6 @@ import csv
 import io
 import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
@@ -21,7 +19,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from pipeline.storage.commit import Provenance, open_commit, publish, publish_record, read_record, read_verified
-from pipeline.storage.json_files import Count, Finite, Form, read_json, require_form, to_json
+from pipeline.storage.json_files import Count, Finite, Form, read_json, to_json
 
 ALIGNMENTS, SUMMARY = "alignments", "summary"
 RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
@@ -65,27 +63,6 @@ class JointVocabulary(Form):
 
     fingerprint: str
     views: dict[str, VocabularyForm]
-
-
-class LabelsFile(Form):
-    """pipeline.text.trees.LabelTable."""
-
-    fingerprint: str
-    relations: list[str]
-    relation_counts: list[int]
-    phrases: list[str]
-    phrase_counts: list[int]
-
-
-def read_vocabulary(path: Path, anywhere: bool = False) -> Any:
-    """What `build-token-vocabulary` or `combine` wrote; that of a bundle may lie `anywhere`."""
-    value = read_record(path, anywhere)
-    return require_form(value, JointVocabulary if "views" in value else VocabularyFile, path)
-
-
-def read_labels(path: Path, anywhere: bool = False) -> Any:
-    """What `build-label-table` wrote; that of a bundle may lie `anywhere`."""
-    return require_form(read_record(path, anywhere), LabelsFile, path)
 
 
 def write_evaluation(
@@ -197,7 +174,4 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
 
 def _number(text: str) -> float:
     """Jobs of less than half a second have no measurements but their wall time."""
-    number = 0.0 if text in ("-", "NA") else float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
+    return 0.0 if text in ("-", "NA") else float(text)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -92,10 +92,8 @@ class PackedRegions(Ragged):
 class RegionShard(Shard):
     """A published region shard."""
 
-    kind: ClassVar[str] = REGIONS
-
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(path, REGIONS)
         self.offsets, self.image_id = np.asarray(self["offsets"]), np.asarray(self["image_id"])
         self.regions = PackedRegions(*(self[name] for name in COLUMNS), self.offsets)
 

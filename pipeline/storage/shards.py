@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import h5py
 import numpy as np
@@ -50,12 +50,11 @@ class Shard:
     read other files (external or virtual storage, links) or are not contiguous.
     """
 
-    kind: ClassVar[str]
-
-    def __init__(self, path: Path, kind: str | None = None) -> None:
+    def __init__(self, path: Path, kind: str) -> None:
         self.path = Path(path)
-        self.commit = open_commit(self.path, kind or self.kind)
-        self.rows, self.fingerprint, self.details = self.commit.rows, self.commit.digest, self.commit.details
+        self.commit = open_commit(self.path, kind)
+        self.rows = self.commit.rows
+        self.details = self.commit.details
         try:
             with h5py.File(self.path, "r") as file:
                 self._arrays = {name: _map_dataset(self.path, name, plain_dataset(file, name)) for name in file}
@@ -66,9 +65,6 @@ class Shard:
         if name not in self._arrays:
             raise IntegrityError(f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})")
         return self._arrays[name]
-
-    def get(self, name: str) -> np.ndarray | None:
-        return self._arrays.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -113,6 +109,18 @@ def _map_dataset(path: Path, name: str, dataset: h5py.Dataset | None) -> np.ndar
         raise ValueError(f"{name} claims {dataset.shape}, more than the file holds")
     # Copy-on-write: nothing reaches the file, and torch takes the array without complaint.
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
+
+
+class ChosenRows:
+    """Some rows (n, ...) of an array, not yet read: those at `places` (n,)."""
+
+    def __init__(self, array: "np.ndarray | Chained", places: np.ndarray) -> None:
+        self._array = array
+        self._places = places
+        self.shape = (len(places), *array.shape[1:])
+
+    def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
+        return self._array[self._places[rows]]
 
 
 class Chained:

@@ -24,11 +24,8 @@ class ImageSource:
         self.root, self.follow_links = root, follow_links
         self._rows = ParquetPhotographs()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_rows"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _rows=ParquetPhotographs())
+    def __reduce__(self) -> tuple:
+        return ImageSource, (self.root, self.follow_links)
 
     def read(self, path: str, offset: int | None = None, size: int | None = None) -> bytes:
         """The bytes of the file `path` under the root, or `size` of them from `offset` (a member of a tar shard), or,
@@ -38,20 +35,16 @@ class ImageSource:
         """
         descriptor = open_plain(str(self.root), path, LARGEST_FILE if offset is None else math.inf, self.follow_links)
         try:
-            return self._read(descriptor, path, offset, size)
-        finally:
-            os.close(descriptor)
-
-    def _read(self, descriptor: int, path: str, offset: int | None, size: int | None) -> bytes:
-        if offset is not None and size is None:
-            return self._rows.read(descriptor, offset)
-        try:
+            if offset is not None and size is None:
+                return self._rows.read(descriptor, offset)
             size = os.fstat(descriptor).st_size if size is None else size
             if size > LARGEST_FILE:
                 raise InputError(f"too-large: {size} bytes, more than {LARGEST_FILE}")
             data = os.pread(descriptor, size, offset or 0)
         except OSError as error:
             raise InputError(f"unreadable: {error.strerror or error}") from error
+        finally:
+            os.close(descriptor)
         if len(data) < size:
             raise InputError(f"truncated: {path} ends before byte {(offset or 0) + size}")
         return data

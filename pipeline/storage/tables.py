@@ -139,13 +139,7 @@ class PackedTable:
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, in the given order; each group of rows is read once."""
-        rows = list(map(int, rows))
-        records: dict[int, dict[str, Any]] = {}
-        for number, grouped in itertools.groupby(sorted(set(rows)), partial(bisect.bisect_right, self._ends)):
-            chosen, group = list(grouped), self._read_group(number)
-            first = self._ends[number] - group.num_rows
-            records |= zip(chosen, group.take([row - first for row in chosen]).to_pylist(), strict=True)
-        return [dict(records[row]) for row in rows]
+        return gather(rows, self._ends, lambda number, rows: self._read_group(number).take(rows).to_pylist())
 
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
         """The rows of a group, which with the bytes `before` may not be more than the whole table may unpack to."""
@@ -172,6 +166,19 @@ class PackedTable:
             yield
         except (pa.ArrowException, OSError, MemoryError, ValueError, IndexError) as error:
             raise IntegrityError(f"{self.path} is not a readable Parquet file ({error}); {REMEDY}") from error
+
+
+def gather(
+    rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[int]], Iterable[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Some rows, in the given order, of parts that end before the rows `ends`: `read(number, rows)` gives those of one
+    part, and is called once for each that has some."""
+    rows = list(map(int, rows))
+    records: dict[int, dict[str, Any]] = {}
+    for number, grouped in itertools.groupby(sorted(set(rows)), partial(bisect.bisect_right, ends)):
+        chosen, first = list(grouped), ends[number - 1] if number else 0
+        records |= zip(chosen, read(number, [row - first for row in chosen]), strict=True)
+    return [dict(records[row]) for row in rows]
 
 
 def _spell_out(group: pa.Table, schema: pa.Schema) -> pa.Table:

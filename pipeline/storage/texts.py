@@ -8,7 +8,7 @@ import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -55,20 +55,12 @@ def write_vectors(
         details["encoder"]["imported"] = imported
     if documents:
         details["documents"] = documents
-    _write(path, VECTORS, arrays, sentence_id, image_id, provenance=provenance, details=details)
+    write_sentences(path, VECTORS, arrays, sentence_id, image_id, provenance=provenance, details=details)
 
 
 def storage_key(encoder: str) -> str:
     """What the configuration calls the dtype of a text encoder's dense vectors."""
     return f"`storage` of the text encoder {encoder}"
-
-
-def write_tokens(
-    path: Path, ids: np.ndarray, offsets: np.ndarray, sentence_id: np.ndarray, image_id: np.ndarray, **about: Any
-) -> None:
-    """Publish m sentences with their ids and those of their images; sentence i has the words
-    ids[offsets[i] : offsets[i + 1]], numbered as in `text/tokens.json`; `about` as of `write_shard`."""
-    _write(path, TOKENS, {"ids": ids, "offsets": offsets}, sentence_id, image_id, **about)
 
 
 def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
@@ -77,22 +69,11 @@ def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any
     publish(path, conllu.encode(), kind=PARSES, rows=rows, beside=beside, **about)
 
 
-def write_trees(
-    path: Path,
-    trees: Mapping[str, Mapping[str, np.ndarray]],
-    sentence_id: np.ndarray,
-    image_id: np.ndarray,
-    **about: Any,
-) -> None:
-    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS, with
-    the ids of the sentences and of their images; `about` as of `write_shard`."""
-    arrays = {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}
-    _write(path, TREES, arrays, sentence_id, image_id, **about)
-
-
-def _write(
+def write_sentences(
     path: Path, kind: str, arrays: Mapping[str, np.ndarray], sentence_id: np.ndarray, image_id: np.ndarray, **about: Any
 ) -> None:
+    """Publish m sentences with their ids and those of their images, and of the kind TOKENS their words, `ids`
+    [offsets[i] : offsets[i + 1]], or of TREES the packed FIELDS of both KINDS; `about` as of `write_shard`."""
     arrays = {**arrays, "sentence_id": sentence_id, "image_id": image_id}
     write_shard(path, kind, arrays, rows=len(sentence_id), **about)
 
@@ -103,10 +84,8 @@ def _write(
 class VectorShard(Shard):
     """`matrix` (m, d): a csr_array, or a memory map of dense vectors as stored."""
 
-    kind: ClassVar[str] = VECTORS
-
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(path, VECTORS)
         self.sentence_id, self.image_id = self["sentence_id"], self["image_id"]
         if "vectors" in self:
             self.matrix: Matrix = self["vectors"]

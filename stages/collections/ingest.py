@@ -75,7 +75,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.plain_files import read_lines
-    from pipeline.storage.manifest_writer import write_manifest
+    from pipeline.storage.manifest import write_manifest
     from stages.given import inspect_vectors
 
     root, settings = run.layout.data_root, run.config.collection
@@ -152,9 +152,9 @@ def _check_takedown(lists: Mapping[str, Path], takedown: Any, images: int, root:
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:
     """Raises as `Collection.check`, and then leaves the rejects in the file `report`, since there is no manifest."""
     from pipeline.errors import JointspaceError
-    from pipeline.storage.manifest import remove_rejects, write_rejects
+    from pipeline.storage.manifest import write_rejects
 
-    remove_rejects(report)
+    report.unlink(missing_ok=True)
     try:
         collection.check(settings.reject_limit, str(report), learned_from=settings.default_split != "gallery")
     except JointspaceError:

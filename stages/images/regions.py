@@ -54,9 +54,10 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 )
 def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Find regions in images and extract their features. Resumable."""
+    import numpy as np
+
     from pipeline.config.stored import restore_encoder
-    from pipeline.images.extraction import Stopwatch
-    from pipeline.images.extraction_plan import choose_plan
+    from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.libraries import require_vectors
     from pipeline.images.networks import CLASSIFIER
     from pipeline.images.preparation import Cutting, Preparation, PreparedImage, Request
@@ -102,9 +103,14 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
         part, described = pair
         shard = part.shards[encoder]
         names = [request.photograph.name for request in part.images]
-        stored = to_stored(described.features, extract.storage, described.names(names))
-        details = described.details(shard.image_id[part.rows.start : part.rows.stop], names)
-        shard.keep(part.rows, described.arrays(stored), details)
+        arrays = described.arrays
+        of_regions = np.repeat(np.array(names, object), arrays["lengths"]).tolist()
+        stored = to_stored(arrays["features"], extract.storage, of_regions)
+        rejects = [
+            {"image_id": int(shard.image_id[part.rows[i]]), "name": names[i], "reason": reason}
+            for i, reason in sorted(described.faults.items())
+        ]
+        shard.keep(part.rows, {**arrays, "features": stored}, {"rejects": rejects, "counts": dict(described.counts)})
         if not part.last:
             return None
         commit = shard.publish({"encoder": described_as, "regions": _keys(run.config)})

@@ -131,6 +131,7 @@ def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors"
     from pipeline.config.loading import load
     from pipeline.index.filtering import is_exact
     from pipeline.index.upkeep import exact_vectors
+    from pipeline.index.vectors import ArrayVectors
     from pipeline.storage.bundles import modalities, require_numbering
     from pipeline.storage.files import plain
 
@@ -140,4 +141,4 @@ def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors"
     # By the defaults, since nobody has named that run, whose configuration could name code.
     embeddings = Run(index_folder.parent, load()).embeddings(plain(bundle.card["model"], bundle.folder))
     require_numbering(bundle, modalities(bundle), embeddings)
-    return embeddings.rows_of(part.modality, part.ids[part.alive])
+    return ArrayVectors(embeddings.rows_of(part.modality, part.ids[part.alive]))

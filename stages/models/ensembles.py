@@ -109,10 +109,11 @@ def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensem
 
 def _read_vocabularies(run: Run, ensemble: "Ensemble") -> dict[str, Any]:
     """The vocabulary of every form of tokens or trees that the members take, under its name; with one fingerprint."""
+    from pipeline.storage.commit import read_record
     from pipeline.storage.json_files import fingerprint
-    from pipeline.storage.records import VocabularyFile, read_vocabulary
+    from pipeline.storage.records import VocabularyFile
 
-    value = read_vocabulary(run.layout.token_vocabulary.path)
+    value = read_record(run.layout.token_vocabulary.path)
     vocabulary = {key: value[key] for key in VocabularyFile.model_fields if key in value}
     views = {view: vocabulary for view in ensemble.views if view != "vectors"}
     inputs = dict.fromkeys(views, vocabulary["fingerprint"])

@@ -74,8 +74,8 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
+    from pipeline.storage.commit import read_record
     from pipeline.storage.phrases import write_phrases
-    from pipeline.storage.records import read_labels
     from pipeline.storage.tables import vectors_column
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
@@ -94,7 +94,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     if mapping.sentence_view == "tokens":
         vectors = mapping.embed_phrases(encode_tokens([phrase.text for phrase in spoken], vocabulary))
     else:
-        labels = LabelTable.from_dict(read_labels(run.layout.labels.path))
+        labels = LabelTable.from_dict(read_record(run.layout.labels.path))
         vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, labels)[1])
     phrase_table = {
         "sentence_id": np.repeat(pairs.sentence_id, counts),

@@ -134,10 +134,10 @@ def _read_pairs(
 
 def _read_noun_phrase(run: Run) -> int:
     """The number that noun phrases have in the label table."""
-    from pipeline.storage.records import read_labels
+    from pipeline.storage.commit import read_record
 
     path = run.layout.labels.path
-    table = read_labels(path)
+    table = read_record(path)
     if "NP" not in table["phrases"]:
         raise UsageError(f"{path} has no NP; use a parser that labels noun phrases NP")
     return table["phrases"].index("NP")

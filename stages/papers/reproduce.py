@@ -163,10 +163,10 @@ def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[
     import numpy as np
 
     from pipeline.config.stored import restore
-    from pipeline.storage.records import read_labels
+    from pipeline.storage.commit import read_record
 
     models = _relation_models(run.config)
-    labels = read_labels(run.layout.labels.path) if models else {}
+    labels = read_record(run.layout.labels.path) if models else {}
     norms = {}
     for name in models:
         stored, folder = run.model(name), run.layout.model(name).path

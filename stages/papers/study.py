@@ -96,7 +96,6 @@ def study(run: Run, job: Job) -> None:
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
     from pipeline.papers import gong
     from pipeline.storage.commit import Provenance, describe_file, publish_record, read_record
-    from pipeline.storage.files import is_there
     from pipeline.storage.json_files import fingerprint
 
     config, layout = run.config, run.layout
@@ -112,7 +111,7 @@ def study(run: Run, job: Job) -> None:
         grids = [chosen.fit.model_dump(), config.transfer.model_dump(), own and own.model_dump()]
         digest = fingerprint("study", 4, [cell.key, draw, config.seed, *grids], inputs)
         name = f"{digest[:20]}.json"
-        if not is_there(job.path / "cells" / name):
+        if not (job.path / "cells" / name).exists():
             of = Provenance(run.root, job.provenance.stage, job.provenance.version, {"cell": digest})
             publish_record(job.path / "cells" / name, {"key": key, **study.measure(cell, draw)}, provenance=of)
         return {"file": name, **read_record(job.path / "cells" / name)}

@@ -148,7 +148,7 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
 )
 def encode_tokens(run: Run) -> Callable[[Job], None]:
     """Encode the captions as sequences of tokens."""
-    from pipeline.storage.texts import write_tokens
+    from pipeline.storage.texts import TOKENS, write_sentences
     from pipeline.text.sequences import encode_tokens
     from stages.texts import read_token_vocabulary
 
@@ -156,7 +156,7 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
 
     def make(job: Job) -> None:
         tokens = encode_tokens(run.manifest.texts(job.number), vocabulary)
-        owners = run.manifest.owners(job.number)
-        write_tokens(job.path, tokens.ids, tokens.offsets, job.sentence_id, owners, provenance=job.provenance)
+        arrays, owners = {"ids": tokens.ids, "offsets": tokens.offsets}, run.manifest.owners(job.number)
+        write_sentences(job.path, TOKENS, arrays, job.sentence_id, owners, provenance=job.provenance)
 
     return make

@@ -241,24 +241,24 @@ def build_label_table(run: Run, job: Job) -> None:
 )
 def encode_trees(run: Run) -> Callable[[Job], None]:
     """Encode the dependency and phrase trees of the captions."""
-    from pipeline.storage.records import read_labels
-    from pipeline.storage.texts import write_trees
+    from pipeline.storage.commit import read_record
+    from pipeline.storage.texts import KINDS, TREES, write_sentences
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
     from stages.texts import read_token_vocabulary, read_trees
 
     vocabulary, _ = read_token_vocabulary(run)
-    labels = LabelTable.from_dict(read_labels(run.layout.labels.path))
+    labels = LabelTable.from_dict(read_record(run.layout.labels.path))
     analyze = make_analyzer(vocabulary.settings)
 
     def make(job: Job) -> None:
         sentences = list(read_trees(run, job.number, analyze))
-        dependency, phrase = pack_trees(sentences, vocabulary, labels)
-        kinds = {"dependency": vars(dependency), "phrase": vars(phrase)}
+        packed = zip(KINDS, pack_trees(sentences, vocabulary, labels), strict=True)
+        arrays = {f"{kind}_{name}": array for kind, trees in packed for name, array in vars(trees).items()}
         misfits = sum(not sentence.fits for sentence in sentences)
         owners = run.manifest.owners(job.number)
         details = {"n_misfits": misfits}
-        write_trees(job.path, kinds, job.sentence_id, owners, provenance=job.provenance, details=details)
+        write_sentences(job.path, TREES, arrays, job.sentence_id, owners, provenance=job.provenance, details=details)
         message = "%d sentences; %d chains where words did not fit"
         log.info(message, len(sentences), misfits)
 

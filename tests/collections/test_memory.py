@@ -16,7 +16,7 @@ from pipeline.collections.intake import Intake
 from pipeline.collections.records import ImageRecord, Record, SentenceRecord
 from pipeline.collections.tables import TEMPORARY, Tables
 from pipeline.images.decode import Inspection
-from pipeline.storage.manifest_writer import write_manifest
+from pipeline.storage.manifest import write_manifest
 
 WORDS = "a brown dog runs over the green grass by the sea and a child throws it a red ball"
 

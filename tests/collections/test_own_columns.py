@@ -13,8 +13,7 @@ from PIL import ExifTags, Image
 
 from pipeline.collections import own_columns
 from pipeline.collections.own_columns import MOST_COLUMNS, Field, OwnColumns
-from pipeline.storage.manifest import IMAGES, Manifest
-from pipeline.storage.manifest_writer import write_manifest
+from pipeline.storage.manifest import IMAGES, Manifest, write_manifest
 
 NAMES = ("a.jpg", "b.jpg", "t.jpg")
 CSV = """file,price,stock,sold,taken,seen,code,shop,width

@@ -213,7 +213,9 @@ def test_commits_that_vouch_for_each_other_come_to_an_end(run: Path) -> None:
     paths = [run / f"{SHARD}.json", run / "features/colour/part-00000.json"]
     for path, other in zip(paths, reversed(paths), strict=True):
         retell(
-            path, "files", value={other.name: {"bytes": 9, "sha256": "0" * 64}, path.name: {"bytes": 9, "sha256": ""}}
+            path,
+            "files",
+            value={other.name: {"bytes": 9, "sha256": "0" * 64}, path.name: {"bytes": 9, "sha256": "0" * 64}},
         )
     assert {SHARD, f"{SHARD}.json"} <= faults_of(run).keys()
     assert {*whole(paths[0])} == {*paths}

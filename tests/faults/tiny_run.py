@@ -11,7 +11,7 @@ from pipeline.run.layout import Artefact, Layout
 from pipeline.storage.commit import Provenance
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.shards import REGIONS, write_shard
-from pipeline.storage.texts import FIELDS, KINDS, write_parses, write_trees
+from pipeline.storage.texts import FIELDS, KINDS, TREES, write_parses, write_sentences
 from stages.catalogue import declared
 from stages.cli import cli
 
@@ -164,8 +164,7 @@ def add_other_kinds(run: Path, folder: Path) -> None:
     }  # fmt: skip
     details = {"rejects": [], "counts": {}, "dim": 4}
     write_shard(folder / "other/regions.h5", REGIONS, regions, rows=3, provenance=provenance, details=details)
-    packed = {name: np.arange(4, dtype=np.int32) for name in FIELDS}
-    trees = dict.fromkeys(KINDS, packed)
-    write_trees(folder / "other/trees.h5", trees, np.arange(3), np.arange(3), provenance=provenance)
+    trees = {f"{kind}_{name}": np.arange(4, dtype=np.int32) for kind in KINDS for name in FIELDS}
+    write_sentences(folder / "other/trees.h5", TREES, trees, np.arange(3), np.arange(3), provenance=provenance)
     conllu, brackets = "1\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\t_\n\n" * 3, "(NP (NN dog))\n" * 3
     write_parses(folder / "other/parses.conllu", conllu, brackets, 3, provenance=provenance)

@@ -1,5 +1,7 @@
 """A small collection whose images show one of four things, and a vocabulary over its sentences."""
 
+from functools import cache
+
 import numpy as np
 import torch
 
@@ -37,6 +39,7 @@ def make_sentences(count: int) -> tuple[list[str], np.ndarray]:
     return texts, np.repeat(np.arange(count), 2)
 
 
+@cache
 def make_vocabulary() -> Vocabulary:
     settings = TermSettings(False, (), 1)
     return build_vocabulary(make_sentences(4)[0], settings, size=50, min_count=1, idf=False, normalise=False)

@@ -10,8 +10,7 @@ from pictures import make_encoder, make_pixels
 from pretended import full_beyond
 
 from pipeline.device import OomBatcher
-from pipeline.images.extraction import ExtractionPlan, Extractor, extract_in_step
-from pipeline.images.extraction_plan import choose_plan
+from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
 from pipeline.images.networks import NetworkEncoder
 
 CPU = torch.device("cpu")

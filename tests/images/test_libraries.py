@@ -19,7 +19,7 @@ from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder
 from pipeline.errors import InputError, IntegrityError
 from pipeline.images.boxes import Candidates
-from pipeline.images.extraction_plan import choose_plan
+from pipeline.images.extraction import choose_plan
 from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.libraries import require_vectors
 from pipeline.images.preparation import Crops, PreparedImage

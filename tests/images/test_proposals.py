@@ -13,13 +13,13 @@ from pipeline.images.boxes import (
     NONE,
     Candidates,
     Selection,
-    grid_windows,
     overlaps,
     propose_windows,
     search_selectively,
     select,
     suppress,
     tidy,
+    window_grid,
 )
 from pipeline.images.detectors import build_detector, detect
 from pipeline.workers import Failure
@@ -63,13 +63,14 @@ def test_bad_boxes_are_clipped_or_left_out_with_a_reason() -> None:
 
 @pytest.mark.parametrize("size", [(100, 80), (1, 1), (1, 20000), (20000, 1), (7, 3)])
 def test_windows_lie_inside_and_cover_the_image(size: tuple[int, int]) -> None:
-    windows, proposed = grid_windows(size), propose_windows(size)
+    proposed = propose_windows(size)
+    windows = proposed.boxes
     assert len(windows) < 2000 and set(tidy(proposed, size, 0)[1]) <= {"too-small"}
     regions, _ = select(proposed, size, SELECTION)
     assert (regions.boxes[:, 2:] > regions.boxes[:, :2]).all()
     assert (windows >= 0).all() and (windows <= np.float32([*size, *size])).all()
     assert (windows[:, 2:] > windows[:, :2]).all()
-    square = grid_windows(size, scales=(0.5,), aspects=(1.0,))
+    square = window_grid(size, 0.5, 1.0)
     assert len(square) == 9  # 3 x 3 positions that share halves of their sides
     np.testing.assert_allclose([square[:, :2].min(0), square[:, 2:].max(0)], [(0, 0), size], rtol=1e-5)
     np.testing.assert_allclose((square[0, :2] + square[0, 2:]) / 2, np.array(size) / 2, rtol=1e-5)

@@ -155,7 +155,11 @@ def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:
         assert hashlib.sha256(photographs.read(row)).hexdigest() == row["sha256"]
 
 
-def test_several_bundles_are_applied(joined: Path, applied: Path, tmp_path: Path) -> None:
+def test_several_bundles_are_applied_to_a_shard_of_which_nothing_is_learned(joined: Path, tmp_path: Path) -> None:
     shutil.copytree(joined, tmp_path / "joined" / "bundle")
-    apply(tmp_path / "joined", applied / "photos", tmp_path / "out")
-    assert Bundle(tmp_path / "out").card["images"]["count"] == 24
+    for name in draw(tmp_path / "photos", 12, 4):
+        (tmp_path / "photos" / name).with_suffix(".txt").write_text("a picture")
+    shutil.make_archive(tmp_path / "shards/photos", "tar", tmp_path / "photos")
+    apply(tmp_path / "joined", tmp_path / "shards/photos.tar", tmp_path / "out")
+    table = Bundle(tmp_path / "out").table("images")
+    assert table["split"].to_pylist() == ["gallery"] * 12 and Bundle(tmp_path / "out").card["sentences"]["count"] == 12

@@ -182,6 +182,6 @@ def test_only_what_a_commit_vouches_for_is_removed(tmp_path: Path) -> None:
 
 
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
-    publish_record(tmp_path / "x.json", {}, files={"../secret": {"bytes": 1, "sha256": "s"}})
+    publish_record(tmp_path / "x.json", {}, files={"../secret": {"bytes": 1, "sha256": "0" * 64}})
     with pytest.raises(IntegrityError, match="not a plain name"):
         read_commit(tmp_path / "x.json")

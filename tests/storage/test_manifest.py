@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_rejects
-from pipeline.storage.manifest_writer import write_manifest
+from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest, write_rejects
 
 SHARD_SIZE = 4
 

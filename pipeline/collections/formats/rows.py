@@ -20,10 +20,8 @@ from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
 from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
-from pipeline.parquet_photographs import photograph_column
 from pipeline.plain_files import LONGEST_LINE, each_line
 from pipeline.printable import is_unicode
-from pipeline.storage.foreign import columns_of_vectors
 from pipeline.storage.tables import stored_type
 from pipeline.trial import try_first
 
@@ -69,9 +67,9 @@ def read_rows(
     if reader is None:
         raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
     if (own is None or own) and reader is _read_parquet:
-        schema = _schema(folder, path)
-        _check_columns(path, schema.names, ())
-        plain = [field.name for field in schema if any(is_plain(stored_type(field.type)) for is_plain in PLAIN)]
+        fields = schema(folder, path)
+        _check_columns(path, fields.names, ())
+        plain = [field.name for field in fields if any(is_plain(stored_type(field.type)) for is_plain in PLAIN)]
         columns = dict.fromkeys([*columns, *(name for name in plain if own is None or name in own)])
     return reader(folder, path, columns, needed)
 
@@ -87,7 +85,7 @@ def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
     """The columns of the table `path`, of JSON lines those of the first. Raises as `read_rows`."""
     if path.suffix.lower() == ".parquet":
-        names = _schema(folder, path).names
+        names = schema(folder, path).names
         _check_columns(path, names, ())
         return names
     return list(next((row.values for row in read_rows(folder, path, (), ()) if row.values), ()))
@@ -99,18 +97,8 @@ def is_text(path: Path) -> bool:
     return READERS.get(path.suffix.lower()) is _read_csv
 
 
-def photographs_in(folder: CollectionFolder, path: Path) -> str | None:
-    """The column of a Parquet file that holds photographs, if any. Raises InputError."""
-    return photograph_column(_schema(folder, path))
-
-
-def vectors_in(folder: CollectionFolder, path: Path) -> list[str]:
-    """The columns of a Parquet file that hold vectors. Raises InputError."""
-    return columns_of_vectors(_schema(folder, path))
-
-
-def _schema(folder: CollectionFolder, path: Path) -> pa.Schema:
-    """Of a Parquet file, after a trial. Raises InputError."""
+def schema(folder: CollectionFolder, path: Path) -> pa.Schema:
+    """The columns of a Parquet file, after a trial. Raises InputError."""
     try_first(path, _read_schema, folder, path)
     return _read_schema(folder, path)
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.rows import further, is_text, photographs_in, read_rows
+from pipeline.collections.formats.rows import further, is_text, read_rows, schema
 from pipeline.collections.records import (
     DIVIDED,
     LISTED,
@@ -26,6 +26,7 @@ from pipeline.collections.records import (
 )
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
+from pipeline.parquet_photographs import photograph_column
 
 FURTHER = tuple(split for split in SPLITS if split != "train")
 TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FURTHER, ()), "images": (".",)}
@@ -127,7 +128,7 @@ def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
 def _read_shard(
     folder: CollectionFolder, path: Path, split: str, names: dict[str, str], options: Options
 ) -> Iterator[Record]:
-    column, shard = photographs_in(folder, path), folder.label(path)
+    column, shard = photograph_column(schema(folder, path)), folder.label(path)
     if column is None:
         raise InputError(f"{path} has no column of photos (bytes, or structs of bytes and path)")
     needed = [names[ours] for ours in options.columns]
