@@ -33,9 +33,9 @@ def draw(folder: Path, count: int, seed: int) -> list[str]:
 
 
 def make_colours(
-    folder: Path, silent: int = 0, say: Callable[[str], str] = "a {} picture".format, **parts: list
+    folder: Path, silent: int = 0, say: Callable[[str], str] = "a {} picture".format, **parts: object
 ) -> Path:
-    """The run in `folder`, with models and encoders of its own in `parts`: 40 pictures with the sentence each that
+    """The run in `folder`, with `parts` of its own in the configuration: 40 pictures with the sentence each that
     `say` makes of their colour, then `silent` ones without; the bundle of its first model is in `bundle`."""
     names = draw(folder / "data", 40 + silent, 0)
     captions = (f"{name}\t0\t{say(name.partition('-')[0])}\n" for name in names[:40])

@@ -1,9 +1,8 @@
-"""Parts that are added as docs/extending.md says: a module of the user's own, and a stage in a copy of the checkout."""
+"""Parts that are added as docs/extending.md says: a module of the user's own, and a stage."""
 
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,15 +11,16 @@ from pathlib import Path
 import pytest
 import warm
 import yaml
-from made_up import make_run
+from made_up import make_run, make_stage
 from made_up_colours import make_colours
 from PIL import Image
-from warm import ROOT, environment
-from workflow import rules_of
+from warm import ROOT
+from workflow import rules_of, snakemake
 
 from pipeline.config.registry import ALLOWED, allow
 from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
+from stages.catalogue import COMMANDS
 from stages.closing import search_command
 
 MINE = (
@@ -69,6 +69,7 @@ PARTS = {
     "models": [{"name": "mirrored", "model": "mine:Mirrored"}],
     "encoders": [{"name": "colours", "kind": "mine:CellColours", "resize": 32, "crop": 32}],
     "text_encoders": [{"name": "tfidf", "kind": "tf-idf"}, {"name": "letters", "kind": "mine:LetterCounts"}],
+    "evaluate": {"splits": ["test"], "protocols": ["all-sentences"]},
 }
 
 
@@ -79,7 +80,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(ALLOWED, "")
     yield tmp_path
-    sys.modules.pop("mine", None)
+    for name in ("mine", "count_lengths"):
+        sys.modules.pop(name, None)
 
 
 def printed(result: subprocess.CompletedProcess) -> str:
@@ -97,6 +99,12 @@ def test_a_model_and_encoders_are_a_module(mine: Path) -> None:
     assert len(list((run / "text/letters").glob("shard-*.h5"))) == 3
     registered = read_parameters(run / "models/mirrored/model.safetensors", MODEL).details["registered"]
     assert registered == "mine:Mirrored"
+    make_stage("evaluate", run, "mirrored", "test", "all-sentences")
+    make_stage("build_index", run, "mirrored")
+    for stage in ("summarise", "report"):
+        make_stage(stage, run)
+    page = (run / "report/index.html").read_text()
+    assert "mirrored" in page and "CellColours" in page
     allowed = [word for place in places for word in ("--allow", place)]
     assert search_command(run / "bundle").startswith(shlex.join(["jointspace", *allowed, "search"]))
     asking = ["search", "--index", run / "bundle"]
@@ -122,22 +130,12 @@ def test_a_format_is_a_reader_of_ones_own(mine: Path) -> None:
     assert read_json(mine / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
 
 
-def test_a_stage_is_a_file(tmp_path: Path) -> None:
+def test_a_stage_is_a_file(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which the Snakefile makes a rule, beside those of a configuration with the module."""
-    checkout, run = tmp_path / "checkout", make_run(tmp_path / "run")
-    shutil.copytree(ROOT / "stages", checkout / "stages")
-    shutil.copy(ROOT / "Snakefile", checkout)
-    for name in ("pipeline", "config"):
-        (checkout / name).symlink_to(ROOT / name)
-    (checkout / "stages/results/count_lengths.py").write_text(LENGTHS)
-    (checkout / "mine.py").write_text(MINE)
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(PARTS))
-
-    def start(*words: object) -> subprocess.CompletedProcess:
-        program = [sys.executable, "-m", *map(str, words)]
-        return subprocess.run(program, cwd=tmp_path, env=environment(checkout), capture_output=True, text=True)
-
-    planned = start("snakemake", "-s", checkout / "Snakefile", "all", "-n", "--cores", 1, "--configfile", "mine.yaml")
-    assert {"count_lengths", "fit"} <= rules_of(planned)
-    printed(start("stages.cli", "count-lengths", "--run", run))
+    run = make_run(mine / "run")
+    (mine / "count_lengths.py").write_text(LENGTHS)
+    monkeypatch.setitem(COMMANDS, "count-lengths", "count_lengths")  # as if it lay in a folder of `stages`
+    (mine / "mine.yaml").write_text(yaml.safe_dump(PARTS))
+    assert {"count_lengths", "fit"} <= rules_of(snakemake(mine, "all", "-n", "--configfile", "mine.yaml"))
+    printed(warm.jointspace(mine, "count-lengths", "--run", run))
     assert read_json(run / "lengths.json")["lengths"] == [2, 5] * 24

@@ -39,9 +39,9 @@ PROGRAM = Path(sys.executable).with_name("jointspace")
 """What the shell of a job starts."""
 
 
-def environment(root: Path = ROOT) -> dict[str, str]:
-    """This process's environment as it is now, in which Python finds the checkout `root` and no code is allowed yet."""
-    return {name: value for name, value in os.environ.items() if name != "JOINTSPACE_ALLOW"} | {"PYTHONPATH": str(root)}
+def environment() -> dict[str, str]:
+    """This process's environment as it is now, in which Python finds this checkout and no code is allowed yet."""
+    return {name: value for name, value in os.environ.items() if name != "JOINTSPACE_ALLOW"} | {"PYTHONPATH": str(ROOT)}
 
 
 def snakemake(folder: Path, *arguments: object) -> subprocess.CompletedProcess:

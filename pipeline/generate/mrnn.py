@@ -17,11 +17,8 @@ from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import INITIAL, Recurrent, arrays_of
 from pipeline.models.neural.recurrence import recur
-from pipeline.models.neural.task import TrainingPairs
+from pipeline.models.neural.task import TrainingPairs, mean_and_spread
 from pipeline.models.neural.training import seeded
-
-BLOCK = 512
-"""Images processed at once."""
 
 
 class DescribingNetwork(Recurrent):
@@ -121,7 +118,8 @@ class MultimodalRNN:
     def learn(cls, material: Material) -> Learned:
         """The model trained on the pairs of `material`: whole images, or regions with snippets."""
         view, pairs, settings = material.view, material.train, material.settings
-        mean, scale = image_moments(view, pairs)
+        mean, length = mean_and_spread(pairs.stacked(view))
+        scale = length / view.dim**0.5
         frequencies = log_frequencies(pairs.sentences, len(material.vocabulary.terms) + 2)
         sizes = (settings.cell, settings.word_dim, settings.dimensions)
         with seeded(material.seed):
@@ -217,15 +215,3 @@ class MultimodalRNN:
         network = DescribingNetwork(*sizes, parts["mean"], parts["scale"], parts["output_bias"], dropout=0)
         network.load_state_dict(parts)
         return cls(ImageView.from_dict(settings), settings["cell"], network, settings.get("whole", False))
-
-
-def image_moments(view: ImageView, pairs: TrainingPairs) -> tuple[np.ndarray, np.ndarray]:
-    """The mean (D,) of the images of `pairs`, and the root mean square of the deviations, both float32."""
-    total, squares, n = np.zeros(view.dim), 0.0, pairs.n_images
-    for start in range(0, n, BLOCK):
-        x = view.stack(pairs.images(np.arange(start, min(start + BLOCK, n)))).astype(float)
-        total += x.sum(axis=0)
-        squares += np.square(x).sum()
-    mean = total / n
-    variance = squares / n - mean @ mean
-    return mean.astype(np.float32), np.sqrt(max(variance, 1e-12) / view.dim).astype(np.float32)

@@ -8,9 +8,9 @@ import numpy as np
 
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import Learned, Material
-from pipeline.generate.mrnn import image_moments
 from pipeline.index.exact import search_exact
 from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.task import mean_and_spread
 from pipeline.precision import to_float32
 
 BLOCK = 1 << 16
@@ -38,7 +38,7 @@ class Nearest:
         if by == "features" and material.settings.distance == "euclidean":
             view = replace(view, steps=())
         rows = np.unique(pairs.owners, return_index=True)[1]
-        mean = image_moments(view, pairs)[0]
+        mean = mean_and_spread(pairs.stacked(view))[0]
         model = cls(by, material.settings.distance, view, mean, np.empty((0, 0), np.float16), rows)
         if by == "joint-sentence":
             model.rows = np.arange(len(pairs.owners))

@@ -212,14 +212,14 @@ class Bench:
             self.centroids[lists] = quantizer.reconstruct_n(0, lists), built.train_seconds
         return Built(built.index, built.train_seconds + seconds, built.add_seconds)
 
-    def _growth(self, index: faiss.Index, sampled: int, lists: int, visited: int | None = None) -> float:
-        """How many times longer a query takes with all vectors than with the sample, where it visits some lists."""
+    def _growth(self, index: faiss.Index, sampled: int, lists: int, visited: int) -> float:
+        """How many times longer a query takes with all vectors than with the sample; of an inverted file, where it
+        visits so many lists."""
         stages = stages_of(index)
         if stages.graph is not None:
             return math.log(self.count) / math.log(self.sample.count)
         if stages.inverted is None:
             return 1 / self.share
-        visited = visited or sampled
         all_lists, sampled_lists = (_compared(stages.inverted, number) for number in (lists, sampled))
         return (all_lists + visited * self.count / lists) / (sampled_lists + visited * self.sample.count / sampled)
 

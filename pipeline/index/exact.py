@@ -73,21 +73,16 @@ def search_exact(
     best, first = Neighbours.none(len(queries), k), 0
     if gpu is not None:
         return best.merge(_search_on(gpu, queries, blocks, k, metric))
-    for block in blocks:
-        require_finite("exact search", f"from row {first} on, vectors", block)
-        best = best.merge(_by_faiss(queries, block, first, k, metric))
-        first += len(block)
-    return best
-
-
-def _by_faiss(queries: np.ndarray, vectors: np.ndarray, first: int, k: int, metric: str) -> Neighbours:
-    """The nearest among `vectors`, which count from `first`; fewer where there are fewer vectors."""
     import faiss  # which a search on a GPU does without
 
     from pipeline.index.format import METRICS
 
-    values, rows = faiss.knn(queries, vectors, min(k, len(vectors)), metric=METRICS[metric])
-    return Neighbours.of_faiss(values, rows + first, metric)
+    for block in blocks:
+        require_finite("exact search", f"from row {first} on, vectors", block)
+        values, rows = faiss.knn(queries, block, min(k, len(block)), metric=METRICS[metric])
+        best = best.merge(Neighbours.of_faiss(values, rows + first, metric))
+        first += len(block)
+    return best
 
 
 def _search_on(

@@ -118,7 +118,8 @@ class MultiVectorGallery(Gallery):
         """The same; IntegrityError where a query is not finite."""
         require_finite("query", "vectors", queries.vectors)
         items = self.there if allowed is None else self.there[allowed[self.there]]
-        return self._stack([self._best(query, top, items) for query in queries.blocks(1)])
+        answers = [self._best(query, top, items) for query in queries.blocks(1)]
+        return Neighbours(*map(np.array, zip(*answers, strict=True)))
 
     def scored(self, top: int) -> int:
         """How many items a search for `top` scores exactly."""
@@ -213,10 +214,6 @@ class MultiVectorGallery(Gallery):
         return self.index.reconstruct_batch(places) if len(places) else np.empty((0, self.index.d), np.float32)
 
     @staticmethod
-    def _stack(answers: list[tuple[np.ndarray, np.ndarray]]) -> Neighbours:
-        return Neighbours(*map(np.array, zip(*answers, strict=True)))
-
-    @staticmethod
     def _rank(items: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
         order = np.argsort(-scores, kind="stable")[:top]
         return items[order], scores[order]
@@ -280,7 +277,12 @@ class MergedGallery(Gallery):
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """The best of what each bundle finds."""
-        return self._merge([gallery.search(queries, top, part) for gallery, part in self._each(allowed)], top)
+        answers = [gallery.search(queries, top, part) for gallery, part in self._each(allowed)]
+        shifted = zip(answers, self.firsts, strict=True)
+        rows = np.hstack([np.where(answer.rows >= 0, answer.rows + first, -1) for answer, first in shifted])
+        scores = np.hstack([answer.scores for answer in answers])
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+        return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
         """The best of the regions that each bundle finds."""
@@ -307,13 +309,6 @@ class MergedGallery(Gallery):
         spans = zip(self.galleries, self.firsts, self.lasts, strict=True)
         return [(gallery, None if allowed is None else allowed[first:last]) for gallery, first, last in spans]
 
-    def _merge(self, answers: Sequence[Neighbours], top: int) -> Neighbours:
-        shifted = zip(answers, self.firsts, strict=True)
-        rows = np.hstack([np.where(answer.rows >= 0, answer.rows + first, -1) for answer, first in shifted])
-        scores = np.hstack([answer.scores for answer in answers])
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-        return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
-
 
 def open_index(bundle: Any, name: str) -> faiss.Index:
     """The index `name` of a pipeline.storage.bundle.Bundle, for searching only; its large parts stay in their file.
@@ -332,14 +327,10 @@ def open_gallery(bundle: Any, modality: str) -> Gallery:
         return _open_one(bundle, modality)
     name, bounds = bundle.index_name(modality), bundle.bounds(modality)
     spans = zip(bundle.parts, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-    opened = [(_open_one(part, modality), first, last) for part, first, last in spans if _count(part, name)]
+    there = [span for span in spans if (span[0].card.get(name) or {}).get("count")]  # all may have been removed
+    opened = [(_open_one(part, modality), first, last) for part, first, last in there]
     galleries, firsts, lasts = zip(*opened, strict=True)
     return MergedGallery(galleries, firsts, lasts)
-
-
-def _count(bundle: Any, name: str) -> int:
-    """The vectors of an index; all may have been removed."""
-    return (bundle.card.get(name) or {}).get("count", 0)
 
 
 def _open_one(bundle: Any, modality: str) -> Gallery:

@@ -22,14 +22,14 @@ class Vectors(Protocol):
 
 
 class ArrayVectors:
-    """The rows of an array (n, dim) float32, or of what is indexed like one, in blocks of `block_rows`."""
+    """The rows of an array (n, dim) float32, or of what is indexed like one."""
 
-    def __init__(self, array: np.ndarray, block_rows: int = BLOCK_ROWS) -> None:
-        self.array, self.block_rows = array, block_rows
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
         self.count, self.dim = array.shape
 
     def blocks(self) -> Iterator[np.ndarray]:
-        return (self.array[start : start + self.block_rows] for start in range(0, self.count, self.block_rows))
+        return (self.array[start : start + BLOCK_ROWS] for start in range(0, self.count, BLOCK_ROWS))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         return self.array[rows]

@@ -8,15 +8,17 @@ from made_up_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pai
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
-from pipeline.generate.mrnn import DescribingNetwork, MultimodalRNN, RecurrentDecoder, image_moments
+from pipeline.generate.mrnn import DescribingNetwork, MultimodalRNN, RecurrentDecoder
 from pipeline.generate.training import framed, log_frequencies
+from pipeline.models.neural.task import mean_and_spread
 from pipeline.models.neural.training import seeded
 
 PAIRS = make_pairs(10, 3)
 
 
 def make_network(cell: str) -> DescribingNetwork:
-    mean, scale = image_moments(VIEW, PAIRS)
+    mean, length = mean_and_spread(PAIRS.stacked(VIEW))
+    scale = length / VIEW.dim**0.5
     frequencies = log_frequencies(PAIRS.sentences, len(make_vocabulary().terms) + 2)
     with seeded(1):
         network = DescribingNetwork(cell, 5, 7, *map(torch.tensor, (mean, scale, frequencies)), dropout=0.5)

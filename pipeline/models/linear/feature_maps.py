@@ -152,14 +152,11 @@ class FourierMap:
 
     def __call__(self, z: np.ndarray, scale: float = 1.0) -> np.ndarray:
         """`scale` times phi(z) (n, m) from z (n, c1) float32."""
-        return _map_many(z, self, scale) if len(z) >= MANY else _map_few(z, self, scale)
-
-
-def _map_few(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
-    angles = z @ drawn.frequencies
-    out = np.hstack([np.cos(angles), np.sin(angles)]) if drawn.phases is None else np.cos(angles + drawn.phases)
-    out *= np.float32(scale * np.sqrt(2))
-    return out
+        if len(z) >= MANY:
+            return _map_many(z, self, scale)
+        angles = z @ self.frequencies
+        out = np.hstack([np.cos(angles), np.sin(angles)]) if self.phases is None else np.cos(angles + self.phases)
+        return out * np.float32(scale * np.sqrt(2))
 
 
 def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:

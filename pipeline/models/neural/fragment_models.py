@@ -28,7 +28,14 @@ from pipeline.models.neural.fragments import (
 from pipeline.models.neural.losses import MultipleInstance
 from pipeline.models.neural.networks import NetworkModel, load_arrays
 from pipeline.models.neural.recurrence import Packed, pack
-from pipeline.models.neural.task import RegionBlock, RegionSource, RegionView, TrainingPairs, TrainingTask
+from pipeline.models.neural.task import (
+    RegionBlock,
+    RegionSource,
+    RegionView,
+    TrainingPairs,
+    TrainingTask,
+    mean_and_spread,
+)
 from pipeline.models.neural.training import Training, seeded
 from pipeline.models.neural.word_towers import InitialTowers, RecurrentTowers
 from pipeline.multivectors import MultiVectors, ScoreRule
@@ -154,15 +161,8 @@ def _in_blocks(embed: Callable[[np.ndarray], MultiVectors], count: int) -> Multi
 
 def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray, float]:
     """The mean (D,) of all regions, and the root mean square length after subtracting it."""
-    total, squares, count = np.zeros(view.dim), 0.0, 0
-    for start in range(0, len(regions), BLOCK):
-        x = stack_regions(view, regions, np.arange(start, min(start + BLOCK, len(regions)))).vectors.numpy()
-        total += x.sum(axis=0, dtype=float)
-        squares += float(np.einsum("ij,ij->", x, x, dtype=float))
-        count += len(x)
-    mean = total / count
-    variance = max(squares / count - float(mean @ mean), np.finfo(np.float32).tiny)
-    return mean.astype(np.float32), float(variance**0.5)
+    rows = (np.arange(start, min(start + BLOCK, len(regions))) for start in range(0, len(regions), BLOCK))
+    return mean_and_spread(view.stack(regions.packed(some)) for some in rows)
 
 
 class AlignedModel(FragmentModel):

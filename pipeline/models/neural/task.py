@@ -1,6 +1,6 @@
 """What a neural model is trained on, and how: the same for every registered model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Protocol
@@ -81,6 +81,18 @@ IMAGE_BLOCK = 4096
 """Images whose features are summed at once."""
 
 
+def mean_and_spread(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, float]:
+    """The mean (D,) float32 of all rows of `blocks` (n_i, D), and the root mean square length after subtracting it."""
+    total, squares, count = np.float64(0), 0.0, 0
+    for x in blocks:
+        total = total + x.sum(axis=0, dtype=float)
+        squares += float(np.einsum("ij,ij->", x, x, dtype=float))
+        count += len(x)
+    mean = total / count
+    variance = max(squares / count - float(mean @ mean), 1e-12)
+    return mean.astype(np.float32), float(variance**0.5)
+
+
 class RowSource(Protocol):
     """Features (n, dim) of one encoder: an array, or an object that reads its rows from shards on request."""
 
@@ -112,6 +124,11 @@ class TrainingPairs:
     def images(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Features of the images `rows`."""
         return {name: block[rows] for name, block in self.features.items()}
+
+    def stacked(self, view: ImageView) -> Iterator[np.ndarray]:
+        """All images in `view`, (n_i, D) float32, in blocks."""
+        for start in range(0, self.n_images, IMAGE_BLOCK):
+            yield view.stack(self.images(np.arange(start, min(start + IMAGE_BLOCK, self.n_images))))
 
     @property
     def n_images(self) -> int:
@@ -156,11 +173,7 @@ class TrainingTask:
     @cached_property
     def mean_image(self) -> np.ndarray:
         """(D,) float32, the mean of the training images in `view`."""
-        total, n = np.zeros(self.view.dim), self.train.n_images
-        for start in range(0, n, IMAGE_BLOCK):
-            rows = np.arange(start, min(start + IMAGE_BLOCK, n))
-            total += self.view.stack(self.train.images(rows)).sum(axis=0, dtype=float)
-        return (total / n).astype(np.float32)
+        return mean_and_spread(self.train.stacked(self.view))[0]
 
     def images(self, rows: np.ndarray) -> torch.Tensor:
         """(k, D) the images of the training pairs `rows` (k,)."""
