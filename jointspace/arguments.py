@@ -57,6 +57,8 @@ def to_strings(values: Iterable[str], name: str, count: int) -> list[str]:
     """`count` strings, which may be paths, or a column of Arrow. Raises InputError for another number of them, and
     UsageError as `require_text`."""
     items = values.to_pylist() if hasattr(values, "to_pylist") else values
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise UsageError(f"{name} is of type {type(items).__name__}; give a list, one str for each vector")
     strings = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
     if len(strings) != count:
         raise InputError(f"there are {len(strings)} {name} for {count} vectors; give one each")

@@ -51,7 +51,7 @@ class Index:
     def __init__(self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> None:
         if not folders:
             raise UsageError("name the folder of an index")
-        self._allow = tuple(allow)
+        self._allow = (allow,) if isinstance(allow, str) else tuple(allow)
         registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
         self._run = Path(run).absolute() if run else None

@@ -203,8 +203,10 @@ def fit(
     Raises InputError for vectors that are not finite (naming the row), of different lengths, or too few, and UsageError
     for an unknown grid or step.
     """
-    if isinstance(normalise, str) or not set(normalise) <= set(STEPS):
+    if not isinstance(normalise, tuple | list) or not all(step in STEPS for step in normalise):
         raise UsageError(f"fit: normalise is {normalise!r}; give a tuple of steps, of {', '.join(STEPS)}")
+    if weak is not None and not (isinstance(weak, tuple | list) and len(weak) == 2):
+        raise UsageError(f"fit: weak is a {type(weak).__name__}; give a pair: (image vectors, text vectors)")
     seed = to_count(seed, "seed", least=0)
     pairs = _pairs(image_vectors, text_vectors, owners)
     if repeated := pairs.shared_texts():
@@ -293,8 +295,10 @@ def _owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
     if owners is None and n != m:
         raise InputError(f"{n} images and {m} texts are no pairs; give owners: for each text the row of its image")
     owners = np.arange(m) if owners is None else to_numpy(owners)
-    if owners.shape != (m,) or owners.dtype.kind not in "iu" or not ((owners >= 0) & (owners < n)).all():
+    if owners.shape != (m,) or owners.dtype.kind not in "iu":
         raise InputError(f"{m} texts of {n} images need owners: for each text the row of its image, from 0")
+    for row in np.flatnonzero((owners < 0) | (owners >= n))[:1]:
+        raise InputError(f"owners[{row}] is {owners[row]}, and the rows of the {n} images are counted from 0")
     return owners
 
 

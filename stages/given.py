@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats.vectors import FORMAT, nameless, sources
+from pipeline.collections.intake import unescape
 from pipeline.collections.records import Options
 from pipeline.errors import InputError
 from pipeline.image_names import relative_name
@@ -20,7 +21,7 @@ from pipeline.images.decode import Inspection
 from pipeline.images.matching import Matching, match_names, match_sentences, some
 from pipeline.run import Inputs, Outside, Run
 from pipeline.storage.features import to_stored
-from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
+from pipeline.storage.foreign import BLOCK, NOT_FINITE, ForeignFeatures, Source, foreign_files, open_foreign
 from pipeline.workers import Failure
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BLOCK = 1 << 14
-"""Rows that are looked at together."""
 SAME = 0.01
 """Largest difference of two vectors of the same words, of the longer one's length: what half precision and another
 batch may change."""
@@ -104,7 +103,7 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
             if np.isfinite(vector).all():
                 yield Inspection(None, None, hashlib.sha256(vector).hexdigest())
             else:
-                yield Failure("its vector is not finite (NaN or infinity)")
+                yield Failure(NOT_FINITE)
 
 
 def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatures:
@@ -116,9 +115,11 @@ def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatu
     numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
     labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
     names = vectors.names
-    if names is None and run.config.collection.format == FORMAT:
+    if run.config.collection.format == FORMAT:
         source, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
-        names = nameless(open_foreign(source).names)
+        names = names or nameless(open_foreign(source).names)
+        finite = vectors.finite()  # ingest has rejected the others
+        names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:
         if len(vectors) != len(owners):
             raise InputError(
@@ -128,7 +129,7 @@ def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatu
         return MatchedFeatures(labels, np.arange(len(owners)), vectors)
     texts = run.manifest.sentences["text"].to_pylist()
     with _naming(path):
-        matching = match_sentences(names, images, owners, texts, labels, run.layout.data_root)
+        matching = match_sentences(list(map(unescape, names)), images, owners, texts, labels, run.layout.data_root)
     _require_all(matching, labels, path, "sentence")
     _require_alike(matching, vectors, path, "words")
     return MatchedFeatures(labels, matching.rows, vectors)

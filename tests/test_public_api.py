@@ -200,11 +200,15 @@ def test_what_is_no_table_of_numbers_is_refused_with_its_row(vectors: Any, said:
 
 def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:
     x, y = correlated(30)
-    for arguments in ((x[:5], y[:5]), (x, y[:20], np.arange(21)), (x[:20], y), (x, y, np.full(30, -1)), (x[0], y)):
+    for arguments in ((x[:5], y[:5]), (x, y[:20], np.arange(21)), (x[:20], y), (x[0], y)):
         with pytest.raises(InputError):
             jointspace.fit(*arguments)
+    for row, owner in ((3, -1), (4, 30)):
+        with pytest.raises(InputError, match=rf"owners\[{row}\] is {owner}"):
+            jointspace.fit(x, y, np.where(np.arange(30) == row, owner, np.arange(30)))
     wrong = [{"dimension": [3]}, {"dimensions": []}, {"image_ridge": ["much"]}]
-    wrong += [{"seed": seed} for seed in ("0", 1.5, -1, None)] + [{"normalise": "l2"}, {"normalise": ("l1",)}]
+    wrong += [{"seed": seed} for seed in ("0", 1.5, -1, None)] + [{"weak": weak} for weak in (x, (x,), 3)]
+    wrong += [{"normalise": steps} for steps in ("l2", ("l1",), 3, None, [["l2"]])]
     for settings in wrong:
         (name,) = settings
         with pytest.raises(UsageError, match="steps" if name == "normalise" else name):

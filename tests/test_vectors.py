@@ -147,10 +147,15 @@ def test_what_is_wrong_with_vectors_is_said(planted: SimpleNamespace, tmp_path: 
     data = tmp_path / "data"
     write_npy(data, planted, planted.words)
     np.save(data / "images.npy", np.where(np.arange(PAIRS)[:, None] == 5, np.nan, planted.images))
+    np.save(data / "texts.npy", np.where(np.arange(PAIRS)[:, None] == 7, np.inf, planted.texts))
     run = begin(tmp_path, data)
     make_stage("ingest", run)
-    (reject,) = map(json.loads, (run / "manifest/rejects.jsonl").read_text().splitlines()[:1])
-    assert "not finite" in reject["reason"] and len(Manifest(run / "manifest").images) == PAIRS - 1
+    rejects = [json.loads(line) for line in (run / "manifest/rejects.jsonl").read_text().splitlines()]
+    reasons = {(reject["what"], reject["row"]): reject["reason"] for reject in rejects}
+    assert all("not finite" in reasons[place] for place in (("images", None), ("sentences", 8)))
+    assert len(Manifest(run / "manifest").images) == PAIRS - 1
+    make_stage("import_sentences", run, "texts")
+    assert len(Manifest(run / "manifest").sentences) == PAIRS - 2
     (data / "images.txt").unlink()
     with pytest.raises(InputError, match=r"images\.txt"):
         run_command("init", data, "--output", tmp_path / "other.yaml")
@@ -196,6 +201,9 @@ def test_a_fitted_space_is_an_index_too(
     for names in (["a"], ["a"] * PAIRS, [""] * PAIRS, range(PAIRS), ["\udcff", *planted.names[1:]]):
         with pytest.raises((InputError, UsageError), match="names"):
             space.index(folder, planted.images, names=names, overwrite=True)
+    for texts in ("a" * PAIRS, 3):
+        with pytest.raises(UsageError, match="^texts is of type"):
+            space.index(tmp_path / "other", planted.images, planted.texts, texts=texts)
     with pytest.raises(UsageError, match="texts are of text_vectors"):
         space.index(tmp_path / "other", planted.images, texts=planted.words)
     with pytest.raises(InputError, match="no vectors of image"):

@@ -216,7 +216,8 @@ def _tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, st
                 files["table"] = train
                 used = {columns["file"], columns["sentence"], *_renamed(columns).values()}
                 for split, name in splits.items():
-                    if used.issubset(rows.column_names(folder, folder.root / name)):
+                    present = rows.column_names(folder, folder.root / name)
+                    if used.issubset([*present, *(f"{rows.stem(column)}#" for column in present)]):
                         files[split] = name
     return files
 
@@ -356,7 +357,9 @@ def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
         words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items()}
         longest = max(words, key=words.__getitem__, default="")
         if longest and words[longest] >= LEAST_WORDS:
-            columns["description"] = longest
+            same = [name for name in rows.column_names(folder, path) if rows.stem(name) == rows.stem(longest)]
+            are_texts = len(same) > 1 and all(words.get(name, 0) >= LEAST_WORDS for name in same)
+            columns["description"] = f"{rows.stem(longest)}#" if are_texts else longest
     return columns
 
 
@@ -366,7 +369,11 @@ def _count_words(text: str) -> int:
 
 
 def _usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    present = usual_names(rows.column_names(folder, path))
+    columns = rows.column_names(folder, path)
+    present, stems = usual_names(columns), usual_names(list(map(rows.stem, columns)))
+    for name in COLUMNS["sentence"]:
+        if name in stems and [column for column in columns if rows.stem(column) == stems[name]] != [stems[name]]:
+            present[name] = f"{stems[name]}#"
     usual = {ours: next((present[name] for name in names if name in present), None) for ours, names in COLUMNS.items()}
     return {ours: theirs for ours, theirs in usual.items() if theirs is not None}
 

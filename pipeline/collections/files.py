@@ -26,6 +26,7 @@ class CollectionFolder:
 
     def __init__(self, root: Path, options: Options) -> None:
         self.root = root
+        self.tally = options.tally
         self._given = options.files
         self._follow_links = options.follow_links
         self.exclusion = Exclusion(options.exclude)

@@ -5,6 +5,8 @@ keys. An image is known by the `seq` of the record that named it first: its `own
 no photograph's exactly is looked for among all photographs by the rules of `image_names`.
 """
 
+import html
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -32,6 +34,7 @@ from pipeline.config.section import SPLITS
 from pipeline.image_names import BELOW, CASE, Readings, Spelling, Takedown, describe
 from pipeline.printable import is_unicode
 
+ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|nbsp|#\d{1,7}|#[xX][\da-fA-F]{1,6});")
 LARGEST_NUMBER = (1 << 31) - 1
 GIVEN = {"seq": pa.int64(), "key": pa.binary()}
 SOURCE = {"file": pa.binary(), "row": pa.int64()}
@@ -110,6 +113,7 @@ class Intake:
         self.folder = folder
         self.takedown = Takedown(takedown, folder.readings if folder else Readings())
         self._seq = 0
+        self._escaped = 0
 
     def add(self, records: Iterable[Record]) -> "Intake":
         """Add all records of a reader, once; an image must come before what belongs to it."""
@@ -118,10 +122,11 @@ class Intake:
                 case ImageRecord():
                     self._add_image(record)
                 case SentenceRecord():
+                    record = self._unescape(record, "text")
                     number = self._seq if record.number is None else record.number
                     self._add_owned("sentences", record, (number, record.text), self._sentence_fault(record))
                 case DocumentRecord():
-                    self._add_document(record)
+                    self._add_document(self._unescape(record, "title", "tags", "description"))
                 case BoxRecord():
                     self._add_owned("boxes", record, record[1:-2], _text_fault(record.label))
                 case ColumnsRecord():
@@ -129,6 +134,8 @@ class Intake:
                 case Reject():
                     self.given[record.what] += 1
                     self.rejects.add(self._seq, record)
+        if self._escaped:
+            self.notes.append(f"{self._escaped:,} texts had characters as HTML writes them, such as &amp; for &")
         self._assign_owners()
         self.own.see(packed for _, packed in self.tables.rows("SELECT seq, packed FROM own_columns ORDER BY seq"))
         return self
@@ -149,6 +156,12 @@ class Intake:
         if split is None:
             fault = fault or f"unknown split {image.split!r}; there are {', '.join(SPLITS)}"
         self._append("images", image, (image.implied, there, *location, split, fault))
+
+    def _unescape(self, record: Any, *fields: str) -> Any:
+        texts = {field: text for field in fields if isinstance(text := getattr(record, field), str) and "&" in text}
+        plain = record._replace(**{field: unescape(text) for field, text in texts.items()}) if texts else record
+        self._escaped += plain != record
+        return plain
 
     def _path_fault(self, path: str) -> str | None:
         """An absolute path may lie inside of the collection."""
@@ -297,6 +310,11 @@ class Intake:
 
     def _values(self, sql: str) -> list:
         return [value for (value,) in self.tables.rows(sql)]
+
+
+def unescape(text: str) -> str:
+    """With what HTML writes as `&amp;` or `&#39;` as the characters that are meant."""
+    return ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
 
 
 def _text_fault(text: str, max_chars: int | None = None) -> str | None:

@@ -83,7 +83,7 @@ class OwnColumns:
                     continue
                 if kind == HOSTILE:
                     self.leave_out(f"longer than {self.longest} characters, or not Unicode")
-                elif value is not None:
+                elif value is not None or kind == "number":  # NaN
                     column.kinds.add(kind)
                     if kind == "field":
                         fields.setdefault(name, []).append(value)

@@ -25,6 +25,9 @@ from pipeline.storage.tables import stored_type, unpacked_bytes
 from pipeline.trial import try_first
 
 NPY = b"\x93NUMPY"
+NOT_FINITE = "its vector is not finite (NaN or infinity)"
+BLOCK = 1 << 14
+"""Rows that are looked at together."""
 MOST_UNPACKED, SPARE_BYTES = 100, 1 << 26
 """Compressed features may unpack to MOST_UNPACKED times the size of their file plus SPARE_BYTES."""
 UNREADABLE = (
@@ -83,6 +86,12 @@ class ForeignFeatures:
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         return Chained(self.blocks, np.float32)[rows]
+
+    def finite(self) -> np.ndarray:
+        """(n,) bool: the rows of finite numbers."""
+        starts = range(0, len(self), BLOCK)
+        blocks = (self.take(np.arange(start, min(start + BLOCK, len(self)))) for start in starts)
+        return np.concatenate([np.isfinite(block).all(axis=1) for block in blocks] or [np.zeros(0, bool)])
 
     def where(self, row: int) -> str:
         """The file of a row, and its number there, from 0."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.errors import JointspaceError
 from pipeline.printable import counted
 from pipeline.run import Run
 from pipeline.run.layout import Layout
@@ -39,7 +40,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
         elif is_index(source):
             total, new = _add_bundles(change, source)
         else:
-            total, new = _add_photographs(change, source)
+            total, new = _add_photographs(change, source, output)
     logging.getLogger(__name__).info(
         "added %d of %s of %s%s", new, counted(total, "photo"), source,
         f"; {index} already has the others" if total > new else "",
@@ -47,9 +48,10 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     say_next(lambda: search_command(output or index))
 
 
-def _add_photographs(change: "Change", source: Path) -> tuple[int, int]:
+def _add_photographs(change: "Change", source: Path, output: Path | None) -> tuple[int, int]:
     """Apply the index to photographs; returns how many there are that were not removed, and how many are new."""
     from pipeline.storage.bundles import names_of, photographs_of, read_removed
+    from pipeline.storage.manifest import REJECTS
     from stages.applied import added_run, apply_bundle
 
     folder = added_run(change.root, source)
@@ -57,7 +59,14 @@ def _add_photographs(change: "Change", source: Path) -> tuple[int, int]:
     before = sum(part.card["images"]["count"] for part in change.index.parts if part not in others)
     removed = {f"{part.card['data_root']}/{name}" for part in change.index.parts for name in read_removed(part)}
     known = photographs_of(others)
-    bundle = apply_bundle(change.home, source, folder, source.absolute().name, known=known, removed=removed)
+    try:
+        bundle = apply_bundle(change.home, source, folder, source.absolute().name, known=known, removed=removed)
+    except JointspaceError as error:
+        rejects = folder.absolute() / REJECTS
+        if output is None or not rejects.exists():
+            raise
+        kept = shutil.copy(rejects, output.with_name(f"{output.name}.{REJECTS}"))  # since its folder is removed
+        raise type(error)(str(error).replace(str(rejects), str(kept))) from error
     manifest = Run(folder).manifest
     total = sum(f"{manifest.root}/{name}" not in removed for name in names_of(manifest.images))
     if bundle is None and not before:

@@ -88,6 +88,13 @@ def test_bad_text_in_parquet(collection: Path, gather) -> None:
     assert result.counts["sentences"] == {"given": 2, "kept": 1, "rejected": 1, "duplicate": 0}
 
 
+def test_what_html_writes_of_characters_is_read_once_and_counted(collection: Path, gather) -> None:
+    (collection / "captions.tsv").write_text("a.jpg\t0\tA dog &amp; its &#39;owner&#39; &amp;amp; R&D &nothing;\n")
+    result = gather(collection)
+    assert result.tables["sentences"]["text"].to_pylist() == ["A dog & its 'owner' &amp; R&D &nothing;"]
+    assert any(note.startswith("1 texts had characters as HTML") for note in result.notes)
+
+
 @pytest.mark.parametrize("header", ["", "file\ttitle\n", "a.jpg\tTitle\tdog\ttext\n"])
 def test_a_table_without_its_header(header: str, collection: Path, gather) -> None:
     (collection / "weak.tsv").write_text(header)

@@ -125,6 +125,17 @@ HUB = {
         ),
         (HUB, {"train/0.jpg": "divided", "test/0.jpg": "test"}),
         ({"list.json": '{"x/0.jpg": ["a", "b"]}'}, {"x/0.jpg": "divided"}),
+        ({"list.csv": "image,caption_1,year,caption_2\nx/0.jpg,a,2020,b\n"}, {"x/0.jpg": "divided"}),
+        ({"list.csv": "Bild,Text 1,Text 2\nx/0.jpg,a,b\n"}, {"x/0.jpg": "divided"}),
+        ({"list.jsonl": '{"file": "0.jpg", "caption": "a", "caption.1": "b"}\n'}, {"x/0.jpg": "divided"}),
+        (
+            {"list.json": '{"file": "0.jpg", "caption1": "a"}\n{"file": "1.jpg", "caption2": "b"}\n'},
+            {"0.jpg": "divided", "1.jpg": "divided"},
+        ),
+        (
+            {"list.json": '{"data": [{"file": "0.jpg", "sentences": [{"raw": "a"}, {"raw": "b"}]}], "version": 1}'},
+            {"x/0.jpg": "divided"},
+        ),
         (
             {"list.json": '{"0.jpg": {"caption": "a"}, "1.jpg": {"caption": "b"}}'},
             {"0.jpg": "divided", "1.jpg": "divided"},

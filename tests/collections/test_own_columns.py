@@ -1,6 +1,7 @@
 """The user's own columns, from every kind of file, with their types, into the manifest."""
 
 import json
+import math
 import re
 from datetime import date, datetime
 from pathlib import Path
@@ -33,6 +34,14 @@ WANTED = {
 }
 
 
+FOR_PARQUET = {
+    "at": pa.array([37_800, None], pa.time32("s")),
+    "long": pa.array([90_000, None], pa.duration("ms")),
+    "none": pa.array([math.nan, None]),
+}
+"""Columns of two values, such as no other kind of table has."""
+
+
 def own(table: pa.Table) -> dict[str, list]:
     return {name: column for name, column in table.to_pydict().items() if name not in IMAGES.names}
 
@@ -46,6 +55,8 @@ def test_further_columns_of_a_table(kind: str, collection: Path, gather) -> None
     path = collection / f"table.{kind}"
     if kind == "parquet":
         table = pa.Table.from_pylist(rows).append_column("lists", pa.array([[1]] * 4))
+        for name, values in FOR_PARQUET.items():
+            table = table.append_column(name, values.take([0, 0, 1, 1]))
         pq.write_table(table.append_column("bytes", pa.array([b"\xff"] * 4)), path)
     elif kind == "jsonl":
         path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
@@ -55,6 +66,9 @@ def test_further_columns_of_a_table(kind: str, collection: Path, gather) -> None
     found = gather(collection, "table", files={"table": path.name})
     assert found.tables["sentences"].num_rows == 4
     wanted = dict(WANTED)
+    if kind == "parquet":
+        wanted |= {"at": ["10:30:00", None, None], "long": [90, None, None], "none": [None] * 3}
+        assert found.tables["images"].schema.field("none").type == pa.float64()
     if kind == "jsonl":  # which has no dates
         wanted |= {name: [value and str(value) for value in WANTED[name]] for name in ("taken", "seen")}
     assert own(found.tables["images"]) == wanted

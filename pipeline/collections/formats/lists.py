@@ -17,6 +17,8 @@ SPLIT_NAMES = {"val": "dev", "valid": "dev", "validation": "dev", "testing": "te
     ("restval", "training"), "train"
 )
 """Other collections' names for our splits."""
+WORDS = ("raw", "caption", "sentence", "text")
+"""What a caption that is an object has its words under."""
 LARGEST_JSON = 1 << 30
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
 """A string of JSON or Python, with what divides it from the one before: numpy prints no commas."""
@@ -74,12 +76,16 @@ def not_utf8(data: bytes | str) -> str:
 
 
 def sentences(value: Any) -> tuple[list[Any], bool]:
-    """The sentences in a field: of a list its items, of a text itself, unless it is a list in the form of JSON, Python
-    or numpy (`['a dog', "a hound"]`): then its items, and True."""
+    """The sentences in a field: of a list those of its items, of an object what it has under one of WORDS, of a text
+    itself, unless it is a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`): then its items, and
+    True."""
     if value is None:
         return [], False
+    if isinstance(value, dict):
+        words = [value[key] for key in WORDS if key in value]
+        return sentences(words[0]) if words else ([value], False)
     if isinstance(value, list):
-        return value, False
+        return [text for item in value for text in (sentences(item)[0] if isinstance(item, dict) else [item])], False
     items = _listed(value) if isinstance(value, str) else None
     return ([value], False) if items is None else (items, True)
 
@@ -188,19 +194,24 @@ def read_json(folder: CollectionFolder, path: Path) -> Any:
 
 def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
     """The items of the list in a JSON file, read as by `parse_json`, each when it is asked for; or of an object,
-    `{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`, a row for each name. Raises InputError for other values,
-    such as an object without names of photographs.
+    `{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`, a row for each name, or the only list of objects in it,
+    as of `{"data": [...]}`. Raises InputError for other values.
     """
     with _refusing(path):
         text = _json_text(folder, path)
         mark = MARK.match(text)
         if mark[1] != "[":
             value = parse_json(text)
-            if not isinstance(value, dict) or not any(map(is_image, value)):
+            values = value.values() if isinstance(value, dict) else ()
+            records = [one for one in values if isinstance(one, list) and one and isinstance(one[0], dict)]
+            if values and any(map(is_image, value)):
+                for name, about in value.items():
+                    yield {"file": name, **(about if isinstance(about, dict) else {"sentence": about})}
+            elif len(records) == 1:
+                yield from records[0]
+            else:
                 remedy = "one for each photo or caption; write one, or .jsonl"
                 raise InputError(f"{path} is not a list of objects, {remedy}")
-            for name, about in value.items():
-                yield {"file": name, **(about if isinstance(about, dict) else {"sentence": about})}
             return
         if text.startswith("]", mark.end()):
             mark = MARK.match(text, mark.end())

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -31,7 +31,8 @@ FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
 PLAIN = (
     pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date,
-    pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
+    pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null,
+    pa.types.is_time, pa.types.is_duration,
 )  # fmt: skip
 LARGEST_BATCH = 1 << 28
 """Bytes of text in one column of a batch: a dictionary can hold a long text once and refer to it in every row."""
@@ -43,6 +44,8 @@ DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal(
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Of a timestamp, in a second."""
 DELIMITERS, UNQUOTED = ",;\t|", "\t|"
+NUMBER = re.compile(r"(?<=[^\W\d_])[ _.-]?\d+$")
+"""What tells columns of one stem apart: caption1, caption_2, caption 3."""
 SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
 Names = Collection[str]
 
@@ -59,19 +62,44 @@ def read_rows(
     folder: CollectionFolder, path: Path, columns: Names, needed: Names, own: Names | None = ()
 ) -> Iterator[TableRow]:
     """The rows of the table `path`, with at least those of `columns` that it has, and of all others of plain values
-    at least those of `own` (None: all).
+    at least those of `own` (None: all). A column `caption#` stands for all of that stem, such as caption1 and caption2,
+    and is a list of what is in them.
 
     Raises InputError if it lacks a `needed` column or cannot be read, and UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
+    if any(name.endswith("#") for name in columns):
+        present = column_names(folder, path)
+        numbered = [name for name in columns if name.endswith("#") and name not in present]
+        stems = {name: [column for column in present if f"{stem(column)}#" == name] or [name] for name in numbered}
+        columns, needed = ([*chain(*(stems.get(name, [name]) for name in names))] for names in (columns, needed))
+        return (_gather(row, numbered) for row in read_rows(folder, path, columns, needed, own))
     if (own is None or own) and reader is _read_parquet:
         fields = schema(folder, path)
         _check_columns(path, fields.names, ())
-        plain = [field.name for field in fields if any(is_plain(stored_type(field.type)) for is_plain in PLAIN)]
-        columns = dict.fromkeys([*columns, *(name for name in plain if own is None or name in own)])
+        chosen = [field for field in fields if own is None or field.name in own]
+        plain = [field.name for field in chosen if any(is_plain(stored_type(field.type)) for is_plain in PLAIN)]
+        read = {*plain, *columns, *(name.removesuffix(".path") for name in columns)}
+        if lost := [field.name for field in chosen if field.name not in read]:
+            note = f"of the columns not kept, being lists, structs or bytes: {', '.join(lost)}"
+            folder.tally.notes[note] = len(lost)
+        columns = dict.fromkeys([*columns, *plain])
     return reader(folder, path, columns, needed)
+
+
+def stem(column: str) -> str:
+    """The name of a column without a number at its end."""
+    return NUMBER.sub("", column)
+
+
+def _gather(row: TableRow, numbered: Names) -> TableRow:
+    values = dict(row.values)
+    for name in numbered:
+        texts = [values.pop(column) for column in row.values if f"{stem(column)}#" == name]
+        values[name] = [text for text in texts if text not in (None, "")]
+    return row._replace(values=values)
 
 
 def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any]:
@@ -213,8 +241,19 @@ def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Na
 
 
 def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
+    if _is_jsonl(folder, path):
+        yield from _read_jsonl(folder, path, columns, needed)
+        return
     for number, row in enumerate(lists.json_items(folder, path), 1):
         yield TableRow(number, row) if isinstance(row, dict) else TableRow(number, {}, "not a JSON object")
+
+
+def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
+    """Whether the first line of a file is an object, and not the last line."""
+    with suppress(InputError, ValueError), folder.open(path) as file:
+        (_, first), _ = islice(lists.lines(file, path), 2)
+        return isinstance(lists.parse_json(first), dict)
+    return False
 
 
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
@@ -223,10 +262,12 @@ def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: 
     try_first(path, _exhaust, *arguments)
     number = 0
     for names, arrays in _batches(*arguments):
-        for row in zip(*(array.to_pylist() for array in arrays), strict=True):
+        with _refusing(path):
+            values = [array.to_pylist() for array in arrays]
+        for row in zip(*values, strict=True):
             number += 1
-            values = (v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in row)
-            yield TableRow(number, dict(zip(names, values, strict=True)))
+            fields = (v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in row)
+            yield TableRow(number, dict(zip(names, fields, strict=True)))
 
 
 def _exhaust(*arguments: Any) -> None:
@@ -277,16 +318,13 @@ def plain_column(path: Path, before: int, column: pa.Array) -> pa.Array:
     costs only its own row. Raises InputError if its texts are too long to be unpacked."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    flat = column
-    while any(is_list(flat.type) for is_list in LISTS):
-        flat = flat.flatten()
-    rows = f"{path}: rows {before + 1} to {before + len(column)}"
-    if len(flat) > MOST_VALUES:
-        raise InputError(f"{rows} have lists of {len(flat)} values, more than {MOST_VALUES}")
-    texts = pa.types.is_dictionary(flat.type) and any(is_text(flat.type.value_type) for is_text in TEXTS)
-    if texts:
-        total = pc.sum(pc.binary_length(flat.dictionary).take(flat.indices)).as_py() or 0
-        if total > LARGEST_BATCH:
+    rows, texts = f"{path}: rows {before + 1} to {before + len(column)}", False
+    for leaf in _leaves(column):
+        if len(leaf) > MOST_VALUES:
+            raise InputError(f"{rows} have lists of {len(leaf)} values, more than {MOST_VALUES}")
+        texts = pa.types.is_dictionary(leaf.type) and any(is_text(leaf.type.value_type) for is_text in TEXTS)
+        total = pc.sum(pc.binary_length(leaf.dictionary).take(leaf.indices)).as_py() if texts else 0
+        if total and total > LARGEST_BATCH:
             raise InputError(f"{rows} have {total} bytes of text, more than {LARGEST_BATCH}")
     if pa.types.is_dictionary(column.type):
         values = column.dictionary.take(column.indices)
@@ -294,10 +332,25 @@ def plain_column(path: Path, before: int, column: pa.Array) -> pa.Array:
     return _as_python_has(column)
 
 
+def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+    """What a column of lists and structs is made of."""
+    if any(is_list(column.type) for is_list in LISTS):
+        yield from _leaves(column.flatten())
+    elif pa.types.is_struct(column.type):
+        for field in column.flatten():
+            yield from _leaves(field)
+    else:
+        yield column
+
+
 def _as_python_has(column: pa.Array) -> pa.Array:
     """Dates in days, and times in microseconds, of UTC where they have a zone: as Python has them, and null what lies
-    outside the years 1 to 9999. Other columns as they are."""
+    outside the years 1 to 9999; times of day as text, and durations in seconds. Other columns as they are."""
     kind = column.type
+    if pa.types.is_time(kind):
+        return pc.replace_substring_regex(column.cast(pa.string()), r"\.0+$", "")
+    if pa.types.is_duration(kind):
+        return pc.divide(column.view(pa.int64()).cast(pa.float64(), safe=False), UNITS[kind.unit])
     if pa.types.is_date(kind):
         per_day, zone, wanted = 1 if kind == pa.date32() else 86_400_000, None, pa.date32()
     elif pa.types.is_timestamp(kind):

@@ -2,6 +2,7 @@
 image, and each row of another a sentence."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.rows import read_rows
-from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord, Tally
 from pipeline.image_names import relative_name
-from pipeline.storage.foreign import NAMES, Source, foreign_files, names_column, open_foreign
+from pipeline.storage.foreign import NAMES, NOT_FINITE, Source, foreign_files, names_column, open_foreign
 
 FORMAT = "vectors"
 VECTORS: Mapping[str, tuple[str, ...]] = {"images": (), "texts": ()}
@@ -36,7 +37,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """The images in the order of their rows, each with the user's own columns that a table has of it, then the
     sentences, which without vectors of texts are the captions of that table. An image whose name has several rows is
     one, with the texts of all of them."""
-    folder = CollectionFolder(root, options)
+    folder = CollectionFolder(root, replace(options, tally=Tally()))  # not to say that columns of vectors are lost
     images, texts = sources(folder)
     raw_names = open_foreign(images).names
     names = list(map(relative_name, raw_names))
@@ -60,8 +61,10 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     owners = list(map(_owner, words))
     if 2 * owners.count(None) >= len(words):
         owners = names if len(words) == len(names) else [None] * len(words)
-    for row, (text, owner) in enumerate(zip(words, owners, strict=True), 1):
-        if owner is None:
+    for row, (text, owner, usable) in enumerate(zip(words, owners, vectors.finite(), strict=True), 1):
+        if not usable:
+            yield Reject(file, row, "sentences", NOT_FINITE)
+        elif owner is None:
             reason = f"not named IMAGE#k, of {len(words)} texts for {len(names)} images; name all rows so"
             yield Reject(file, row, "sentences", reason)
         else:
