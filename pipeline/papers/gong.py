@@ -81,7 +81,7 @@ class GongSetting:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "GongSetting":
         """From JSON's lists."""
-        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in value.items()})
+        return cls(**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()})
 
     @property
     def weak_images(self) -> list[int]:
@@ -96,7 +96,7 @@ def _read() -> dict[str, Any]:
 
 def tables(setting: GongSetting) -> list[Table]:
     """All tables for one collection, without the rows for which it has nothing."""
-    return [_table(setting, **one) for one in _read()["tables"]]
+    return [_table(setting, **table) for table in _read()["tables"]]
 
 
 def find_table(setting: GongSetting, name: str) -> Table:
@@ -117,17 +117,17 @@ def _table(
     `smallest` of transfer_sizes, or `none`."""
     smallest = setting.transfer_sizes[:1]
     folds = {"smallest": smallest, "none": (0,)}.get(sizes) or getattr(setting, sizes)
-    labels, found = {}, []
+    labels, paper_rows = {}, []
     for label, system, numbers in (map(str.strip, line.split("|")) for line in rows.splitlines()):
         about_system = _read()["systems"].get(system, {"model": system})
         if "encoders" in about_system and not setting.standard:
             continue
         labels[system] = label.format(**vars(setting), weak_images=setting.weak_images)
         cells = tuple(_cells(setting, folds, **about_system))
-        found.append(PaperRow(labels[system], read_numbers(numbers), cells))
+        paper_rows.append(PaperRow(labels[system], read_numbers(numbers), cells))
     pairs = [(labels[a], labels[b]) for a, b in read_orders(orders) if a in labels and b in labels]
     heads = columns or [f"{size * setting.fold_images:,}" for size in folds]
-    return Table(title=title, columns=heads, rows=found, orders=pairs, **about)
+    return Table(title=title, columns=heads, rows=paper_rows, orders=pairs, **about)
 
 
 def _cells(
@@ -153,7 +153,7 @@ def _cells(
     paper = _read()
     laid = dict(paper["transfer"]) if not ours and training not in ("target", "auxiliary") else {}
     for name, values in (transfer or {}).items():
-        laid[name] = [one for value in values for one in getattr(setting, str(value), [value])]
+        laid[name] = [number for value in values for number in getattr(setting, str(value), [value])]
     for size in sizes:
         yield StudyCell(
             model=model,

@@ -19,15 +19,11 @@ Draws = Sequence[Mapping[str, Any]]
 Measured = Callable[[StudyCell], Draws]
 INTRODUCTION = """\
 Recall@10 in percent of image-to-sentence retrieval on test, first-sentence protocol: the mean over the draws of the
-target set, ± their standard deviation where there are several. Image view: {encoders}. Text view: {text}; the paper's
-is lemmatised single words without stop words.
+target set, ± their standard deviation where there are several. Image view: {encoders}. Text view: {text}.
 
-Rows of the paper's names have its settings, whatever the configuration says: lambda = 1 + rho (as in its published
-code), t = 4, c = 96, c1 = 128; its random map R ~ Normal(0, sigma^2), b ~ Unif[0, 1]; Wsabie's grids of rates and
-alpha, its 300 epochs and its dimensions. Ridges, which it does not name, are chosen on dev in each draw; so are lambda,
-t and c of rows that are ours. Wsabie's rate and alpha are chosen in the first draw of the smallest target set. Printed
-numbers are those of Gong et al. on Flickr30K, with other images, sizes and features: to be compared in their order, not
-in their height. Intervals count the images of test and the draws; a column that has one draw counts images alone."""
+Rows of the paper's names have its settings, whatever the configuration says; ridges, which it does not name, are chosen
+on dev in each draw, as is all else of rows that are ours. Printed are Flickr30K, other sizes and features: to be
+compared in their order. Intervals count the images of test and the draws; of one draw, images alone."""
 
 
 def render(tables: Sequence[Mapping[str, Any]], heading: str, setting: GongSetting) -> str:
@@ -42,10 +38,10 @@ def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: in
     notes = _edges(table, draws)
     if normalized := table.row(SUPERVISED + OURS):
         notes += _eigenvalues(normalized, draws)
-    orders = [
-        {"above": one, "below": other, "systems": None, "found": _compare(table, one, other, draws, bootstrap, folds)}
-        for one, other in (table.orders if bootstrap.resamples else ())
-    ]
+    orders = []
+    for above, below in table.orders if bootstrap.resamples else ():
+        found = _compare(table, above, below, draws, bootstrap, folds)
+        orders.append({"above": above, "below": below, "systems": None, "found": found})
     rows = [_row(row, draws) for row in table.rows]
     heads = {"columns": table.columns, "printed_columns": table.printed_columns, "judged": table.columns}
     return page.table("Gong et al.", table.title, rows=rows, orders=orders, notes=notes, **heads)
@@ -68,8 +64,8 @@ TIME = (
 
 
 def _row(row: PaperRow, draws: Measured) -> Mapping[str, Any]:
-    recalls = [[round(one["image_to_sentence"]["recall@10"], 3) for one in draws(cell)] for cell in row.cells]
-    chosen = [[_chosen(one["chosen"]) for one in draws(cell)] for cell in row.cells]
+    recalls = [[round(draw["image_to_sentence"]["recall@10"], 3) for draw in draws(cell)] for cell in row.cells]
+    chosen = [[_chosen(draw["chosen"]) for draw in draws(cell)] for cell in row.cells]
     return page.row(row.label, recalls, row.printed, chosen=chosen)
 
 
@@ -85,7 +81,7 @@ def _edges(table: Table, draws: Measured) -> list[str]:
         f"{row.label}, {column} ({', '.join(sorted(ridges))})"
         for row in table.rows
         for column, cell in zip(table.columns, row.cells, strict=True)
-        if (ridges := {one for draw in draws(cell) for one in choices_at_edges(draw["trials"], draw["chosen"])})
+        if (ridges := {key for draw in draws(cell) for key in choices_at_edges(draw["trials"], draw["chosen"])})
     ]
     return [f"Chosen at the end of the grid, beyond which values may be better: {'; '.join(edges)}."] if edges else []
 
@@ -96,7 +92,7 @@ def _compare(
     """By how much a row is above another in every column, on the same images and draws. Where the paper prints the
     contrary in a column, that is what is judged."""
     rows = table.row(above), table.row(below)
-    found = []
+    differences = []
     for column, cells in enumerate(zip(*(row.cells for row in rows), strict=True)):
         sets = max(cell.target_folds for cell in cells) or cells[0].auxiliary_folds or 0
         measured = [_resized(draws(cell), max(len(draws(cell)) for cell in cells)) for cell in cells]
@@ -104,22 +100,22 @@ def _compare(
         prints = [table.printed_beside(row, column) for row in rows]
         printed = None if None in prints else round(prints[0] - prints[1], 2)
         contrary = printed is not None and printed < 0
-        standings = [_standing(table, row, column, theirs, draws) for row, theirs in zip(rows, prints, strict=True)]
+        standings = [_standing(table, row, column, number, draws) for row, number in zip(rows, prints, strict=True)]
         low, high = compared["ci95"]
         judged = verdict((-high, -low), *standings[::-1]) if contrary else verdict((low, high), *standings)
         judged = judged if len(measured[0]) > 1 else f"one set: {judged}"
-        found.append({**compared, "printed": printed, "verdict": judged})
-    return found
+        differences.append({**compared, "printed": printed, "verdict": judged})
+    return differences
 
 
 def _standing(table: Table, row: PaperRow, column: int, printed: float | None, draws: Measured) -> Standing:
-    alike = {
-        one.label: _mean(draws(one.cells[column]))
-        for one in table.rows
-        if one.label.endswith(OURS) and one.kind == row.kind
+    peers = {
+        peer.label: _mean(draws(peer.cells[column]))
+        for peer in table.rows
+        if peer.label.endswith(OURS) and peer.kind == row.kind
     }
     reached = _mean(draws(row.cells[column]))
-    return Standing(row.label, reached, None if printed is None else (reached, printed), alike)
+    return Standing(row.label, reached, None if printed is None else (reached, printed), peers)
 
 
 def _resized(draws: Draws, count: int) -> list[Any]:
@@ -137,11 +133,11 @@ def _eigenvalues(row: PaperRow, draws: Measured) -> list[str]:
     """The best sums of recalls on dev by the form of the eigenvalues and their power, for the smallest target set."""
     best: dict[tuple[str, float], list[float]] = {}
     for draw in draws(row.cells[0]):
-        found: dict[tuple[str, float], float] = {}
+        sums: dict[tuple[str, float], float] = {}
         for trial in draw["trials"]:
             key = trial["eigenvalues"], trial["eigenvalue_power"]
-            found[key] = max(found.get(key, 0.0), trial["recall_sum"])
-        for key, value in found.items():
+            sums[key] = max(sums.get(key, 0.0), trial["recall_sum"])
+        for key, value in sums.items():
             best.setdefault(key, []).append(value)
-    told = (f"{np.mean(values):.1f} by {kind}, t = {power:g}" for (kind, power), values in best.items())
-    return [f"Normalized CCA of the smallest target set, sum of recalls on dev by lambda and t: {'; '.join(told)}."]
+    means = (f"{np.mean(values):.1f} by {kind}, t = {power:g}" for (kind, power), values in best.items())
+    return [f"Normalized CCA of the smallest target set, sum of recalls on dev by lambda and t: {'; '.join(means)}."]

@@ -2,9 +2,9 @@
 
 `python -m pipeline.papers.page` writes every block of docs/papers.md and docs/papers/*.md again that stands between
 `<!-- KIND PAPER: TITLE -->` and `<!-- end -->`, from docs/papers/results/PAPER.json, a copy of a run's
-`reproduction.json`. KIND is `table` or `orders` of the first table whose title begins with TITLE, or, in results of
-several papers, `AUTHORS: title`; `verdicts` (a line for each printed order, or for those that TITLE names, `A above B;
-Table 1 / A above B; ...`); or `run` (how it was measured).
+`reproduction.json`. KIND is `table`, the first whose title begins with TITLE, or, in results of several papers, with
+`AUTHORS: title`; `verdicts` (a line for each printed order, or for the orders that TITLE names, `A above B; Table 1 / A
+above B; ...`); or `run` (how it was measured).
 
 A result is {`paper`, `run`: {`commit`, `machine`, `seconds`, `seed`, `versions`}, `tables`}. A table is {`paper`,
 `title`, `said`, `columns`, `rows`, `judged`, `orders`, `notes`}, with `printed_columns` where the paper measures other
@@ -30,21 +30,11 @@ DEPTH = 4
 """Where a row and an order of a table lie in a result."""
 
 
-def table(
-    paper: str,
-    title: str,
-    said: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    printed_columns: Sequence[str] | None = None,
-    rows: Sequence[Result] = (),
-    judged: Sequence[str] = (),
-    orders: Sequence[Result] = (),
-    notes: Sequence[str] = (),
-) -> Result:
-    heads: dict[str, Any] = {"paper": paper, "title": title, "said": said, "columns": columns}
-    if printed_columns is not None:
-        heads["printed_columns"] = printed_columns
-    return {**heads, "rows": rows, "judged": judged, "orders": orders, "notes": notes}
+PARTS = ("said", "columns", "rows", "judged", "orders", "notes")
+
+
+def table(paper: str, title: str, **parts: Any) -> Result:
+    return {"paper": paper, "title": title, **dict.fromkeys(PARTS, ()), **parts}
 
 
 def row(name: str, values: Sequence[Any], printed: Sequence[float | None] = (), **more: Any) -> Result:
@@ -61,10 +51,10 @@ def dump(result: Result) -> str:
 def _dump(value: Any, depth: int) -> str:
     named = isinstance(value, dict)
     inside = value.values() if named else value if isinstance(value, list) else ()
-    if depth == DEPTH or not any(isinstance(one, dict | list) for one in inside):
+    if depth == DEPTH or not any(isinstance(item, dict | list) for item in inside):
         return json.dumps(value, ensure_ascii=False)
     parts = [f"{json.dumps(name)}: " for name in value] if named else [""] * len(value)
-    lines = [" " * (depth + 1) + part + _dump(one, depth + 1) for part, one in zip(parts, inside, strict=True)]
+    lines = [" " * (depth + 1) + part + _dump(item, depth + 1) for part, item in zip(parts, inside, strict=True)]
     opening, closing = "{}" if named else "[]"
     return opening + "\n" + ",\n".join(lines) + "\n" + " " * depth + closing
 
@@ -74,12 +64,14 @@ def render_table(table: Result) -> list[str]:
     if "printed_columns" not in table:
         lines = _head("as printed", "ours", *table["columns"]) if table["rows"] else []
         for row in table["rows"]:
-            lines.append(_line(row["name"], "", *("-" if one is None else f"{one:g}" for one in row["printed"])))
-            for own in row["ours"]:
-                if own["system"].endswith(" folds") and ", the first of " in own["system"]:
+            lines.append(
+                _line(row["name"], "", *("-" if number is None else f"{number:g}" for number in row["printed"]))
+            )
+            for system in row["ours"]:
+                if system["system"].endswith(" folds") and ", the first of " in system["system"]:
                     continue  # of which the mean stands beside it
-                beside = row["printed"] if own["alike"] else [None] * len(row["printed"])
-                lines.append(_line("", own["system"], *map(_above, own["values"], beside)))
+                beside = row["printed"] if system["alike"] else [None] * len(row["printed"])
+                lines.append(_line("", system["system"], *map(_above, system["values"], beside)))
         return lines
     theirs = " / ".join(table["printed_columns"])
     lines = _head("", *table["columns"], *([f"*printed: {theirs}*"] if theirs else []))
@@ -114,31 +106,38 @@ def render_orders(table: Result) -> list[str]:
     return lines
 
 
-def _tell(found: Result) -> str:
-    printed = f"; printed {found['printed']:+.1f}" if found["printed"] is not None else ""
-    verdict = f": {found['verdict']}" if found["verdict"] else ""
-    return f"{found['difference']:+.1f} ({found['ci95'][0]:+.1f} to {found['ci95'][1]:+.1f}{printed}){verdict}"
+def _tell(difference: Result) -> str:
+    printed = f", printed {difference['printed']:+.1f}" if difference["printed"] is not None else ""
+    verdict = f": {difference['verdict']}" if difference["verdict"] else ""
+    return _difference(difference) + printed + verdict
+
+
+def _difference(difference: Result) -> str:
+    low, high = difference["ci95"]
+    return f"{difference['difference']:+.1f} ({low:.1f} to {high:.1f})"
 
 
 def render_verdicts(result: Result, names: str | None = None) -> list[str]:
     """A line for each order that the paper states, or for the named ones: by how much, as printed and here, and whether
     it holds. Where several tables have an order, it has the name of its table."""
-    every = [(table, _name(order), order["found"]) for table, order in _orders(result["tables"])]
-    tables = Counter(name for _, name, _ in every)
-    papers = {table["paper"] for table, _, _ in every}
+    orders = [(table, _name(order), order["found"]) for table, order in _orders(result["tables"], printed=not names)]
+    tables = Counter(name for _, name, _ in orders)
+    papers = {table["paper"] for table, _, _ in orders}
     if names:
         wanted = (name.rpartition(" / ") for name in names.split("; "))
-        every = [next(one for one in every if one[1] == name and _is_of(one[0], title)) for title, _, name in wanted]
+        orders = [
+            next(order for order in orders if order[1] == name and _is_of(order[0], title)) for title, _, name in wanted
+        ]
     lines = _head("order", "printed", "ours", "verdict")
-    for table, name, found in every:
-        printed = dict.fromkeys("-" if one["printed"] is None else f"{one['printed']:+.1f}" for one in found)
-        ours = (f"{one['difference']:+.1f}" for one in found)
-        verdicts = [one["verdict"] for one in found]
-        told = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
+    for table, name, differences in orders:
+        printed = dict.fromkeys("-" if it["printed"] is None else f"{it['printed']:+.1f}" for it in differences)
+        verdicts = [difference["verdict"] for difference in differences]
+        shown = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
         title = table["paper"] if len(papers) > 1 else table["title"].partition(":")[0]
         where = f" ({title})" if tables[name] > 1 or len(papers) > 1 else ""
-        lines.append(_line(name + where, *map(", ".join, (printed, ours, told))))
-    return [*lines, "", count_verdicts(result["tables"])]
+        lines.append(_line(name + where, *map(", ".join, (printed, map(_difference, differences), shown))))
+    counted = any(difference["printed"] is not None for _, _, differences in orders for difference in differences)
+    return [*lines, *(["", count_verdicts(result["tables"])] if counted else [])]
 
 
 def _is_of(table: Result, title: str) -> bool:
@@ -149,26 +148,27 @@ def _name(order: Result) -> str:
     return f"{order['above']} above {order['below']}" if order["below"] else ""
 
 
-def _orders(tables: Sequence[Result]) -> list[tuple[Result, Result]]:
-    """Those that a paper prints, each with its table."""
-    every = ((table, order) for table in tables for order in table.get("orders", ()))
-    return [pair for pair in every if any(one["printed"] is not None for one in pair[1]["found"])]
+def _orders(tables: Sequence[Result], printed: bool = True) -> list[tuple[Result, Result]]:
+    """Those that a paper prints, or all that have a name, each with its table."""
+    named = ((table, order) for table in tables for order in table.get("orders", ()) if order["below"])
+    return [pair for pair in named if not printed or any(it["printed"] is not None for it in pair[1]["found"])]
 
 
 def count_verdicts(tables: Sequence[Result]) -> str:
     """How many orders hold, one by one and by Holm's correction for their number; those of one training set, whose
     intervals do not speak of others, are left out."""
-    found = [one for _, order in _orders(tables) for one in order["found"] if one["printed"] is not None]
-    every = [one for one in found if not one["verdict"].startswith("one set")]
-    holding = [one for one in every if one["verdict"].startswith("holds")]
+    printed = [it for _, order in _orders(tables) for it in order["found"] if it["printed"] is not None]
+    counted = [difference for difference in printed if not difference["verdict"].startswith("one set")]
+    holding = [difference for difference in counted if difference["verdict"].startswith("holds")]
     surviving = 0
-    for rank, one in enumerate(sorted(every, key=lambda one: one["p"])):
-        if 2 * one["p"] * (len(every) - rank) > 0.05:
+    for rank, difference in enumerate(sorted(counted, key=lambda difference: difference["p"])):
+        if 2 * difference["p"] * (len(counted) - rank) > 0.05:
             break
-        surviving += one in holding
-    left_out = f" {len(found) - len(every)} of one training set are not counted." if len(found) > len(every) else ""
+        surviving += difference in holding
+    single = len(printed) - len(counted)
+    left_out = f" {single} of one training set are not counted." if single else ""
     return (
-        f"Of {len(every)} comparisons {len(holding)} hold, each by its own 95 % interval, and {surviving} of these"
+        f"Of {len(counted)} comparisons {len(holding)} hold, each by its own 95 % interval, and {surviving} of these"
         f" after Holm's correction for all of them.{left_out}"
     )
 
@@ -186,9 +186,9 @@ def render(table: Result) -> str:
     heading = f"## {table['paper']}: {table['title']}"
     if "left_out" in table:
         return f"{heading}\n\nLeft out: {table['left_out']}."
-    told = [f"- {own['system']} beside {row['name']}: {own['settings']}." for row in table["rows"]
-            for own in row["ours"] if own["settings"]]  # fmt: skip
-    parts = [heading, *table["said"], "\n".join(render_table(table)), "\n".join([*told, *table["notes"]])]
+    settings = [f"- {system['system']} beside {row['name']}: {system['settings']}." for row in table["rows"]
+                for system in row["ours"] if system["settings"]]  # fmt: skip
+    parts = [heading, *table["said"], "\n".join(render_table(table)), "\n".join([*settings, *table["notes"]])]
     if table["orders"]:
         parts += [ORDERS, "\n".join(render_orders(table))]
     return "\n\n".join(filter(None, parts))
@@ -219,10 +219,10 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         elif kind == "run":
             lines = render_run(result)
         else:
-            table = next(one for one in result["tables"] if _is_of(one, title))
+            table = next(table for table in result["tables"] if _is_of(table, title))
             table = {**table, "rows": [row for row in table["rows"] if row["ours"]]}  # printed.yaml has the others
-            lines = {"table": render_table, "orders": render_orders}[kind](table)
-            if kind == "table" and table["notes"] and ("printed_columns" in table or not table["rows"]):
+            lines = render_table(table)
+            if table["notes"] and ("printed_columns" in table or not table["rows"]):
                 lines += ["", *table["notes"]]
         return head + "\n".join(lines) + "\n" + end
 

@@ -20,20 +20,18 @@ AUTHORS = {
 class PrintedRow:
     """A row: its printed name, and its numbers in the order of the table's columns, None where the paper has none.
 
-    `model` is the registered model, or generator, that it is here, or None, with the `reason` why it has none. `kind`
-    are settings without which a model of that name is another system, and `settings` those that decide whether a number
-    of ours is of the same system (None: the row is of a system that the paper only cites). Both are in the words of the
-    configuration (`loss`, `margin`, ...; `encoders`, `regions` and `learns from` as the stage `reproduce` says them).
-    A row of `chance` is of random rankings, whose expected values every evaluation has.
+    `model` is the registered model, or generator, that it is here, or `chance`: random rankings, whose expected values
+    every evaluation has. `kind` are settings without which a model of that name is another system, and `settings` those
+    that decide whether a number of ours is of the same system (None: the row is of a system that the paper only cites).
+    Both are in the words of the configuration (`loss`, `margin`, ...; `encoders`, `regions` and `learns from` as the
+    stage `reproduce` says them).
     """
 
     name: str
     numbers: Sequence[float | None]
-    model: str | None = None
+    model: str
     kind: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] | None = None
-    reason: str | None = None
-    chance: bool = False
 
     @property
     def network(self) -> str | None:
@@ -44,8 +42,7 @@ class PrintedRow:
 @dataclass(frozen=True)
 class PrintedTable:
     """A table of a paper by `authors`: `collection` is what it was measured on, with a gallery of `images` where
-    several sizes are in use. `orders` are pairs of rows of which the paper says that the first is above the second.
-    Where `top` is set, a number is the mean over that many models, the best on dev."""
+    several sizes are in use. `orders` are pairs of rows of which the paper says that the first is above the second."""
 
     authors: str
     title: str
@@ -54,7 +51,6 @@ class PrintedTable:
     rows: Sequence[PrintedRow]
     images: int | None = None
     orders: Sequence[tuple[str, str]] = ()
-    top: int | None = None
 
     @property
     def judged(self) -> tuple[tuple[Column, ...], ...]:
@@ -75,7 +71,8 @@ def printed_tables() -> Mapping[str, Sequence[PrintedTable]]:
     """Paper -> its tables."""
     value = read_mapping(Path(__file__).with_name("printed.yaml"))
     return {
-        paper: [_table(authors, value["systems"], **one) for one in value[paper]] for paper, authors in AUTHORS.items()
+        paper: [_table(authors, value["systems"], **table) for table in value[paper]]
+        for paper, authors in AUTHORS.items()
     }
 
 
@@ -102,10 +99,7 @@ def _table(
 
 
 def _row(name: str, system: str, numbers: str, systems: Mapping[str, Any]) -> PrintedRow:
-    about = {"chance": True} if system == "chance" else systems.get(system, {"model": system})
-    if isinstance(about, str):
-        about = {"reason": about}
-    return PrintedRow(name, read_numbers(numbers), **about)
+    return PrintedRow(name, read_numbers(numbers), **systems.get(system, {"model": system}))
 
 
 def read_numbers(text: str) -> list[float | None]:

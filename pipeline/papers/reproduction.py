@@ -3,12 +3,11 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from pipeline.evaluate.summary import recall_sum, with_folds
+from pipeline.evaluate.summary import with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
 from pipeline.papers import page
@@ -69,15 +68,15 @@ class System:
 
     def tell(self, row: PrintedRow) -> str:
         """Its settings, and the row's where these are others."""
-        theirs, other = row.settings or {}, self.unlike(row)
+        printed_settings, unlike = row.settings or {}, self.unlike(row)
         parts = []
-        for key in dict.fromkeys((*SHOWN, *theirs)):
-            if key in self.settings or key in theirs:
-                printed = f" (printed: {_word(theirs[key])})" if key in other else ""
+        for key in dict.fromkeys((*SHOWN, *printed_settings)):
+            if key in self.settings or key in printed_settings:
+                printed = f" (printed: {_word(printed_settings[key])})" if key in unlike else ""
                 parts.append(f"{key} {_word(self.settings.get(key, 'none'))}{printed}")
         if row.settings is None:
             parts.append("the paper cites this row and does not give its settings, so no difference is given")
-        elif other:
+        elif unlike:
             parts.append("no difference is given")
         return "; ".join(parts)
 
@@ -92,28 +91,27 @@ def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Sys
     groups: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {}
     for item in described:
         groups.setdefault(re.sub(r"-seed\d+", "", item[0]), []).append(item)
-    found = []
+    grouped = []
     for base, group in groups.items():
         names, models, settings = zip(*group, strict=True)
         label = f"{base}, {len(names)} seeds" if len(names) > 1 else names[0]
-        found.append(System(label, names, models[0], settings[0]))
-    return found
+        grouped.append(System(label, names, models[0], settings[0]))
+    return grouped
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A system's `evaluations` in a gallery of a table, one a seed, or of the best seeds on dev alone."""
+    """A system's `evaluations` in a gallery of a table, one a seed."""
 
     system: System
     evaluations: Sequence[Mapping[str, Any]]
 
     @property
     def label(self) -> str:
-        best, all_ = len(self.evaluations), len(self.system.names)
-        return self.system.label + (f", the best {best} on dev" if best < all_ else "")
+        return f"`{self.system.label}`"
 
     def values(self, direction: str, measure: str) -> list[float | None]:
-        return [one[direction][measure] for one in self.evaluations]
+        return [evaluation[direction][measure] for evaluation in self.evaluations]
 
     def has(self, columns: Columns) -> bool:
         """Whether it was measured by all of them."""
@@ -126,14 +124,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Standing:
-    """How well the system of a `label` was trained: what it reaches by some columns, `own`; what it reaches and what is
-    printed in those of them that are printed, `print_of`; and what systems of its encoder reach in the same run, by
-    their labels, `alike`."""
+    """How well the system of a `label` was trained: what it has `reached` by some columns; what it reaches and what is
+    printed in those of them that are `printed`; and what systems of its encoder reach in the same run, by their labels,
+    `peers`."""
 
     label: str = ""
-    own: float = 0.0
-    print_of: tuple[float, float] | None = None
-    alike: Mapping[str, float] = field(default_factory=dict)
+    reached: float = 0.0
+    printed: tuple[float, float] | None = None
+    peers: Mapping[str, float] = field(default_factory=dict)
 
     def shortfall(self, fewer: bool) -> str | None:
         """Why nothing can be said of it, where it is below PRINT_SHARE of its print, or below OWN_SHARE of the best of
@@ -142,10 +140,11 @@ class Standing:
         def share(value: float, goal: float) -> float:
             return (goal / value if fewer else value / goal) if value and goal else 1.0
 
-        if self.print_of and (reached := share(*self.print_of)) < PRINT_SHARE:
-            return f"{self.label} is {abs(self.print_of[1] - self.print_of[0]):.1f} short of its print ({reached:.0%})"
-        reached, best = min(((share(self.own, value), name) for name, value in self.alike.items()), default=(1.0, ""))
-        return f"{self.label} is at {reached:.0%} of {best}" if reached < OWN_SHARE else None
+        if self.printed and (of_print := share(*self.printed)) < PRINT_SHARE:
+            return f"{self.label} is {abs(self.printed[1] - self.printed[0]):.1f} short of its print ({of_print:.0%})"
+        shares = ((share(self.reached, value), name) for name, value in self.peers.items())
+        least, best = min(shares, default=(1.0, ""))
+        return f"{self.label} is at {least:.0%} of {best}" if least < OWN_SHARE else None
 
 
 def verdict(interval: Sequence[float], above: Standing, below: Standing, fewer: bool = False) -> str:
@@ -154,15 +153,14 @@ def verdict(interval: Sequence[float], above: Standing, below: Standing, fewer: 
     low, high = (-interval[1], -interval[0]) if fewer else interval
     if low <= 0 <= high:
         return "open"
-    told, second = ("holds", below) if low > 0 else ("no", above)
-    short = second.shortfall(fewer)
-    return f"not tested: {short}" if short else told
+    outcome, second = ("holds", below) if low > 0 else ("no", above)
+    shortfall = second.shortfall(fewer)
+    return f"not tested: {shortfall}" if shortfall else outcome
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a run has to be laid below printed tables: its `systems` and their `evaluations` by the `protocol`, of test,
-    and of dev where several trainings are to be chosen from.
+    """What a run has to be laid below printed tables: its `systems` and their `evaluations` of test by the `protocol`.
 
     `collection` is what the run's images are (None for one that no paper has): tables of others are left out unless
     they are among `others`. What a generator's descriptions are worth is an evaluation too, with `images` and `boxes`
@@ -176,12 +174,6 @@ class Reproduction:
     draws: Draws
     bootstrap: Bootstrap
     protocol: str
-
-    @cached_property
-    def dev(self) -> dict[str, float]:
-        """Model -> its sum of recalls on dev."""
-        dev = (one for one in self.evaluations if (one["split"], one["protocol"]) == ("dev", self.protocol))
-        return {one["model"]: recall_sum(one) for one in dev}
 
     def tables(self, papers: Sequence[str]) -> list[Mapping[str, Any]]:
         """Every table of `papers` with our systems below the printed ones, and paired intervals for the orders that a
@@ -197,38 +189,41 @@ class Reproduction:
         if elsewhere and table.collection not in self.others:
             here = f"these images are {self.collection}" if self.collection else "reproduce.collection is null"
             return {**about, "left_out": f"it was measured on {table.collection}, and {here}"}
-        sides = {direction for direction, _ in table.columns}
-        of_test = (one for one in with_folds(self.evaluations) if one["split"] == "test" and sides <= one.keys())
-        of_kind = [one for one in of_test if one["protocol"].startswith(self.protocol)]
+        directions = {direction for direction, _ in table.columns}
+        of_test = [
+            evaluation
+            for evaluation in with_folds(self.evaluations)
+            if evaluation["split"] == "test" and evaluation["protocol"].startswith(self.protocol)
+        ]
+        evaluations = [evaluation for evaluation in of_test if directions <= evaluation.keys()]
         galleries: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for one in of_kind:
-            if _fits(table, one):
-                galleries.setdefault(one["protocol"], {})[one["model"]] = one
-        if of_kind and not galleries:
-            sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in of_kind}))
-            reason = f"it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
+        for evaluation in evaluations:
+            if _fits(table, evaluation):
+                galleries.setdefault(evaluation["protocol"], {})[evaluation["model"]] = evaluation
+        if evaluations and not galleries:
+            sizes = sorted({evaluation["n_images"] for evaluation in evaluations})
+            counts = " and ".join(f"{size:,}" for size in sizes)
+            reason = f"it was measured with {table.images:,} test images at once, and ours are {counts}; set"
             return {**about, "left_out": f"{reason} evaluate.folds so that the folds are of that size"}
-        lacking = " or ".join(MISSING[side] for side in sorted(sides))
-        notes = [] if of_kind else [f"Ours: this run has not measured {lacking}."]
+        lacking = " or ".join(MISSING[direction] for direction in sorted(directions))
+        notes = [] if evaluations else [f"Ours: this run has not measured {lacking}."]
         said = [f"It was measured on {table.collection}, ours on {self.collection or 'other images'}."] * elsewhere
         said += [f"Ours: {protocol}." for protocol in galleries if protocol not in PROTOCOLS]
+        random = [evaluation.get("chance", {}) for gallery in galleries.values() for evaluation in gallery.values()]
+        chance = next((expected for expected in random if directions <= expected.keys()), None)
         rows, below = [], {}
         for row in table.rows:
-            found = {protocol: self._below(row, table, gallery) for protocol, gallery in galleries.items()}
-            below[row.name] = next(iter(found.values()), [])
-            ours = []
-            for protocol, measured in found.items():
-                which = "".join(protocol.partition(",")[1:])
-                ours += [self._own(row, table, one, f"`{one.label}`{which}", bool(ours)) for one in measured]
-            each = (one.get("chance", {}) for gallery in galleries.values() for one in gallery.values())
-            expected = next((one for one in each if sides <= one.keys()), None)
-            if row.chance and expected:
-                values = [[expected[direction][measure]] for direction, measure in table.columns]
-                ours.append({"system": "a random ranking", "values": values, "alike": False, "settings": ""})
-            elif of_kind and not ours:
-                reason = row.reason or f"`{row.model}` is not among this run's models with these settings"
-                notes.append(f"- {row.name}: none of ours, {reason}.")
-            rows.append({"name": row.name, "printed": list(row.numbers), "ours": ours})
+            systems: list[dict[str, Any]] = []
+            for protocol, gallery in galleries.items():
+                measured = self._below(row, table, gallery)
+                below.setdefault(row.name, measured)
+                systems += [self._describe(row, table, system, protocol, not systems) for system in measured]
+            if row.model == "chance" and chance:
+                values = [[chance[direction][measure]] for direction, measure in table.columns]
+                systems.append({"system": "a random ranking", "values": values, "alike": False, "settings": ""})
+            elif evaluations and not systems:
+                notes.append(f"- {row.name}: none of ours, `{row.model}` is not among this run's models so trained.")
+            rows.append({"name": row.name, "printed": list(row.numbers), "ours": systems})
         first = next(iter(galleries.values()), {})
         columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
         judged = [_criterion(columns) for columns in table.judged]
@@ -236,91 +231,87 @@ class Reproduction:
         return page.table(**about, said=said, columns=columns, rows=rows, judged=judged, orders=orders, notes=notes)
 
     def _below(self, row: PrintedRow, table: PrintedTable, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
-        """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each
-        the table's `top` best on dev."""
-        found = []
-        for system in self.systems:
-            if system.stands_for(row, table.rows) and gallery.keys() >= {*system.names}:
-                best = sorted(system.names, key=lambda name: -self.dev.get(name, 0.0))[: table.top]
-                found.append(Measured(system, [gallery[name] for name in system.names if name in best]))
-        return sorted(found, key=lambda one: len(one.system.unlike(row)))
+        """The systems that are the row's model, those with the fewest settings that are not the paper's first."""
+        alike = [measured for measured in self._measured(gallery) if measured.system.stands_for(row, table.rows)]
+        return sorted(alike, key=lambda measured: len(measured.system.unlike(row)))
 
-    def _own(self, row: PrintedRow, table: PrintedTable, one: Measured, label: str, told: bool) -> dict[str, Any]:
-        """A system below a row, and its settings where they are not `told` of it in another gallery. A difference is
-        given only where they are the paper's and every sentence is in the gallery."""
+    def _measured(self, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
+        whole = (system for system in self.systems if gallery.keys() >= {*system.names})
+        return [Measured(system, [gallery[name] for name in system.names]) for system in whole]
+
+    def _describe(
+        self, row: PrintedRow, table: PrintedTable, measured: Measured, protocol: str, first: bool
+    ) -> dict[str, Any]:
+        """A system below a row, with its settings in the `first` gallery. A difference is given only where they are the
+        paper's and every sentence is in the gallery."""
         comparable = table.collection == self.collection and self.protocol == WHOLE
-        values = [one.values(*column) for column in table.columns]
+        columns = [measured.values(*column) for column in table.columns]
         return {
-            "system": label,
-            "values": [None if None in own else [round(value, 3) for value in own] for own in values],
-            "alike": row.settings is not None and comparable and not one.system.unlike(row),
-            "settings": "" if told else one.system.tell(row),
+            "system": measured.label + "".join(protocol.partition(",")[1:]),
+            "values": [None if None in values else [round(value, 3) for value in values] for values in columns],
+            "alike": row.settings is not None and comparable and not measured.system.unlike(row),
+            "settings": measured.system.tell(row) if first else "",
         }
 
     def _orders(
-        self,
-        table: PrintedTable,
-        below: Mapping[str, Sequence[Measured]],
-        gallery: Mapping[str, Mapping[str, Any]],
+        self, table: PrintedTable, below: Mapping[str, Sequence[Measured]], gallery: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """The orders that the paper states, each between the systems nearest to its own, unless one system stands for
         both, and how those further from it stand to these."""
         rows = {row.name: row for row in table.rows}
-        every = [
-            Measured(one, [gallery[name] for name in one.names])
-            for one in self.systems
-            if gallery.keys() >= {*one.names}
+        stated = [
+            (rows[above], rows[lower], below[above][0], below[lower][0])
+            for above, lower in table.orders
+            if below.get(above) and below.get(lower) and below[above][0].system is not below[lower][0].system
         ]
-        named = [(rows[a], rows[b], below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
-        stated = [order for order in named if order[2].system is not order[3].system]
-        others = [(None, None, further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
+        further = [
+            (None, None, other, nearest) for nearest, *others in filter(None, below.values()) for other in others
+        ]
         pairs = {
-            (above and above.name, row and row.name, one.label, other.label): (above, row, one, other)
-            for above, row, one, other in (*stated, *others)
+            (above and above.name, lower and lower.name, *(measured.label for measured in pair)): (above, lower, pair)
+            for above, lower, *pair in (*stated, *further)
         }
-        found = []
-        for above, row, one, other in pairs.values():
-            if not all(own.has(columns) for own in (one, other) for columns in table.judged):
+        orders = []
+        for (above_name, lower_name, *labels), (above, lower, pair) in pairs.items():
+            if not all(measured.has(columns) for measured in pair for columns in table.judged):
                 continue
             compared = []
             for columns in table.judged:
-                pair = ([self.draws(name, columns) for name in own.system.names] for own in (one, other))
-                difference = {**compare_draws(*pair, self.bootstrap), "printed": None, "verdict": ""}
-                if row:
-                    difference |= _judge(table, columns, above, row, (one, other), every, difference["ci95"])
+                trainings = ([self.draws(name, columns) for name in measured.system.names] for measured in pair)
+                difference = {**compare_draws(*trainings, self.bootstrap), "printed": None, "verdict": ""}
+                if above and lower:
+                    every = self._measured(gallery)
+                    difference |= _judge(table, columns, (above, lower), pair, every, difference["ci95"])
                 compared.append(difference)
-            names = {"above": above and above.name, "below": row and row.name}
-            found.append({**names, "systems": [f"`{one.label}`", f"`{other.label}`"], "found": compared})
-        return found
+            orders.append({"above": above_name, "below": lower_name, "systems": labels, "found": compared})
+        return orders
 
 
 def _judge(
     table: PrintedTable,
     columns: Columns,
-    above: PrintedRow,
-    row: PrintedRow,
-    systems: tuple[Measured, Measured],
+    rows: tuple[PrintedRow, PrintedRow],
+    pair: Sequence[Measured],
     every: Sequence[Measured],
     interval: Sequence[float],
 ) -> dict[str, Any]:
-    """By how much `above` is printed above `row` by some columns, and whether the `interval` of their `systems` shows
-    it."""
-    prints = [dict(zip(table.columns, printed.numbers, strict=True)) for printed in (above, row)]
+    """By how much the first of two `rows` is printed above the second by some columns, and whether the `interval` of
+    the `pair` that stands for them shows it; `every` system of the run tells how well theirs were trained."""
+    prints = [dict(zip(table.columns, row.numbers, strict=True)) for row in rows]
     both = [column for column in columns if all(numbers[column] is not None for numbers in prints)]
 
-    def standing(one: Measured, numbers: Mapping[Column, float | None]) -> Standing:
+    def standing(measured: Measured, numbers: Mapping[Column, float | None]) -> Standing:
         printed = [column for column in columns if numbers[column] is not None]
-        print_of = (one.worth(printed), sum(numbers[column] or 0 for column in printed)) if printed else None
-        model = one.system.model
-        alike = {
-            f"`{own.label}`": own.worth(columns) for own in every if own.system.model == model and own.has(columns)
-        }
-        return Standing(f"`{one.label}`", one.worth(columns), print_of, alike)
+        reached = (measured.worth(printed), sum(numbers[column] or 0 for column in printed)) if printed else None
+        peers = [peer for peer in every if peer.system.model == measured.system.model and peer.has(columns)]
+        return Standing(
+            measured.label, measured.worth(columns), reached, {peer.label: peer.worth(columns) for peer in peers}
+        )
 
     fewer = columns[0][1] == "mean_rank"
     return {
         "printed": round(sum(prints[0][column] - prints[1][column] for column in both), 2) if both else None,
-        "verdict": verdict(interval, *map(standing, systems, prints), fewer),
+        "verdict": verdict(interval, *map(standing, pair, prints), fewer),
     }
 
 

@@ -22,20 +22,14 @@ SHOWN = 12
 """Relations that are listed of a system."""
 FAILURE = (
     "As printed, SDT-RNN mostly fails for a sentence without a verb where the image's other sentences have one. Below:"
-    " the mean rank of a sentence among"
-    " the neighbours of another one of its image, by how many of the two have a verb, and the share of pairs with"
-    f" exactly one verb, in percent, among all pairs and among the {WORST:.0%} of them with the worst ranks."
+    " the mean rank of a sentence among the neighbours of another one of its image, by how many of the two have a verb,"
+    f" and the share of pairs with exactly one verb, in percent, of all and of the {WORST:.0%} with the worst ranks."
 )
 ROBUST = (
     "As printed, among sentences that all have a verb, or none, SDT-RNN bears differences of length better than bags of"
-    " words. Below: the mean rank where both have a verb, by the"
-    " difference of their lengths in words, and the last of these in percent of the first."
+    " words. Below: the mean rank where both have a verb, by the difference of their lengths in words; last in percent."
 )
-LARGEST = (
-    "As printed, by falling Frobenius norm: nominal subject, possession modifier, passive auxiliary, preposition at,"
-    " preposition in front of, passive auxiliary, passive nominal subject, object of preposition, preposition in,"
-    " preposition on."
-)
+LARGEST = "As printed, by falling norm: nominal subject, possession, passive auxiliary, prepositions."
 
 
 def pair_tables(
@@ -53,14 +47,14 @@ def pair_tables(
     sentence with a verb, 0 for one without, -1 where that is not known, whose pairs are left out; `lengths` (m,) are
     in words.
     """
-    known = (verbs[pairs] >= 0).all(axis=1)
-    pairs = pairs[known]
+    tagged = (verbs[pairs] >= 0).all(axis=1)
+    pairs = pairs[tagged]
     having, images = verbs[pairs].sum(axis=1), owners[pairs[:, 0]]
     apart = np.digitize(np.abs(np.diff(lengths[pairs], axis=1)).ravel(), BOUNDS)
     by_verbs, by_lengths, orders = [], [], []
     for label, trainings in systems.items():
-        ranks = [one[known] for one in trainings]
-        worst = [np.argsort(-one, kind="stable")[: max(1, int(WORST * len(one)))] for one in ranks]
+        ranks = [every[tagged] for every in trainings]
+        worst = [np.argsort(-rank, kind="stable")[: max(1, int(WORST * len(rank)))] for rank in ranks]
         shares = [_shares(having, [np.arange(len(having))]), _shares(having, worst)]
         verbs_of = [_means(ranks, having == kind) for kind in range(len(VERBS))]
         by_verbs.append(page.row(f"`{label}`", [*verbs_of, *shares]))
@@ -69,18 +63,19 @@ def pair_tables(
         ratio = None if None in ends else [100 * last / first for first, last in zip(*ends, strict=True)]
         by_lengths.append(page.row(f"`{label}`", [*means, ratio]))
         if bootstrap.resamples and (having == 1).any() and (having == 2).any():
-            draws = [[_draw(one, images, having == kind) for one in ranks] for kind in (1, 2)]
-            found = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
-            judged = {**found, "printed": None, "verdict": verdict(found["ci95"], Standing(), Standing())}
-            order = {"above": "a verb in one of the two", "below": "in both"}
-            orders.append({**order, "systems": [f"`{label}`"], "found": [judged]})
+            draws = [[_draw(rank, images, having == kind) for rank in ranks] for kind in (1, 2)]
+            difference = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
+            judged = {**difference, "printed": None, "verdict": verdict(difference["ci95"], Standing(), Standing())}
+            order = {"above": f"`{label}`, a verb in one of the two", "below": "in both", "systems": None}
+            orders.append({**order, "found": [judged]})
     names = [*(f"verb in {kind}" for kind in VERBS), "pairs of one verb", "of the worst"]
     titles = ("sentences of one image that lie far apart, by their verbs", "the same by their lengths")
     first, second = (("Socher et al.", f"section 6.6, {title}") for title in titles)
     judged = {"printed_columns": [], "judged": ["mean rank, more being farther"]}
+    lengths_by = [*LENGTHS, "last of first"]
     return [
-        page.table(*first, [FAILURE], names, rows=by_verbs, orders=orders, **judged),
-        page.table(*second, [ROBUST], [*LENGTHS, "last of first"], rows=by_lengths, **judged),
+        page.table(*first, said=[FAILURE], columns=names, rows=by_verbs, orders=orders, **judged),
+        page.table(*second, said=[ROBUST], columns=lengths_by, rows=by_lengths, **judged),
     ]
 
 
@@ -90,13 +85,14 @@ def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], 
     notes = []
     for label, rows in relations.items():
         largest = sorted(rows, key=lambda row: -np.mean(row[1]))[:SHOWN]
-        told = (f"{name} ({np.mean(norms):.2f}; {count:,})" for name, norms, count in largest)
-        notes.append(f"- `{label}`, relation (norm; training words that have it): {', '.join(told)}.")
-    return page.table("Socher et al.", "section 6.7, relations by the norm of their matrix", [LARGEST], notes=notes)
+        named = (f"{name} ({np.mean(norms):.2f}; {count:,})" for name, norms, count in largest)
+        notes.append(f"- `{label}`, relation (norm; training words that have it): {', '.join(named)}.")
+    title = "section 6.7, relations by the norm of their matrix"
+    return page.table("Socher et al.", title, said=[LARGEST], notes=notes)
 
 
 def _means(ranks: Sequence[np.ndarray], chosen: np.ndarray) -> list[float] | None:
-    return [float(one[chosen].mean()) for one in ranks] if chosen.any() else None
+    return [float(rank[chosen].mean()) for rank in ranks] if chosen.any() else None
 
 
 def _shares(having: np.ndarray, subsets: Sequence[np.ndarray]) -> list[float] | None:

@@ -49,7 +49,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 
 @stage(
-    version=11,
+    version=12,
     gpu=True,
     choices=lambda config: [(name,) for name in config.made_by("train")],
     keys=_keys,

@@ -28,7 +28,9 @@ def _reads(config, layout) -> Inputs:
     judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
     study = [layout.manifest, layout.study, layout.tables]
     described = [
-        layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
+        layout.description_evaluation(name, split)
+        for name in _generators(config)
+        for split in _subjects(config).values()
     ]
     return [
         layout.summary,
@@ -40,13 +42,13 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=16,
+    version=17,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),
         "seed": config.seed,
         "bootstrap": config.evaluate.bootstrap,
-        "systems": {name: own for name, _, own in _systems(config)},
+        "systems": {name: settings for name, _, settings in _systems(config)},
     },
     reads=_reads,
     writes=lambda layout: layout.reproduction,
@@ -143,10 +145,10 @@ def _tree_tables(run: Run, systems: "Sequence[System]") -> list[dict[str, Any]]:
     wanted = set(_word_models(run.config))
     measured = {system.label: [ranks(name) for name in system.names] for system in systems if wanted >= {*system.names}}
     pairs = next(iter(measured.values()))[0][0]
-    found = {label: [one for _, one in trainings] for label, trainings in measured.items()}
+    by_system = {label: [rank for _, rank in trainings] for label, trainings in measured.items()}
     bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
     return [
-        *pair_tables(found, pairs, sentences.owners, verbs, lengths, bootstrap),
+        *pair_tables(by_system, pairs, sentences.owners, verbs, lengths, bootstrap),
         relation_table(_measure_relations(run, systems)),
     ]
 
@@ -170,15 +172,15 @@ def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[
         stored, folder = run.model(name), run.layout.model(name).path
         model = restore(stored.details["registered"], stored.settings, stored.tensors, folder)
         norms[name] = model.network.sentences.norms()
-    found = {}
+    measured = {}
     for system in systems:
         if norms.keys() >= {*system.names}:
-            each = np.array([norms[name] for name in system.names], float)
-            rows = np.flatnonzero(np.isfinite(each).all(axis=0))
-            found[system.label] = [
-                (labels["relations"][row], each[:, row].tolist(), labels["relation_counts"][row]) for row in rows
+            trainings = np.array([norms[name] for name in system.names], float)
+            rows = np.flatnonzero(np.isfinite(trainings).all(axis=0))
+            measured[system.label] = [
+                (labels["relations"][row], trainings[:, row].tolist(), labels["relation_counts"][row]) for row in rows
             ]
-    return found
+    return measured
 
 
 def _relation_models(config: "Config") -> list[str]:
@@ -189,7 +191,7 @@ def _protocol(config: "Config") -> str:
     """That of the papers, all sentences, where the run has it."""
     from pipeline.config.section import PROTOCOLS
 
-    return next((one for one in PROTOCOLS if one in config.evaluate.protocols), PROTOCOLS[0])
+    return next((protocol for protocol in PROTOCOLS if protocol in config.evaluate.protocols), PROTOCOLS[0])
 
 
 def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
@@ -197,11 +199,11 @@ def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
     settings."""
     trained = [(name, config.model(name).spec.name, _describe(config, name)) for name in config.models]
     for name in dict.fromkeys((*config.evaluate.generators, *_generators(config))):
-        registered, own = config.generator(name).spec.name, _describe_generator(config, name)
+        registered, settings = config.generator(name).spec.name, _describe_generator(config, name)
         if name in _generators(config):
-            trained.append((name, registered, own))
+            trained.append((name, registered, settings))
         if name in config.evaluate.generators:
-            trained.append((ranker(name), registered, {**own, "loss": "likelihood", "score": "perplexity"}))
+            trained.append((ranker(name), registered, {**settings, "loss": "likelihood", "score": "perplexity"}))
     return trained
 
 
@@ -209,20 +211,20 @@ def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a generator in the words of pipeline.papers.printed. One that uses a joint space sees images
     by the encoders of that alone."""
     generator, space = config.generator(name), config.describe.space
-    found = {**generator.settings.model_dump(exclude={"checkpoint_seconds"}), "seed": generator.seed}
+    settings = {**generator.settings.model_dump(exclude={"checkpoint_seconds"}), "seed": generator.seed}
     inside = generator.settings.in_space
-    found |= _name_encoders(config, config.model(space).encoders if inside else generator.encoders)
-    found |= {"space": space} if inside else {}
+    settings |= _name_encoders(config, config.model(space).encoders if inside else generator.encoders)
+    settings |= {"space": space} if inside else {}
     further = config.language_text.file if generator.spec.text else None
-    found |= {"candidates": config.describe.candidates} if generator.spec.text else {}
-    return {**found, "learns from": f"train and {Path(further).name}" if further else "train"}
+    settings |= {"candidates": config.describe.candidates} if generator.spec.text else {}
+    return {**settings, "learns from": f"train and {Path(further).name}" if further else "train"}
 
 
 def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
     """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
     stands = [config.reproduce.in_place_of.get(name) for name in names]
-    found = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
-    return found | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
+    encoders = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
+    return encoders | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
 
 
 def _word(encoder: Any) -> str:
@@ -232,21 +234,21 @@ def _word(encoder: Any) -> str:
 def _describe(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a model in the words of pipeline.papers.printed."""
     model = config.model(name)
-    found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
-    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.uncorrected(name) else "as they are"}
-    found |= _name_encoders(config, model.encoders)
+    settings = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
+    settings |= {"seed": model.seed, "scores": "corrected for hubs" if config.uncorrected(name) else "as they are"}
+    settings |= _name_encoders(config, model.encoders)
     if model.spec.multi_vector:  # `sum` says how these are scored, by products
-        found.pop("score", None)
+        settings.pop("score", None)
     if model.spec.sentences == "vectors":
-        found["text encoders"] = ", ".join(model.text_encoders)
+        settings["text encoders"] = ", ".join(model.text_encoders)
     if model.spec.words and not model.spec.starts_from:
         words = model.word_vectors
-        found["word vectors"] = (words.file or words.source) + ("" if words.train else ", fixed")
+        settings["word vectors"] = (words.file or words.source) + ("" if words.train else ", fixed")
     if model.spec.regions != "none":
-        found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
+        settings["regions"] = f"{config.regions.count} of {config.regions.proposals}"
     weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
-    found["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
-    return found
+    settings["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
+    return settings
 
 
 def _generators(config: "Config") -> tuple[str, ...]:
@@ -263,8 +265,9 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
     """What a generator's descriptions are worth, as an evaluation of the reported split."""
     from pipeline.storage.commit import read_record
 
-    files = {what: run.layout.description_evaluation(generator, one) for what, one in _subjects(run.config).items()}
-    judged = {what: read_record(one.path) for what, one in files.items()}
+    judged = {}
+    for subject, split in _subjects(run.config).items():
+        judged[subject] = read_record(run.layout.description_evaluation(generator, split).path)
     return {
         "model": generator,
         "split": REPORTED,
@@ -291,10 +294,10 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
         images, of = np.unique(arrays["images"], return_inverse=True)
         statistics = Statistics(**{name: arrays[name] for name in names[1:]})
         return Draw(images, lambda weights: statistics.measure(metric, weights[of]))
-    found = read_measured(layout.evaluation(system, REPORTED, _protocol(run.config)).path, "ranks")
-    owners = found.pop("owners")
-    each = {"image_to_sentence": np.arange(len(found["image_to_sentence"]))}
-    return draw_of_ranks(found, {side: each.get(side, owners) for side in found}, columns)
+    ranks = read_measured(layout.evaluation(system, REPORTED, _protocol(run.config)).path, "ranks")
+    owners = ranks.pop("owners")
+    own = {"image_to_sentence": np.arange(len(ranks["image_to_sentence"]))}
+    return draw_of_ranks(ranks, {direction: own.get(direction, owners) for direction in ranks}, columns)
 
 
 def _tree_reads(config, layout) -> Inputs:

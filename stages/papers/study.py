@@ -301,7 +301,7 @@ def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> by
 
 
 @stage(
-    version=7,
+    version=8,
     keys=lambda config: {
         "seed": config.seed,
         "name": config.name,

@@ -35,7 +35,7 @@ def test_trainings_are_one_row_with_an_interval_over_them() -> None:
     verbs, _ = pair_tables({"tree": [RANKS, 3 * RANKS]}, PAIRS, OWNERS, VERBS, LENGTHS, Bootstrap(20, 0))
     text = page.render(verbs)
     assert "| `tree` | - | 11.7 ± 8.2 | 3.0 ± 2.1 | 75.0 | 100.0 ± 0.0 |" in text
-    assert "| a verb in one of the two above in both | `tree` | +8.7 (" in text
+    assert "| `tree`, a verb in one of the two above in both | +8.7 (" in text
 
 
 def test_relations_are_listed_by_the_mean_norm() -> None:

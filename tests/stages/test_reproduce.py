@@ -58,7 +58,7 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
     lines = [line for line in text.splitlines() if line.startswith("| Our model above Nearest Neighbor |")]
     assert [line.split(" | ", 1)[1] for line in lines] == [
         # three quarters of the n-grams less one quarter
-        "`relu` - `near` | +50.0 (+50.0 to +50.0; printed +13.0): holds | +20.0 (+20.0 to +20.0; printed +27.7): "
+        "`relu` - `near` | +50.0 (50.0 to 50.0), printed +13.0: holds | +20.0 (20.0 to 20.0), printed +27.7: "
         "not tested: `near` is 28.3 short of its print (26%) |",
     ]
 

@@ -104,7 +104,7 @@ class Training:
     `draw(rows)` makes the module's arguments from the pairs `rows` (n,); `owners` (m,) are the images of the pairs,
     `pair_ids` (m,) what errors call them; `judge()` is the score on dev, higher is better. Weight decay pulls
     parameters towards `anchors`, by name, or towards zero; the schedule's penalty weighs the module's `regulariser()`,
-    or all squares. With `alternating_groups`, sets of names, each epoch trains the parameters of one group, in turn.
+    or all squares. Of `groups`, sets of names, each learns for its share of the epochs, one after another.
     `extra_state` are tensors by name that the module or `before_epoch(epoch)` changes in place; they are kept with the
     parameters. `precision` is the dtype of the module's heaviest products; `finish()` gives the model with the
     parameters that the module has.
@@ -121,7 +121,7 @@ class Training:
         schedule: TrainingSchedule,
         judge: Callable[[], float],
         anchors: Mapping[str, Tensor] | None = None,
-        alternating_groups: Sequence[Collection[str]] = (),
+        groups: Sequence[Collection[str]] = (),
         extra_state: Mapping[str, Tensor] | None = None,
         before_epoch: Callable[[int], None] = lambda epoch: None,
         precision: torch.dtype = torch.float32,
@@ -129,7 +129,7 @@ class Training:
     ) -> None:
         self.module, self.draw, self.judge, self.before_epoch = module, draw, judge, before_epoch
         self.owners, self.pair_ids, self.objective, self.schedule = owners, pair_ids, objective, schedule
-        self.alternating_groups, self.progress = alternating_groups, Progress()
+        self.groups, self.progress = groups, Progress()
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.extra_state = extra_state or {}
         self.state: dict[str, Tensor] = {**self.trained, **self.extra_state}
@@ -202,8 +202,8 @@ class Training:
             arguments = arguments or place(self.draw(rows), self.device)
             loss = self.objective(self.module(*arguments), upload(self.owners[rows], self.device)) + self._penalty()
         loss.backward()
-        if groups := self.alternating_groups:
-            for name in self.trained.keys() - groups[state.epoch % len(groups)]:
+        if groups := self.groups:
+            for name in self.trained.keys() - groups[state.epoch * len(groups) // schedule.epochs]:
                 self.trained[name].grad = None
         norm = nn.utils.clip_grad_norm_(self.trained.values(), schedule.clip)
         self._read_loss()  # of the step before, while a GPU computes this one

@@ -65,7 +65,7 @@ class GlobalModel(NetworkModel):
         def draw(rows: np.ndarray) -> tuple[Tensor, Any]:
             return task.draw_images(rows), model.arrange(task.train.sentences.take(rows))
 
-        # The squared loss alone would shrink both sides to zero: they learn in alternate epochs.
+        # The squared loss would shrink both sides to zero: W_I learns first, then sentences (Socher et al. 2014).
         sentences = {name for name, p in model.network.named_parameters() if p.requires_grad} - {"image_map"}
         groups = ({"image_map"}, sentences) if sentences and model.network.score == "distance" else ()
         return task.training(
@@ -73,7 +73,7 @@ class GlobalModel(NetworkModel):
             draw,
             judge=model.judge(task.dev),
             anchors=model.anchors(),
-            alternating_groups=groups,
+            groups=groups,
             finish=model.reloaded,
         )
 
