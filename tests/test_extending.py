@@ -17,7 +17,9 @@ from PIL import Image
 from warm import ROOT
 from workflow import rules_of, snakemake
 
+from pipeline.config import loading
 from pipeline.config.registry import ALLOWED, allow
+from pipeline.errors import UsageError
 from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 from stages.catalogue import COMMANDS
@@ -92,7 +94,9 @@ def printed(result: subprocess.CompletedProcess) -> str:
 
 def test_a_model_and_encoders_are_a_module(mine: Path) -> None:
     places = ("mine:CellColours", "mine:LetterCounts", "mine:Mirrored")
-    allow(places)
+    allow((*places, "json:dumps"))
+    with pytest.raises(UsageError, match="json:dumps is a function"):
+        loading.validate({"models": [{"name": "mine", "model": "json:dumps"}]})
     run = make_colours(mine / "run", **PARTS)
     assert read_parameters(run / "encoders/colours/model.safetensors", ENCODER).details["dim"] == 27
     assert len(list((run / "features/colours").glob("shard-*.h5"))) == 3

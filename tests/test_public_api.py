@@ -3,6 +3,7 @@
 import copy
 import doctest
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -20,6 +21,7 @@ import jointspace
 import jointspace.index
 import jointspace.space
 from jointspace.reference import render
+from pipeline.config.registry import ALLOWED
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
@@ -124,7 +126,9 @@ def _paths(index: jointspace.Index, text: str) -> list[str]:
 
 def test_an_index_travels_after_it_was_searched(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bundle.parent)
-    index = jointspace.load(bundle.name)
+    monkeypatch.setenv(ALLOWED, "")
+    index = jointspace.load(bundle.name, allow="mine:Model")
+    assert os.environ[ALLOWED] == "mine:Model"
     found = _paths(index, "a red picture")
     index.embed_image(bundle.parent / "data/blue-02.png")
     data = pickle.dumps(index)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Self
 from pipeline.config.collection import CollectionSettings
 
 DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
-LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
 SHOWN = 20
 """Reasons that are printed."""
 NOT_UTF8 = "not UTF-8"  # the reason to reject what is not text

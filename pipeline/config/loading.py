@@ -80,7 +80,7 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
         config = Config.model_validate(_inherit(_write_out(full)))
     except ValidationError as error:
         raise UsageError(f"{source}: {explain(error, Config, values)}") from error
-    if found := problems(config):
+    if found := list(dict.fromkeys(problems(config))):  # variants of several seeds have the same
         raise UsageError(f"{source}: {listed(found)}")
     return config
 

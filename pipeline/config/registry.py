@@ -108,6 +108,8 @@ def find_spec(what: str, name: str, specs: Sequence[AnySpec], **more: Any) -> An
 
 @cache
 def _outside(what: str, outside: type, place: str, specs: Sequence[AnySpec], **more: Any) -> AnySpec:
+    if not isinstance(outside, type):
+        raise UsageError(f"the {what} {place} is a {type(outside).__name__}; name a class")
     bases = [f"{base.__module__}:{base.__qualname__}" for base in outside.__mro__]
     base = next((spec for above in bases for spec in specs if spec.place == above), None)
     own = {"name": place, "place": place, **getattr(outside, "SPEC", {})}

@@ -91,6 +91,8 @@ def _scalar(value: Any, kind: str, column: str, values: pa.ChunkedArray) -> pa.S
 def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
     """For a column with these values that is compared with values of another kind."""
     holds = kind_of(values.type)
+    if values.null_count == len(values):
+        return UsageError(f"the column {column} has no values to compare with {kind}")
     if holds != "text":
         return UsageError(
             f"the column {column} holds {holds}, not {kind}; compare it with one like {LIKE.get(holds, 'null')}"

@@ -11,7 +11,7 @@ import yaml
 from made_up import retell, run_command
 from made_up_colours import COLOURS, CONFIG, draw
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
@@ -139,6 +139,11 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     run_command("remove", index, "red-00.png")
     run_command("add", index, colours / "data")
     assert "0 of 39 photos" in caplog.text and open_bundle(index).card["images"]["count"] == 50
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/0.jpg").write_text("no photo")
+    with pytest.raises(InputError, match=r"copy\.rejects\.jsonl lists the reasons"):
+        run_command("add", index, tmp_path / "bad", "--output", tmp_path / "copy")
+    assert "not-an-image" in (tmp_path / "copy.rejects.jsonl").read_text()
     caplog.clear()
     run_command("verify", index)
     assert " 0 wrong" in caplog.text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.collections.files import CollectionFolder, is_image
-from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject
+from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject, Tally
 from pipeline.errors import InputError
 from pipeline.plain_files import UTF16_MARKS, each_line
 
@@ -19,6 +19,7 @@ SPLIT_NAMES = {"val": "dev", "valid": "dev", "validation": "dev", "testing": "te
 """Other collections' names for our splits."""
 WORDS = ("raw", "caption", "sentence", "text")
 """What a caption that is an object has its words under."""
+LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
 LARGEST_JSON = 1 << 30
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
 """A string of JSON or Python, with what divides it from the one before: numpy prints no commas."""
@@ -75,19 +76,19 @@ def not_utf8(data: bytes | str) -> str:
     return f"{NOT_UTF8} but, by its looks, {name}{also}; convert the file by `iconv -f {name} -t UTF-8 OLD > NEW`"
 
 
-def sentences(value: Any) -> tuple[list[Any], bool]:
+def sentences(value: Any, tally: Tally) -> list[Any]:
     """The sentences in a field: of a list those of its items, of an object what it has under one of WORDS, of a text
-    itself, unless it is a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`): then its items, and
-    True."""
+    itself, unless it is a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`): then its items."""
     if value is None:
-        return [], False
+        return []
     if isinstance(value, dict):
         words = [value[key] for key in WORDS if key in value]
-        return sentences(words[0]) if words else ([value], False)
+        return sentences(words[0], tally) if words else [value]
     if isinstance(value, list):
-        return [text for item in value for text in (sentences(item)[0] if isinstance(item, dict) else [item])], False
+        return [text for item in value for text in (sentences(item, tally) if isinstance(item, dict) else [item])]
     items = _listed(value) if isinstance(value, str) else None
-    return ([value], False) if items is None else (items, True)
+    tally.notes[LISTED] += items is not None
+    return [value] if items is None else items
 
 
 def _listed(text: str) -> list[str] | None:

@@ -29,11 +29,6 @@ BATCH = 1 << 13  # rows of a Parquet file in memory at once
 LARGEST_GROUP = 1 << 32  # bytes that a row group may claim to unpack to
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
-PLAIN = (
-    pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date,
-    pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null,
-    pa.types.is_time, pa.types.is_duration,
-)  # fmt: skip
 LARGEST_BATCH = 1 << 28
 """Bytes of text in one column of a batch: a dictionary can hold a long text once and refer to it in every row."""
 MOST_VALUES = 1 << 22  # values in one column of a batch, whose rows may hold lists
@@ -80,13 +75,17 @@ def read_rows(
         fields = schema(folder, path)
         _check_columns(path, fields.names, ())
         chosen = [field for field in fields if own is None or field.name in own]
-        plain = [field.name for field in chosen if any(is_plain(stored_type(field.type)) for is_plain in PLAIN)]
+        plain = [field.name for field in chosen if _is_plain(stored_type(field.type))]
         read = {*plain, *columns, *(name.removesuffix(".path") for name in columns)}
         if lost := [field.name for field in chosen if field.name not in read]:
             note = f"of the columns not kept, being lists, structs or bytes: {', '.join(lost)}"
             folder.tally.notes[note] = len(lost)
         columns = dict.fromkeys([*columns, *plain])
     return reader(folder, path, columns, needed)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or "binary" in str(kind))
 
 
 def stem(column: str) -> str:

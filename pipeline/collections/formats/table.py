@@ -14,16 +14,7 @@ from pathlib import Path, PurePosixPath
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.rows import further, is_text, read_rows, schema
-from pipeline.collections.records import (
-    DIVIDED,
-    LISTED,
-    ColumnsRecord,
-    ImageRecord,
-    Options,
-    Record,
-    Reject,
-    SentenceRecord,
-)
+from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
 from pipeline.parquet_photographs import photograph_column
@@ -80,9 +71,7 @@ def _read_rows(
                 name, [values.get(names.get(column)) for column in DOCUMENT], file, row, implied=True
             )
             yield ColumnsRecord(name, further(values, path, names.values()), file, row)
-        sentences, in_text = lists.sentences(values.get(names["sentence"]))
-        options.tally.notes[LISTED] += in_text
-        for text in sentences:
+        for text in lists.sentences(values.get(names["sentence"]), options.tally):
             if is_text(path) and not text.isascii() and SURROGATE.search(text):
                 yield Reject(file, row, "sentences", lists.not_utf8(text))
             else:
@@ -140,7 +129,5 @@ def _read_shard(
         yield ImageRecord(key, shard, asked, shard, row, member, row - 1)
         yield from lists.document(key, [values.get(names.get(ours)) for ours in DOCUMENT], shard, row)
         yield ColumnsRecord(key, further(values, path, (column, *names.values())), shard, row)
-        sentences, in_text = lists.sentences(values.get(names["sentence"]))
-        options.tally.notes[LISTED] += in_text
-        for text in sentences:
+        for text in lists.sentences(values.get(names["sentence"]), options.tally):
             yield SentenceRecord(key, None, text, shard, row)

@@ -20,7 +20,6 @@ from pipeline.collections.files import IMAGE_SUFFIXES, CollectionFolder, is_imag
 from pipeline.collections.formats import lists
 from pipeline.collections.records import (
     DIVIDED,
-    LISTED,
     ColumnsRecord,
     ImageRecord,
     Options,
@@ -250,8 +249,7 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: T
         yield Reject(file, None, "documents", f"not JSON: {error}")
         return
     if tally is not None:
-        captions, in_text = lists.sentences(value.get("caption"))
-        tally.notes[LISTED] += in_text
+        captions = lists.sentences(value.get("caption"), tally)
         for number, text in enumerate(text for text in captions if text is not None):
             yield SentenceRecord(key, number, text, file)
     yield from lists.document(key, [value.get(name) for name in DOCUMENT], file)
