@@ -189,7 +189,8 @@ def _elsewhere(name: str, alike: list[tuple[str, Spelling]]) -> list[Spelling]:
         return [spelling for path, spelling in alike if path.startswith(posixpath.join(folder, ""))]
     backwards = name.split("/")[::-1]
     shared = [len(os.path.commonprefix([backwards, path.split("/")[::-1]])) for path, _ in alike]
-    return [spelling for (_, spelling), depth in zip(alike, shared, strict=True) if depth == max(shared)]
+    most = max(shared, default=0)
+    return [spelling for (_, spelling), depth in zip(alike, shared, strict=True) if depth == most]
 
 
 def is_plain(path: str) -> bool:

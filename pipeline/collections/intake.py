@@ -31,7 +31,7 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.tables import REJECTS, Rejects, Tables, to_bytes, to_text
 from pipeline.config.section import SPLITS
-from pipeline.image_names import BELOW, CASE, Readings, Spelling, Takedown, describe
+from pipeline.image_names import BELOW, CASE, WHOLE, Readings, Spelling, Takedown, describe
 from pipeline.printable import is_unicode
 
 ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|nbsp|#\d{1,7}|#[xX][\da-fA-F]{1,6});")
@@ -249,9 +249,11 @@ class Intake:
         # Lists that name a photograph exactly mean another one by the same name in another case or without its ending.
         exact = 'SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL'
         self.tables.run(f"DELETE FROM respelt WHERE reading >= {CASE} AND file IN ({exact})")
-        several = f"SELECT file FROM respelt WHERE reading = {BELOW} GROUP BY file HAVING count(*) > 1"
+        whole = rf"reading = {BELOW} AND regexp_matches(replace(path, '\', '/'), '^({WHOLE.pattern})', 'is')"
+        spelt = r"lower(replace(path, '\', '/'))"
+        several = f"SELECT file FROM respelt WHERE {whole} GROUP BY file HAVING count(DISTINCT {spelt}) > 1"
         ambiguous = "file = NULL, fault = 'ambiguous: several names may be ' || file"
-        self.tables.run(f"UPDATE respelt SET {ambiguous} WHERE reading = {BELOW} AND file IN ({several})")
+        self.tables.run(f"UPDATE respelt SET {ambiguous} WHERE {whole} AND file IN ({several})")
         total = self.tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
         self._note("FROM respelt WHERE file IS NOT NULL", total, "files")
         self.tables.run(

@@ -50,8 +50,10 @@ def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, m
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
     a, b, tie = _as_products(images, sentences, metric)
-    targets = [np.einsum("ij,ij->i", a[owners[part]], b[part]) for part in _slices(len(owners), PAIRS)]
-    return _count(lambda rows, columns: a[rows] @ b[columns].T, np.concatenate(targets), owners, len(a), tie)
+    targets = np.empty(len(owners))
+    for part in _slices(len(owners), PAIRS):
+        np.einsum("ij,ij->i", a[owners[part]], b[part], out=targets[part])
+    return _count(lambda rows, columns: a[rows] @ b[columns].T, targets, owners, len(a), tie)
 
 
 def rank_scores(scores: np.ndarray, owners: np.ndarray, tie: float = 0) -> Ranks:

@@ -63,7 +63,7 @@ def _add_photographs(change: "Change", source: Path, output: Path | None) -> tup
         bundle = apply_bundle(change.home, source, folder, source.absolute().name, known=known, removed=removed)
     except JointspaceError as error:
         rejects = folder.absolute() / REJECTS
-        if output is None or not rejects.exists():
+        if output is None or str(rejects) not in str(error):
             raise
         kept = shutil.copy(rejects, output.with_name(f"{output.name}.{REJECTS}"))  # since its folder is removed
         raise type(error)(str(error).replace(str(rejects), str(kept))) from error

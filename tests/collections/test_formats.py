@@ -289,6 +289,13 @@ def test_a_damaged_list_is_named(text: str, tmp_path: Path) -> None:
         list(lists.json_items(folder, tmp_path / "list.json"))
 
 
+@pytest.mark.parametrize(("text", "read"), [('{"a.jpg": "a dog"}\n \n', "sentence"), ('{"a.jpg": 1}\n{}', "a.jpg")])
+def test_an_object_on_the_only_line_is_no_json_lines(text: str, read: str, tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(text)
+    folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
+    assert read in next(rows.read_rows(folder, tmp_path / "list.json", (), ())).values
+
+
 def test_of_a_list_only_the_items_that_are_asked_for_are_read(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('[{"file": "a.jpg"}, no more JSON')
     folder = CollectionFolder(tmp_path, Options({}, {}, "train"))

@@ -208,17 +208,20 @@ def test_a_name_without_its_folder_or_with_those_of_another_machine(tmp_path: Pa
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(photograph(number))
     names = ["a.jpg", "C.JPG", r"D:\me\2019\b.jpg", "/home/me/2020/b.jpg", "/kaggle/input/d.jpg"]
+    again = ["A.jpg", "d:/me/2019/B.jpg"]  # the first and the third, spelt otherwise
     refused = ["b.jpg", "a.png", "2019/c.jpg", "/home/b.jpg", "/home/1/e.jpg", "/home/2/e.jpg"]
-    rows = [f"{name},{number}\n" for number, name in enumerate([*names, *refused])]
+    rows = [f"{name},{number}\n" for number, name in enumerate([*names, *refused, *again])]
     (tmp_path / "captions.csv").write_text("file,sentence\n" + "".join(rows))
     result = gather(tmp_path, "table")
-    kept = zip(result.tables["images"]["path"].to_pylist(), result.tables["sentences"]["text"].to_pylist(), strict=True)
+    kept = dict.fromkeys(result.tables["images"]["path"].to_pylist(), "")
+    for sentence in result.tables["sentences"].to_pylist():
+        kept[[*kept][sentence["image_id"]]] += sentence["text"]
     paths = ["2019/a.jpg", "2020/c.jpg", "2019/b.jpg", "2020/b.jpg", "2020/d.jpg"]
-    assert list(kept) == [(path, str(number)) for number, path in enumerate(paths)]
+    assert kept == dict(zip(paths, ["011", "1", "212", "3", "4"], strict=True))
     reasons = [reason for _, _, reason in result.rejected("images")]
     assert "'2019/b.jpg' or '2020/b.jpg'" in reasons[0] and len(reasons) == len(refused)
     assert sum("2020/e.jpg" in reason for reason in reasons) == 2
-    assert any("5 of 11" in note and "in another folder" in note for note in result.notes)
+    assert any("7 of 13" in note and "in another folder" in note for note in result.notes)
 
 
 def test_a_name_may_lack_its_ending_but_has_no_other_one(tmp_path: Path, photograph, gather) -> None:

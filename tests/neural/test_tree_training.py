@@ -1,4 +1,4 @@
-"""Training as Socher et al. 2014 describe it: AdaGrad's reset, the penalty, the squared loss in alternate epochs."""
+"""Training as Socher et al. 2014 describe it: AdaGrad's reset, the penalty, the squared loss, side after side."""
 
 from dataclasses import replace
 
@@ -43,6 +43,22 @@ def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> 
     images, sentences = model.embed_images(task.dev.features), model.embed_sentences(task.dev.sentences)
     assert images.std(axis=0).max() > 0.03 and sentences.std(axis=0).max() > 0.03
     assert max(entry["dev"] for entry in trainer.progress.history) > -5  # a mean rank; chance: 30
+
+
+def test_each_side_learns_whatever_the_patience_and_only_what_learns_decays() -> None:
+    task = make_task_of(
+        "dtrnn", train=64, dev=16, epochs=8, patience=1, loss="squared", weight_decay=0.5, learning_rate=0.02
+    )
+    trainer = model_spec("dtrnn").load().trainer(task)
+    before, moved = {name: p.detach().clone() for name, p in trainer.trained.items()}, []
+    trainer.judge = lambda: -len(trainer.progress.history)  # the first epoch remains the best
+
+    def after_step(training: Training) -> None:
+        if training.progress.step == training.steps:
+            moved.append({name for name, p in training.trained.items() if not torch.equal(p, before[name])})
+
+    trainer.run(after_step)
+    assert moved[3] == {"image_map"} and moved[4] == trainer.trained.keys() and len(moved) == 5
 
 
 def test_a_step_of_adagrad_on_the_papers_objective() -> None:

@@ -250,7 +250,7 @@ def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Nam
 def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
     """Whether the first line of a file is an object, and not the last line."""
     with suppress(InputError, ValueError), folder.open(path) as file:
-        (_, first), _ = islice(lists.lines(file, path), 2)
+        first, _ = islice((line for _, line in lists.lines(file, path) if line.strip()), 2)
         return isinstance(lists.parse_json(first), dict)
     return False
 

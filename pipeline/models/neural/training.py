@@ -152,9 +152,17 @@ class Training:
         return self.progress.epoch * self.steps + self.progress.step
 
     @property
+    def learning(self) -> Collection[str]:
+        """The parameters that this epoch changes."""
+        groups = self.groups or [self.trained.keys()]
+        return groups[self.progress.epoch * len(groups) // self.schedule.epochs]
+
+    @property
     def finished(self) -> bool:
         state, schedule = self.progress, self.schedule
-        stale = schedule.patience and state.epoch >= state.best_epoch + 1 + schedule.patience
+        # Patience begins when the last group learns: the others alone may reach their best at once.
+        begun = schedule.epochs - schedule.epochs // max(1, len(self.groups))
+        stale = schedule.patience and state.epoch >= max(state.best_epoch + 1, begun) + schedule.patience
         return state.epoch >= schedule.epochs or bool(stale)
 
     def run(self, after_step: Callable[["Training"], None]) -> list[dict[str, float]]:
@@ -202,9 +210,8 @@ class Training:
             arguments = arguments or place(self.draw(rows), self.device)
             loss = self.objective(self.module(*arguments), upload(self.owners[rows], self.device)) + self._penalty()
         loss.backward()
-        if groups := self.groups:
-            for name in self.trained.keys() - groups[state.epoch * len(groups) // schedule.epochs]:
-                self.trained[name].grad = None
+        for name in self.trained.keys() - self.learning:
+            self.trained[name].grad = None
         norm = nn.utils.clip_grad_norm_(self.trained.values(), schedule.clip)
         self._read_loss()  # of the step before, while a GPU computes this one
         self._unread = UnreadLoss(state.epoch, state.step, rows, Arriving(torch.stack([loss.detach(), norm])))
@@ -249,8 +256,8 @@ class Training:
 
     @torch.no_grad()
     def _decay_and_average(self, share: float) -> None:
-        for name, parameter in self.trained.items() if share else ():
-            anchor = self.anchors.get(name)
+        for name in self.learning if share else ():
+            parameter, anchor = self.trained[name], self.anchors.get(name)
             parameter.mul_(1 - share) if anchor is None else parameter.lerp_(anchor, share)
         averages = list(self.average.values())
         torch._foreach_lerp_(averages, list(self.trained.values()), 1 - self.schedule.averaging)
