@@ -164,13 +164,14 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     unused = dict.fromkeys((name for name in tables if "/" in name), "only a table in the folder itself is read")
     may_be_of_split = (name for name in tables if "/" not in name or Path(name).stem.lower() == METADATA)
     by_split = _tables_by_split(folder, [name for name in may_be_of_split if _split_in(name)])
+    files_of_vectors: dict[str, str] = {}
     for name in [by_split["table"]] if by_split else [name for name in tables if name not in unused]:
         try:
             columns = _columns(folder, folder.root / name)
         except InputError as error:
             unused[name] = str(error).removeprefix(str(folder.root / name)).lstrip(": ")
             continue
-        if not photographs and _files_of_vectors(folder):
+        if not photographs and (files_of_vectors := files_of_vectors or _files_of_vectors(folder)):
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
             files = by_split or {"table": name}
@@ -180,7 +181,7 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         if shards := [name for name in found if name.lower().endswith(".tar")]:
             patterns = [re.sub(r"\d+", "*", glob.escape(name)) for name in shards]
             return Detected(folder.root, "webdataset", _by_split(list(dict.fromkeys(patterns))))
-        if files := _files_of_vectors(folder):
+        if files := files_of_vectors or _files_of_vectors(folder):
             return Detected(folder.root, vectors.FORMAT, files)
         raise folder.lacks("tar shard or table of them", "; ".join([LACKING, *_name_unused(unused)]))
     if files := _captions_of_coco(folder, [name for name in found if name.lower().endswith(".json") and name in alone]):

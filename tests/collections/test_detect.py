@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.collections.detect import detect
-from pipeline.collections.formats import FORMATS
+from pipeline.collections.formats import FORMATS, rows
 from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.errors import JointspaceError, UsageError
 
@@ -241,6 +241,15 @@ def test_parquet_files_of_vectors(make, tables: dict[str, dict], format: str, fi
     assert (found.format, found.files) == (format, files)
     if list(tables) == ["e.parquet"]:
         assert detect(folder / "e.parquet") == found
+
+
+def test_each_of_many_parquet_files_of_vectors_is_looked_at_few_times(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, looked, schema = make(), [], rows.schema
+    folder.mkdir()
+    for number in range(20):
+        pq.write_table(pa.table({"file": ["1.jpg"], **ONE}), folder / f"part-{number}.parquet")
+    monkeypatch.setattr(rows, "schema", lambda folder, path: looked.append(path) or schema(folder, path))
+    assert detect(folder).files == {"images": "."} and len(looked) < 20 * 10
 
 
 def test_a_table_without_a_header_is_named_and_not_read(make) -> None:
