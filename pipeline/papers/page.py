@@ -130,7 +130,9 @@ def render_verdicts(result: Result, names: str | None = None) -> list[str]:
         ]
     lines = _head("order", "printed", "ours", "verdict")
     for table, name, differences in orders:
-        printed = dict.fromkeys("-" if it["printed"] is None else f"{it['printed']:+.1f}" for it in differences)
+        printed = dict.fromkeys(
+            "-" if difference["printed"] is None else f"{difference['printed']:+.1f}" for difference in differences
+        )
         verdicts = [difference["verdict"] for difference in differences]
         shown = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
         title = table["paper"] if len(papers) > 1 else table["title"].partition(":")[0]
@@ -151,13 +153,19 @@ def _name(order: Result) -> str:
 def _orders(tables: Sequence[Result], printed: bool = True) -> list[tuple[Result, Result]]:
     """Those that a paper prints, or all that have a name, each with its table."""
     named = ((table, order) for table in tables for order in table.get("orders", ()) if order["below"])
-    return [pair for pair in named if not printed or any(it["printed"] is not None for it in pair[1]["found"])]
+    return [
+        pair
+        for pair in named
+        if not printed or any(difference["printed"] is not None for difference in pair[1]["found"])
+    ]
 
 
 def count_verdicts(tables: Sequence[Result]) -> str:
     """How many orders hold, one by one and by Holm's correction for their number; those of one training set, whose
     intervals do not speak of others, are left out."""
-    printed = [it for _, order in _orders(tables) for it in order["found"] if it["printed"] is not None]
+    printed = [
+        difference for _, order in _orders(tables) for difference in order["found"] if difference["printed"] is not None
+    ]
     counted = [difference for difference in printed if not difference["verdict"].startswith("one set")]
     holding = [difference for difference in counted if difference["verdict"].startswith("holds")]
     surviving = 0

@@ -53,7 +53,7 @@ def pair_tables(
     apart = np.digitize(np.abs(np.diff(lengths[pairs], axis=1)).ravel(), BOUNDS)
     by_verbs, by_lengths, orders = [], [], []
     for label, trainings in systems.items():
-        ranks = [every[tagged] for every in trainings]
+        ranks = [training[tagged] for training in trainings]
         worst = [np.argsort(-rank, kind="stable")[: max(1, int(WORST * len(rank)))] for rank in ranks]
         shares = [_shares(having, [np.arange(len(having))]), _shares(having, worst)]
         verbs_of = [_means(ranks, having == kind) for kind in range(len(VERBS))]

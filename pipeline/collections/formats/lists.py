@@ -204,7 +204,7 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
         if mark[1] != "[":
             value = parse_json(text)
             values = value.values() if isinstance(value, dict) else ()
-            records = [one for one in values if isinstance(one, list) and one and isinstance(one[0], dict)]
+            records = [items for items in values if isinstance(items, list) and items and isinstance(items[0], dict)]
             if values and any(map(is_image, value)):
                 for name, about in value.items():
                     yield {"file": name, **(about if isinstance(about, dict) else {"sentence": about})}
