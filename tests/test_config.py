@@ -281,3 +281,61 @@ def test_roots_are_taken_of_features_without_negative_values() -> None:
     assert config.image_steps(["network", "clip"]) == (("sqrt", "l2"), ("l2",))
     said = validate({"encoders": [network, clip], "image_view": {"normalise": []}})
     assert said.image_steps(["network", "clip"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("collection: {reject_limit: 0,02}", "key collection: 2 is read as the name of a key."),
+        ("7: seven", "7 is read as the name of a key."),
+        ("encoders: []", "key encoders needs at least 1 value, and has 0"),
+        ("ensembles: {e: {members: [ncca]}}", "key ensembles.e.members needs at least 2 values, and has 1"),
+        ("ensembles: {e: {members: [ncca, 'a b']}}", "key ensembles.e.members.1: must be text of the pattern"),
+        ("collection: {decode_seconds: '2,5'}", 'must be a number, with a point before the decimals, not "2,5"'),
+        ("seed: many", 'key seed: must be a whole number, not "many"'),
+    ],
+)
+def test_a_message_speaks_of_yaml_and_not_of_the_library_that_checks(text: str, message: str) -> None:
+    said = fault(yaml.safe_load(text))
+    assert message in said
+    assert not re.search(r"Tuple|Keys should|validation|Input|parse", said)
+
+
+@pytest.mark.parametrize("csls", ["true", "false"])
+def test_two_choices_of_a_hubness_correction_are_refused(csls: str) -> None:
+    said = fault(yaml.safe_load(f"variants: {{a: {{model: ncca, csls: {csls}, hubness: sinkhorn}}}}"))
+    assert f"csls: {csls} and hubness: sinkhorn both choose the hubness correction" in said
+
+
+@pytest.mark.parametrize("deviation", ["0", "-0.2", "1e-30"])
+def test_a_standard_deviation_that_would_make_infinite_features_is_refused(deviation: str) -> None:
+    text = f"encoders: [{{name: a, architecture: alexnet, std: [0.2, {deviation}, 0.2]}}]"
+    assert "key encoders.0.std.1: must be greater than or equal to 0.001" in fault(yaml.safe_load(text))
+
+
+def _nested_aliases(levels: int) -> str:
+    lists = [f"k{level}: &k{level} [{', '.join([f'*k{level - 1}'] * 9)}]" for level in range(1, levels)]
+    return "\n".join(["k0: &k0 [1, 2]", *lists])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_nested_aliases(40), "more than 100,000 values stand here, with all aliases written out"),
+        ("name: &a [b, {c: *a}]", "line 1: an alias contains itself"),
+        ("name: x\nfit: &f\n  <<: *f", "line 2: an alias contains itself"),
+    ],
+)
+def test_aliases_that_never_end_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "aliases.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        load(path)
+
+
+def test_aliases_of_an_ordinary_size_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "aliases.yaml"
+    path.write_text("fit: {image_ridge: &ridges [0.5, 2]}\nvariants: {a: {model: ncca, fit: {text_ridge: *ridges}}}")
+    config = load(path)
+    assert config.fit.image_ridge == (0.5, 2)
+    assert config.variants["a"].fit == {"text_ridge": [0.5, 2]}

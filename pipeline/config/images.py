@@ -182,6 +182,10 @@ IMPORTED = {"path", "features", "names", "made_by"}
 """Keys of features made elsewhere."""
 
 
+Deviation = Annotated[Number, Field(ge=0.001)]
+"""Standard deviation of a channel whose values lie in [0, 1]. A smaller one would make features that are not finite."""
+
+
 class EveryKind(Section):
     kind: Literal[tuple(spec.name for spec in ENCODERS)] | ImportPath | None = Field(
         None,
@@ -196,7 +200,7 @@ class EveryKind(Section):
     resize: Positive | None = key(256, "shorter side in pixels, before the crop")
     crop: Positive | None = key(224, "side of the central square; null squashes the whole image to resize x resize")
     mean: tuple[Number, Number, Number] | None = key((0.485, 0.456, 0.406), "networks: mean of each channel, in [0, 1]")
-    std: tuple[Number, Number, Number] | None = key(
+    std: tuple[Deviation, Deviation, Deviation] | None = key(
         (0.229, 0.224, 0.225), "networks: standard deviation of each channel"
     )
     interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None = key(

@@ -16,6 +16,9 @@ from pipeline.config.registry import allow, import_place, named_places
 from pipeline.config.section import Section, merge
 from pipeline.errors import UsageError, meant
 
+MAX_YAML_NODES = 100_000
+"""Number of keys and values that a configuration may have after its aliases are written out."""
+
 NAMED = {name: Keys.model_fields[name].default for name in ("documents", "variants")}
 """Mappings of names that a configuration adds to."""
 
@@ -32,6 +35,27 @@ class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Return the number of keys and values below `node`, with each alias counted as often as it is used.
+
+    `counts` holds the count of each node that was visited, by its id, so that the time follows the size of the file.
+    Raises ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES keys and values.
+    """
+    if id(node) not in counts:
+        counts[id(node)] = 0  # an alias that leads back to this node finds 0
+        children = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        below = (count_nodes(child, counts) for child in children if not isinstance(node, yaml.ScalarNode))
+        counts[id(node)] = 1 + sum(below)
+    line = node.start_mark.line + 1
+    if not counts[id(node)]:
+        raise ValueError(f"line {line}: an alias contains itself. Write the values out instead")
+    if counts[id(node)] > MAX_YAML_NODES:
+        raise ValueError(
+            f"line {line}: more than {MAX_YAML_NODES:,} values stand here, with all aliases written out. Write fewer"
+        )
+    return counts[id(node)]
 
 
 def default_path() -> Path:
@@ -54,7 +78,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"configuration {path} is not UTF-8 text ({error}); save it as that") from error
     try:
-        values = UniqueKeys(text).get_single_data()
+        loader = UniqueKeys(text)
+        if document := loader.get_single_node():
+            count_nodes(document, {})
+        values = loader.construct_document(document) if document else None
     except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
         raise UsageError(f"configuration {path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):

@@ -13,8 +13,20 @@ LISTED = 12
 """Legal names, and problems, that a message lists; there may be many more."""
 LONGEST = 80
 """Characters of a wrong value that a message shows."""
-AS_YAML = {"model_type": "a mapping", "dict_type": "a mapping", "tuple_type": "a list"}
-"""Type of pydantic's error -> its message in the words of YAML."""
+AS_YAML = {
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "tuple_type": "a list",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number, with a point before the decimals",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+}
+"""Type of an error of pydantic -> what the value must be, in the words of YAML."""
 
 
 def explain(
@@ -27,7 +39,9 @@ def explain(
     """All that is wrong by `schema`, which stands at the key `where` with the legal keys `beside` its own, as one line,
     numbered where it is several. A value that a section only inherits, and that is not `given` there, is wrong where it
     is given."""
-    faults = [fault for fault in error.errors(include_url=False) if fault["type"] != "too_short" or not fault["input"]]
+    found = error.errors(include_url=False)
+    inside_lists = {fault["loc"][:-1] for fault in found}  # a list that lost wrong values is also called too short
+    faults = [fault for fault in found if fault["type"] != "too_short" or fault["loc"] not in inside_lists]
     stated = [fault for fault in faults if given is None or fault["type"] == "missing" or _stands(given, fault["loc"])]
     problems: dict[tuple[str, str], list[str]] = {}
     for fault in stated or faults:
@@ -42,6 +56,18 @@ def explain(
             name = fault["input"].get("name") if isinstance(fault["input"], Mapping) and path else None
             above = f"{key} ({name}): " if name else f"{key}: " if key else ""
             problems |= {(above + line, ""): [] for line in str(fault["ctx"]["error"]).splitlines()}
+        elif fault["type"] == "invalid_key":
+            above = f"key {'.'.join(path[:-1])}: " if path[:-1] else ""
+            problems[
+                f"{above}{path[-1]} is read as the name of a key. If it is the end of a number with a decimal comma,"
+                " write a point instead (0.05). If it is a name, put it in quotes",
+                "",
+            ] = []
+        elif fault["type"] == "too_short":
+            least = fault["ctx"]["min_length"]
+            problems[
+                f"key {key} needs at least {least} value{'s' * (least > 1)}, and has {len(fault['input'])}", ""
+            ] = []
         else:
             value = textwrap.shorten(json.dumps(fault["input"], default=str), LONGEST, placeholder=" ...")
             message = AS_YAML.get(fault["type"], fault["msg"].replace("Input should be ", ""))
