@@ -81,10 +81,10 @@ class Index:
         """The `k` images nearest to a text, an image, both (the text counts for `weight`), a `vector` (c,) of the joint
         space, or a `text_vector` (d,) that `embed` would take; only images whose columns satisfy `where`.
 
-        Each hit has `rank`, `score` and `row`, the image's line in the index's table. The answer to a text has a
-        `judgement`: how many hits are `likely`, about how many images of the index are (`expected`), and whether the
-        text is `off_topic`; or None if the index cannot tell. A list of texts is answered in one pass by a list of
-        answers; a text without a known word gets an empty answer with an `error`.
+        Each hit has `rank`, `score` and `row`, the image's line in the index's table. The answer to a text or to a
+        `text_vector` has a `judgement`: how many hits are `likely`, about how many images of the index are
+        (`expected`), and whether the text is `off_topic`; or None if the index cannot tell. A list of texts is
+        answered in one pass by a list of answers; a text without a known word gets an empty answer with an `error`.
 
         Raises InputError if no word is known or the image cannot be read, and UsageError for a wrong condition or
         argument.
@@ -99,6 +99,7 @@ class Index:
             vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
             if len(vector) != 1:
                 raise InputError(f"text_vector has {len(vector)} rows; give one vector, or search for each in turn")
+            return self._searcher.images_by_text_vector(self._row(vector), k, where)
         if vector is not None:
             return self._searcher.nearest("images", self._row(vector), k, where)[0]
         if isinstance(text, Sequence) and not isinstance(text, str | bytes):

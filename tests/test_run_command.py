@@ -80,6 +80,25 @@ def test_ctrl_c_ends_all_of_it_and_a_stage_that_fails_says_why(folder: Path) -> 
     assert "CalledProcessError" in (folder / "results/mine/run.log").read_text()
 
 
+def test_an_option_that_snakemake_refuses_is_not_called_a_lock(folder: Path) -> None:
+    done = warm.jointspace(folder, "run", "mine.yaml", "--", "--no-such-option")
+    assert done.returncode == 2 and "unrecognized arguments: --no-such-option" in done.stderr.splitlines()[-1]
+    done = warm.jointspace(folder, "run", "mine.yaml", "--", "--executor", "slurm")
+    said = done.stderr.splitlines()[-1]
+    assert "invalid choice: 'slurm'" in said and said.endswith("Install it: pip install 'jointspace[slurm]'.")
+    assert "lock" not in said
+
+
+def test_a_locked_folder_is_said_with_the_command_that_unlocks_it(folder: Path) -> None:
+    (folder / ".snakemake/locks").mkdir(parents=True)
+    (folder / ".snakemake/locks/0.output.lock").write_text("results/mine/manifest/manifest.json\n")
+    done = warm.jointspace(folder, "run", "mine.yaml")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("remove the lock: jointspace run mine.yaml -- --unlock")
+    assert warm.jointspace(folder, "run", "mine.yaml", "--", "--unlock").returncode == 0
+    assert not (folder / ".snakemake/locks").exists()
+
+
 @pytest.mark.slow
 def test_at_its_end_it_says_what_to_do_next(folder: Path) -> None:
     done = run(folder, "mine.yaml", "--cores", "2")

@@ -80,8 +80,15 @@ class Searcher(QueryEncoder):
         self.require_known(sentence)
         return self._answer([sentence], self.embed_sentence(sentence), top, where)[0]
 
+    def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
+        """Return the `top` images nearest to the vector (1, c) of a text whose words are not known here."""
+        return self._answer([""], query, top, where)[0]
+
     def _answer(self, sentences: Sequence[str], queries: Items, top: int, where: str | None) -> list[Answer]:
-        """The images nearest to sentences, whose vectors are `queries`."""
+        """Return the images nearest to sentences, whose vectors are `queries`, with a judgement for each sentence.
+
+        An empty sentence stands for a text of which only the vector is known.
+        """
         answers = self.nearest("images", queries, top, where)
         if self.bundle.card.get("calibration"):
             for place, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
@@ -90,7 +97,8 @@ class Searcher(QueryEncoder):
 
     def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
         count = None if where and where.strip() else len(self.gallery("images"))
-        return self.calibration.judge(query, scores, count, self.count_words(sentence))
+        words = self.count_words(sentence) if sentence else (0, 0)
+        return self.calibration.judge(query, scores, count, words)
 
     @cached_property
     def calibration(self) -> Calibration | None:

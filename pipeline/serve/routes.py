@@ -91,11 +91,11 @@ class Question:
         self.asked = {"top": top or service.limits.top, "where": where}
 
     def require_short(self, *texts: str) -> None:
-        """Raises InputError for a text that is too long."""
+        """Raise InputError if the texts of a request are too long together, since each of them is encoded."""
         most = self.service.limits.max_sentence_chars
-        for text in texts:
-            if len(text) > most:
-                raise InputError(f"the sentence has {len(text)} characters; write at most {most}")
+        characters = sum(map(len, texts)) + len(texts[1:])
+        if characters > most:
+            raise InputError(f"the text of this query has {characters} characters. Write at most {most}.")
 
     async def find_images(
         self, pool: Executor, words: Sequence[str], search: Callable[..., Answer], *arguments: Any

@@ -32,6 +32,13 @@ RULE = re.compile(r"(?:local)?rule (\w+):")
 FAILED = re.compile(r"Error in rule (\w+)")
 REFUSED = re.compile(r"^\w+(Exception|Error)\b", flags=re.M)
 """Where Snakemake begins to say why it runs nothing."""
+LOCKED = re.compile(r"^LockException:", flags=re.M)
+"""The line with which Snakemake says that another run has locked the folder."""
+BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
+"""The line with which Snakemake refuses an option, after its list of all options."""
+MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
+EXTRA_OF_EXECUTOR = {"slurm": "slurm", "cluster-generic": "cluster"}
+"""Executor of Snakemake -> the extra of this distribution that installs it."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
 LOOK_SECONDS = 0.2
 """Between two looks at the log."""
@@ -81,11 +88,17 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     from pipeline.config import loading
 
     config = loading.load(config_path)
-    encoders = [encoder.name for encoder in config.encoders if encoder.spec.reads == "pixels"]
+    inputs = {encoder.name: encoder.spec.reads for encoder in config.encoders}
+    encoders = [name for name, reads in inputs.items() if reads == "pixels"]
+    if new not in inputs:
+        raise UsageError(
+            f"the configuration has no encoder {new}; {meant(new, encoders)}add it to `encoders`, and to the models"
+            " that are to use it"
+        )
     if new not in encoders:
         raise UsageError(
-            f"the configuration has no encoder {new} of photos; {meant(new, encoders)}add it to `encoders`, and to the"
-            " models that are to use it"
+            f"encoder {new} cannot encode a sample of the photos, because its features are imported or pooled from"
+            f" regions. Make the features of all photos without `migrate`: jointspace run {config_path or ''}".rstrip()
         )
     if old == new:
         raise UsageError(
@@ -254,8 +267,16 @@ def _explain(log: Path, code: int, again: str) -> RunFailure:
     """What went wrong, in the words of the stage that failed, or of Snakemake."""
     text = log.read_text(encoding="utf-8", errors="replace")
     stage, said = FAILED.search(text), re.findall(r"^jointspace: (.+)$", text, flags=re.M)
-    if "--unlock" in text or "could not be locked" in text.lower() or "cannot be locked" in text.lower():
-        return RunFailure(f"another run, or one that was killed, has locked this folder; {again} -- --unlock", code)
+    if LOCKED.search(text):
+        return RunFailure(
+            "this folder is locked by another run, or by one that was killed. If no other run is working here, remove"
+            f" the lock: {again} -- --unlock",
+            code,
+        )
+    if refused := BAD_OPTION.search(text) if stage is None else None:
+        executor = MISSING_EXECUTOR.search(refused[1])
+        remedy = f" Install it: pip install 'jointspace[{EXTRA_OF_EXECUTOR[executor[1]]}]'." if executor else ""
+        return RunFailure(f"Snakemake does not accept the options after --: {refused[1]}.{remedy}", code)
     if stage is None:
         at = max((match.start() for match in REFUSED.finditer(text)), default=text.rstrip().rfind("\n") + 1)
         reason = " ".join(text[at:].split()) or "no output"

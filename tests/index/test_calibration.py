@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,9 @@ def test_a_search_says_where_likely_answers_end(folder: Path, tmp_path: Path) ->
     assert index.search(["a dog", "a zebra"], k=6)[0].judgement == judged
     assert jointspace.load(folder / "several").search("a dog", k=6).judgement == judged
     assert index.search(vector=index.embed_text("a dog")).judgement is None
+    encoded = index._searcher._forms.encoders["tfidf"].encode(["a dog"]).toarray()[0]
+    by_vector = index.search(text_vector=encoded, k=6).judgement
+    assert by_vector == replace(judged, words=0, unknown=0)  # the words behind a vector are not known
 
     arguments = ("--index", folder / "bundle", "--top", 6)
     lines = run_command("search", *arguments, "a dog").splitlines()

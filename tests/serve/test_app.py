@@ -97,6 +97,12 @@ def test_regions_for_words(run: Path, regions: ServedGallery) -> None:
         assert answer.status_code == 422 and "region" in answer.json()["error"]
 
 
+def test_many_short_words_of_one_query_are_limited_together(client: TestClient, run: Path) -> None:
+    words = {"plus": ["dog"] * 13, "minus": ["cat"] * 13}
+    answer = client.post("/api/models/ncca/arithmetic", files=photograph(run), data=words)
+    assert answer.status_code == 422 and "has 103 characters. Write at most 100." in answer.json()["error"]
+
+
 def test_a_photograph_is_shown_small(client: TestClient) -> None:
     answer = client.get("/api/models/ncca/photographs/3")
     image = Image.open(io.BytesIO(answer.content))
@@ -110,7 +116,7 @@ def test_a_photograph_is_shown_small(client: TestClient) -> None:
         ("ncca/images?sentence=", 422, "is empty"),
         ("ncca/images?sentence=%20%09", 422, "is empty"),
         ("ncca/images", 422, "sentence: Field required"),
-        ("ncca/images?sentence=" + "dog+" * 26, 422, "has 104 characters; write at most 100"),
+        ("ncca/images?sentence=" + "dog+" * 26, 422, "has 104 characters. Write at most 100."),
         ("ncca/images?sentence=the+big", 422, "nothing but stop words"),
         ("ncca/images?sentence=%00%ff%fe", 422, "try other words"),
         ("ncca/images?sentence=dog&top=0", 422, "from 1 to 20"),

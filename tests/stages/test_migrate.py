@@ -69,3 +69,11 @@ def test_what_cannot_be_mapped_is_named(tmp_path: Path, old: str, new: str, name
     config.write_text(yaml.safe_dump({**CONFIG, "encoders": [NEW], "results_root": str(tmp_path)}))
     with pytest.raises(UsageError, match=named):
         run_command("migrate", old, new, config)
+
+
+def test_an_encoder_that_cannot_encode_photos_is_not_called_missing(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    precomputed = {"name": "vectors", "kind": "imported", "path": "vectors.npy"}
+    config.write_text(yaml.safe_dump({**CONFIG, "encoders": [OLD, precomputed], "results_root": str(tmp_path)}))
+    with pytest.raises(UsageError, match="vectors cannot encode a sample of the photos, because its features are imp"):
+        run_command("migrate", OLD["name"], "vectors", config)
