@@ -129,3 +129,8 @@ class ServeSettings(Section):
         None,
         "serve original files, with all that cameras wrote into them; null: if only this machine can see them",
     )
+    columns: tuple[str, ...] | None = key(
+        None,
+        "own columns of the collection that the page shows and filters by; null: all if only this machine can see them,"
+        " otherwise none",
+    )

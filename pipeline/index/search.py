@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
+from pipeline.index.columns import asked_columns
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.index.queries import QueryEncoder
@@ -66,11 +67,12 @@ class Searcher(QueryEncoder):
     the bundle has: it must be one of the bundle's images.
 
     `where` restricts an answer to the images of whose columns it is true, or to their sentences: `price < 20`; see
-    pipeline.index.conditions.
+    pipeline.index.conditions. Answers and conditions do without the `hidden_columns`.
     """
 
-    def __init__(self, bundle: Any) -> None:
+    def __init__(self, bundle: Any, hidden_columns: Iterable[str] = ()) -> None:
         super().__init__(bundle)
+        self._hidden = frozenset(hidden_columns)
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, Any] = {}
         self._tables: dict[str, pa.Table] = {}
@@ -255,7 +257,7 @@ class Searcher(QueryEncoder):
     def table(self, modality: str) -> pa.Table:
         """What the rows of an index are, kept in memory from then on."""
         if modality not in self._tables:  # combined, since rows are taken slowly from many chunks
-            self._tables[modality] = self.bundle.table(modality).combine_chunks()
+            self._tables[modality] = self._visible(self.bundle.table(modality)).combine_chunks()
         return self._tables[modality]
 
     def is_kept(self, modality: str) -> bool:
@@ -276,13 +278,25 @@ class Searcher(QueryEncoder):
     def records(self, modality: str, rows: np.ndarray) -> list[dict[str, Any]]:
         """The `rows` (k,) of a table."""
         kept = self._tables.get(modality)
-        return self.rows(modality).records(rows) if kept is None else kept.take(rows).to_pylist()
+        if kept is not None:
+            return kept.take(rows).to_pylist()
+        records = self.rows(modality).records(rows)
+        return [{name: record[name] for name in record if name not in self._hidden} for record in records]
 
     def groups(self, modality: str) -> Iterator[pa.Table]:
         """All rows of a table, in order: at once where it is kept in memory."""
         self._keep(modality)
         kept = self._tables.get(modality)
-        return self.rows(modality).groups() if kept is None else iter([kept])
+        return map(self._visible, self.rows(modality).groups()) if kept is None else iter([kept])
+
+    def _visible(self, table: pa.Table) -> pa.Table:
+        """Return a table without the hidden columns."""
+        return table.drop_columns([name for name in table.column_names if name in self._hidden])
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that a condition may use, as name -> kind."""
+        return asked_columns(self._visible(self.rows("images").schema.empty_table()))
 
     def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
         """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""

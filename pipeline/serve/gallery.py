@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from PIL import Image
 
 from pipeline.errors import InputError, JointspaceError, UsageError
-from pipeline.index.columns import asked_columns
 from pipeline.index.search import Answer, Photograph, Searcher
 from pipeline.multivectors import Items
 
@@ -57,7 +56,7 @@ class ServedGallery:
             for sentence in self.examples[:1]:
                 searcher.require_known(sentence)  # which loads the tokenizer
         self._table = searcher.rows("images")
-        self.columns = asked_columns(self._table.schema.empty_table())
+        self.columns = searcher.columns
         self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for modality in ("images", "sentences"):
             if searcher.has(modality) and searcher.is_kept(modality):

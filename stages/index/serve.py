@@ -50,6 +50,10 @@ LAST_SECONDS = 5
 )  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME",
+    help="Own column of the collection to show; may be repeated. [default: all, or none if others can reach the page]",
+)  # fmt: skip
 @click.option("--lazy", is_flag=True, help="Load the image encoders when the first photo arrives, not at start-up.")
 @config_option
 def command(
@@ -61,6 +65,7 @@ def command(
     allowed: tuple[str, ...],
     port: int,
     top: int | None,
+    columns: tuple[str, ...],
     lazy: bool,
     config_path: Path | None,
 ) -> None:
@@ -106,22 +111,27 @@ def command(
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
     uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # which end with this process
-    shared = images_root, thumbnails, settings, SharedEncoders(uploads), root
-    indexes = {
-        name: ServedIndex(name, partial(_open_gallery, folder, *shared), partial(_stamp, folder))
-        for name, folder in folders.items()
-    }
-    galleries = [index.gallery for index in indexes.values()]
-    describers = _open_describers(run, generators, galleries) if generators else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
     log = logging.getLogger(__name__)
     with _listen(host, port) as listener:
         bound, port = listener.getsockname()[:2]
         hosts = trusted_hosts(host, bound, allowed)
+        private = is_loopback(bound) and not allowed
+        chosen = columns or settings.serve.columns
+        shown = () if chosen is None and not private else chosen
+        shared = images_root, thumbnails, settings, SharedEncoders(uploads), root, shown
+        indexes = {
+            name: ServedIndex(name, partial(_open_gallery, folder, *shared), partial(_stamp, folder))
+            for name, folder in folders.items()
+        }
+        galleries = [index.gallery for index in indexes.values()]
+        if missing := set(chosen or ()).difference(*(gallery.columns for gallery in galleries)):
+            raise UsageError(f"no index has a column {min(missing)}; correct --column or serve.columns")
+        describers = _open_describers(run, generators, galleries) if generators else {}
         originals = settings.serve.originals
         app = build_app(
             indexes, limits, runtime.threads(), hosts, check, describers,
-            warm=not lazy, originals=is_loopback(bound) and not allowed if originals is None else originals,
+            warm=not lazy, originals=private if originals is None else originals,
         )  # fmt: skip
         server = uvicorn.Server(
             uvicorn.Config(
@@ -206,15 +216,29 @@ def _open_gallery(
     settings: "Config",
     encoders: "SharedEncoders",
     run: Path | None,
+    columns: Collection[str] | None,
 ) -> "ServedGallery":
+    """Open the index in `folder` for the page, which shows these own `columns` of the collection, or all (None)."""
+    import logging
+
+    from pipeline.index.columns import OURS
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundles import open_bundle
 
     bundle = open_bundle(folder, run=run)
     bundle.check_rows()
+    if not (images_root or Path(bundle.card["data_root"]).exists()):
+        logging.getLogger(__name__).warning(
+            "%s: the folder of its photos, %s, is not here, so no photo is shown. If it was moved, name its new place:"
+            " jointspace serve %s --images FOLDER",
+            folder, bundle.card["data_root"], folder,
+        )  # fmt: skip
+    own = [name for name in bundle.packed_table("images").schema.names if name not in OURS]
+    hidden = [] if columns is None else [name for name in own if name not in columns]
     source = bundle.photographs(images_root, settings.collection.follow_links)
-    return ServedGallery(Searcher(bundle), _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)
+    searcher = Searcher(bundle, hidden)
+    return ServedGallery(searcher, _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)
 
 
 def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:

@@ -59,6 +59,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 def captions(page: Any, count: int, whole: bool = False) -> list[str]:
     """The sentences of the first `count` photographs shown, all of them if `whole`; a short page goes on by itself."""
+    playwright.expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
     images = page.locator("#answers [data-photograph] img")
     playwright.expect(images.nth(count - 1)).to_be_attached()
     if whole:
@@ -119,22 +120,30 @@ def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> N
 def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -> None:
     page.goto(f"{address}/?q=a+dog&top=20")
     captions(page, 20)
-    page.click("#filters summary")
+    page.click("#filters > summary")
+    page.click("#filter .expert > summary")
     page.get_by_label("split").select_option("test")
     page.get_by_label("width, at most").fill("79")
+    assert page.get_by_label("height").count() == 0  # all photos have the same
+    colour = "e => getComputedStyle(e).color"
+    typed = page.get_by_label("width, at most").evaluate(colour)
+    assert typed == page.locator("body").evaluate(colour) != page.locator("h1").evaluate(colour)
     page.click("#filter button.main")
+    playwright.expect(page.locator("#filter")).to_be_hidden()
     captions(page, 6, whole=True)
     assert page.locator("#active button").all_inner_texts() == ["split = test ✕", "width ≤ 79 ✕"]
     page.reload()
     captions(page, 6, whole=True)
     page.get_by_text("width ≤ 79 ✕").click()
     captions(page, 8, whole=True)
-    page.click("#filters summary")
+    page.click("#filters > summary")
     page.get_by_label("File or folder name contains").fill("DOG-")
     page.click("#filter button.main")
     captions(page, 1, whole=True)
     page.get_by_text("file name contains DOG- ✕").click()
     captions(page, 8, whole=True)
+    page.click("#filters > summary")
+    page.click("#filter .expert > summary")
     page.fill("#where", "width > 1000")
     page.click("#filter button.main")
     playwright.expect(page.locator(".nothing")).to_contain_text("No photo matches the filter.")
@@ -166,3 +175,39 @@ def test_anyone_can_use_it(browser: Any, address: str, scheme: str, asked: str) 
     width = page.evaluate("document.documentElement.scrollWidth")
     context.close()
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [] and width <= 400
+
+
+def test_the_page_says_that_the_server_is_gone_and_asks_again(page: Any, address: str) -> None:
+    page.goto(f"{address}/?q=a+cat&top=3")
+    captions(page, 3)
+    page.route("**/api/**", lambda route: route.abort())
+    page.fill("#sentence", "a dog")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#notes")).to_contain_text("The server does not answer. Check that jointspace serve")
+    playwright.expect(page.locator("#busy")).to_be_hidden()
+    page.unroute("**/api/**")
+    page.get_by_role("button", name="Try again").click()
+    assert captions(page, 3) == DOGS
+
+
+def test_previous_results_stay_until_new_ones_are_here(page: Any, address: str) -> None:
+    page.goto(f"{address}/?q=a+cat&top=3")
+    captions(page, 3)
+    waiting: list[Any] = []
+    page.route("**/images?*sentence=a+dog*", lambda route: waiting.append(route))
+    page.fill("#sentence", "a dog")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#busy")).to_be_visible()
+    playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a cat")
+    for route in waiting:
+        route.continue_()
+    playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a dog")
+    playwright.expect(page.locator("#busy")).to_be_hidden()
+
+
+def test_photos_that_cannot_be_read_are_explained_once(page: Any, address: str) -> None:
+    page.route("**/photographs/*", lambda route: route.fulfill(status=404, body="{}"))
+    page.goto(f"{address}/?q=a+dog&top=3")
+    playwright.expect(page.locator("#answers .missing").nth(2)).to_be_visible()
+    playwright.expect(page.locator("#notes .warning")).to_have_count(1)
+    playwright.expect(page.locator("#notes")).to_contain_text("jointspace serve INDEX --images FOLDER")

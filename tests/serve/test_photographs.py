@@ -1,9 +1,11 @@
 """What is shown of the photographs of an index, what their columns hold, and what scores mean."""
 
 import io
+import logging
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 from made_up import build_bundle, run_command
@@ -11,7 +13,9 @@ from made_up_sets import OTHER, THING
 from PIL import Image
 from visiting import PIXELS, make_client, open_gallery, serve
 
+from pipeline.errors import UsageError
 from pipeline.serve.gallery import ServedGallery
+from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
 
 ONE = "/api/models/ncca/photographs/3"
@@ -97,3 +101,66 @@ def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypa
     answer = client.get("/api/models/ncca/photographs/0")
     assert answer.status_code == 404 and "image 0 was removed" in answer.json()["error"]
     assert client.get("/api/models").json()["models"][0]["images"] == 23
+
+
+@pytest.fixture(scope="module")
+def priced(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run whose index has the columns `price` and `shelf`."""
+    folder = tmp_path_factory.mktemp("priced")
+    bundle, writer = Bundle(run / "bundle"), BundleWriter(folder / "bundle")
+    writer.link(bundle, but={"images.parquet"})
+    table = bundle.table("images")
+    own = {"price": pa.array(range(len(table))), "shelf": pa.array([f"s{row % 3}" for row in range(len(table))])}
+    for name, values in own.items():
+        table = table.append_column(name, values)
+    writer.add_table("images.parquet", table)
+    writer.commit({key: value for key, value in bundle.card.items() if key != "files"})
+    return folder
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 21], ids=["read-on-request", "in-memory"])
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ((), {"price", "shelf"}),
+        (("--column", "shelf"), {"shelf"}),
+        (("--allow-host", "photos.example"), set()),
+        (("--allow-host", "photos.example", "--column", "price"), {"price"}),
+    ],
+)
+def test_visitors_see_and_filter_by_the_chosen_columns_only(
+    priced: Path, options: tuple[str, ...], columns: set[str], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.index.search.MOST_KEPT", kept)
+    client = TestClient(serve(priced, *options), base_url="http://localhost")
+    (model,) = client.get("/api/models").json()["models"]
+    assert set(model["columns"]) == columns | {"split", "width", "height"}
+    assert set(client.get("/api/models/ncca/columns").json()["columns"]) == columns | {"split", "width", "height"}
+    for answer in ("images?sentence=dog", "photographs"):
+        shown = client.get(f"/api/models/ncca/{answer}").json()["results"][0]
+        assert set(shown["columns"]) == columns
+    assert set(client.get("/api/models/ncca/photographs/3/about").json()["columns"]) == columns
+    for name, condition in (("price", "price = 3"), ("shelf", "shelf = 's0'")):
+        told = client.get("/api/models/ncca/images", params={"sentence": "dog", "where": condition})
+        assert told.status_code == (200 if name in columns else 422)
+
+
+def test_a_column_that_no_index_has_is_refused(priced: Path) -> None:
+    with pytest.raises(UsageError, match="no index has a column prise"):
+        serve(priced, "--column", "prise")
+
+
+def test_a_server_says_that_the_folder_of_photos_is_gone(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle, writer = Bundle(run / "bundle"), BundleWriter(tmp_path / "bundle")
+    writer.link(bundle)
+    moved = {key: value for key, value in bundle.card.items() if key != "files"} | {"data_root": str(tmp_path / "gone")}
+    writer.commit(moved)
+    with caplog.at_level(logging.WARNING):
+        serve(tmp_path)
+    assert f"{tmp_path / 'gone'}, is not here" in caplog.text and "--images FOLDER" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        serve(tmp_path, "--images", run / "data")
+    assert "is not here" not in caplog.text

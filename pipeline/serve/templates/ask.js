@@ -165,6 +165,7 @@ async function ask(params) {
   if (signal.aborted) return;
   if (params.get("photograph") && !file && !ADDRESS.test(params.get("photograph"))) {
     columns = [];
+    busy(false);
     at("answers").replaceChildren();
     note("This link points to a photo that is no longer stored in this browser. Please choose it again.");
     return;
@@ -189,10 +190,23 @@ async function ask(params) {
     const heading = several ? [element("h2", {}, own[0].model.collection)] : [];
     return element("section", { className: `collection ${inside.length > 1 ? "side" : "alone"}` }, ...heading, element("div", { className: "columns" }, ...inside));
   });
+  // The previous answers stay, dimmed, until the first new one is here.
+  busy(true);
+  const filling = columns.map((one) => one.fill(params, Math.max(pageSize(params), shown), signal));
+  await Promise.race(filling);
+  if (signal.aborted) return;
   at("answers").replaceChildren(...sections);
+  at("answers").ariaBusy = "false";
   if (!scroll) scrollTo({ top: 0 });
-  await Promise.all(columns.map((one) => one.fill(params, Math.max(pageSize(params), shown), signal)));
-  if (!signal.aborted && scroll) scrollTo({ top: scroll });
+  await Promise.all(filling);
+  if (signal.aborted) return;
+  busy(false);
+  if (scroll) scrollTo({ top: scroll });
+}
+
+function busy(now) {
+  at("busy").hidden = !now;
+  at("answers").ariaBusy = `${now}`;
 }
 
 function grouped(ways) {

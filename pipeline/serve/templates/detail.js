@@ -19,7 +19,8 @@ function copy(link) {
 }
 
 function factsOf(known) {
-  const facts = { split: known.split, ...(known.width ? { size: `${known.width} × ${known.height} pixels` } : {}), ...known.columns };
+  const split = known.split === "gallery" ? {} : { split: known.split }; // photos without captions are in no split
+  const facts = { ...split, ...(known.width ? { size: `${known.width} × ${known.height} pixels` } : {}), ...known.columns };
   return element("dl", {}, ...Object.entries(facts).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, shown(value))]));
 }
 
@@ -52,7 +53,7 @@ async function look(address) {
     at("name").textContent = path.pop();
     if (path.length) at("name").append(element("small", {}, ` in ${path.join("/")}`));
     const image = element("img", { src: known.large, alt: caption });
-    image.addEventListener("error", () => image.replaceWith(element("span", { className: "missing" }, "not readable")));
+    image.addEventListener("error", () => image.replaceWith(missingPhoto()));
     at("large").replaceChildren(image);
     const sentences = known.sentences.map((text) => element("li", {}, button(tidy(text), () => question({ q: text }), { className: "text", title: "Find photos for it" })));
     at("facts").replaceChildren(

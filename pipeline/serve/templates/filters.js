@@ -1,5 +1,7 @@
 // Filters on the columns of the collection, as the model that is asked first has them.
 let filtered = null;
+// Columns that jointspace writes. Few people filter by them, so their fields are folded away.
+const BUILT_IN = ["split", "width", "height"];
 
 function keyOf(kind, sign, name) {
   return `${FILTER}${kind}.${sign}.${name}`;
@@ -29,14 +31,21 @@ function fieldOf([name, facet]) {
   return element("div", {}, label, element("div", { className: "span" }, ...inputs));
 }
 
+// A column with the same value for every photo filters nothing.
+function varies({ values, least, most }) {
+  return values ? values.length !== 1 : least !== most;
+}
+
 // The fields are made when they are first looked at, and of another collection anew.
 async function offerFilters(params) {
   const [model] = chosenModels(params);
   if (filtered === model.model) return;
   filtered = model.model;
   const { columns } = await fetchJson(`${base(model.model)}/columns`).catch(() => ({ columns: {} }));
-  const fields = [["path", { part: "File or folder name contains" }], ...Object.entries(columns)];
-  at("fields").replaceChildren(...fields.filter(([name]) => !name.includes("`")).map(fieldOf));
+  const offered = Object.entries(columns).filter(([name, facet]) => !name.includes("`") && varies(facet));
+  const [builtIn, own] = [true, false].map((wanted) => offered.filter(([name]) => BUILT_IN.includes(name) === wanted));
+  at("fields").replaceChildren(...[["path", { part: "File or folder name contains" }], ...own].map(fieldOf));
+  at("built-in").replaceChildren(...builtIn.map(fieldOf));
   fillFields(state());
 }
 
@@ -73,6 +82,7 @@ function listenToFilters() {
     event.preventDefault();
     const changes = { where: at("where").value.trim() || null };
     for (const input of at("filter").querySelectorAll("[name]")) changes[input.name] = input.value || null;
+    at("filters").open = false;
     go(changes);
   });
 }

@@ -158,4 +158,4 @@ function listen() {
 listen();
 listenToDetail();
 listenToFilters();
-fetchJson("/api/models").then(start).catch((error) => note(`The server does not answer: ${error.message}`));
+fetchJson("/api/models").then(start).catch((error) => note(error.message));

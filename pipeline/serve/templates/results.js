@@ -24,10 +24,16 @@ function fileNameOf(result) {
   return result.name.split(/\/|::/).pop();
 }
 
+// Shown in place of a photo that the server cannot read.
+function missingPhoto() {
+  note("some photos cannot be read. If their folder was moved, stop the page and start it with jointspace serve INDEX --images FOLDER");
+  return element("span", { className: "missing" }, "not readable");
+}
+
 function photographOf(result) {
   const image = element("img", { src: result.photograph, alt: tidy(result.caption || result.name), title: result.name, loading: "lazy" });
   const tile = button(image, () => go({ image: result.photograph }), { className: "tile" });
-  image.addEventListener("error", () => image.replaceWith(element("span", { className: "missing" }, "not readable")));
+  image.addEventListener("error", () => image.replaceWith(missingPhoto()));
   if (result.box) tile.append(boxOf(result));
   const caption = element("figcaption", {});
   if ("score" in result) caption.append(`${result.rank}`, scoreOf(result));

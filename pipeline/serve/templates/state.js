@@ -81,8 +81,12 @@ function conditionOf(params) {
   return parts.join(" and ");
 }
 
+const UNREACHABLE = "the server does not answer. Check that jointspace serve is still running, then try again";
+
 async function fetchJson(address, options) {
-  const answer = await fetch(address, options);
+  const answer = await fetch(address, options).catch((error) => {
+    throw error.name === "AbortError" ? error : new Error(UNREACHABLE);
+  });
   const value = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(value.error || `the server answered ${answer.status}`);
   return value;
@@ -95,7 +99,8 @@ function note(text, title) {
   notes.set(text, [...(notes.get(text) || []), ...(title ? [title] : [])]);
   at("notes").replaceChildren(...[...notes].map(([told, of]) => {
     const whose = of.length && of.length < titles.length ? `${of.join(", ")}: ` : "";
-    return element("p", { className: "warning" }, `${whose}${told[0].toUpperCase()}${told.slice(1)}.`);
+    const again = told === UNREACHABLE ? [button("Try again", () => location.reload())] : [];
+    return element("p", { className: "warning" }, `${whose}${told[0].toUpperCase()}${told.slice(1)}.`, ...again);
   }));
 }
 
