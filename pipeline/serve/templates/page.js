@@ -34,6 +34,7 @@ async function render() {
     at("regions").checked = params.has("regions");
     const chosen = chosenModels(params).map((one) => one.model);
     for (const box of at("models").querySelectorAll("input")) box.checked = chosen.includes(box.value);
+    at("examples").hidden = Boolean(text) || !about.models[0].examples.length;
     at("draw").hidden = !params.get("q") || !chosenModels(params).some((one) => one.regions);
     at("generators").hidden = !about.generators.length || !params.get("photograph");
     showFilters(params);
@@ -105,7 +106,6 @@ function start(overview) {
   offer("generators", overview.generators.map((one) => [one.generator, one.registered, true]), render);
   at("about").textContent = describeCollections(overview.models);
   at("sentence").maxLength = overview.max_sentence_chars;
-  at("examples").hidden = !first.examples.length;
   for (const text of first.examples.map((one) => tidy(one).replace(/\.$/, ""))) {
     at("examples").append(button(text, () => takeSentence(text), { className: "text" }));
   }
