@@ -130,7 +130,7 @@ def check_snakemake(words: list[str], whole: bool) -> None:
 
 def check_pip(words: list[str], whole: bool) -> None:
     """Extras that this distribution has."""
-    assert words[0] in ("install", "download")
+    assert words[0] in ("install", "download", "wheel")
     for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
         assert named in EXTRAS, f"no extra {named}"
 
