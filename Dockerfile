@@ -1,7 +1,7 @@
-# The pipeline in a container. One image serves processors and GPUs: PyTorch's wheels bring CUDA's libraries, and use a GPU
-# where the container is given one (--gpus all).
+# The pipeline in a container. The image runs on CPUs and on GPUs, because PyTorch's wheels contain CUDA's libraries. Give
+# the container a GPU with --gpus all.
 #   docker build -t jointspace .
-#   docker run --rm -v "$PWD:/work" jointspace snakemake all --cores 2
+#   docker run --rm -v "$PWD:/work" jointspace jointspace run holiday.yaml
 #   docker build -t jointspace-serve --target serve .
 #   docker run --rm -p 8000:8000 -v "$PWD:/work:ro" jointspace-serve /work/results/demo/index/sae
 FROM python:3.11-slim AS base

@@ -100,7 +100,7 @@ def _translate(former: str, args: list[str]) -> list[str]:
 def cli(
     threads: int | None, cards: int | None, log: str | None, allow: tuple[str, ...], debug: bool, quiet: bool
 ) -> None:
-    """Search photos with text and text with photos: train a joint space, measure it, and build FAISS indexes.
+    """Search your own photos in plain language, with a model fitted to your captions.
 
     Start with `jointspace init PHOTOS`, which writes NAME.yaml; `jointspace run NAME.yaml` calls the others as needed.
     """

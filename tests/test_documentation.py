@@ -130,7 +130,7 @@ def check_snakemake(words: list[str], whole: bool) -> None:
 
 def check_pip(words: list[str], whole: bool) -> None:
     """Extras that this distribution has."""
-    assert words[0] in ("install", "download")
+    assert words[0] in ("install", "download", "wheel")
     for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
         assert named in EXTRAS, f"no extra {named}"
 
@@ -193,7 +193,7 @@ def test_printed_options_and_modules_are_there() -> None:
 def test_every_extra_that_is_named_to_a_user_can_be_installed_by_that_name() -> None:
     """Spelt as pip normalises names (PEP 685): versions before 23.3 find no other."""
     named = {spec.extra for spec in (*ENCODERS, *TEXT_ENCODERS) if spec.extra} | machine.EXTRAS.keys()
-    assert named <= EXTRAS
+    assert named <= EXTRAS == machine.EXTRAS.keys()
     assert all(re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name) for name in EXTRAS)
 
 

@@ -59,12 +59,12 @@ def test_every_output_of_the_report_has_its_caption() -> None:
     assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")}
 
 
-def test_readme_shows_the_rulegraph(tmp_path: Path) -> None:
+def test_the_tutorial_shows_the_rulegraph(tmp_path: Path) -> None:
     """Every rule of the demo, all known before anything ran, and of its arrows those that no other path stands for."""
     drawn = snakemake(tmp_path, "--rulegraph", "mermaid-js").stdout
     names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
     whole = {(names[a], names[b]) for a, b in re.findall(r"(id\d+) --> (id\d+)", drawn)}
-    shown = set(re.findall(r"^    (\w+) --> (\w+)$", (ROOT / "README.md").read_text(), flags=re.M))
+    shown = set(re.findall(r"^    (\w+) --> (\w+)$", (ROOT / "docs/tutorial.md").read_text(), flags=re.M))
     assert shown <= whole and closure(shown) == closure(whole)
 
 

@@ -277,7 +277,8 @@ class Variant(Seeds):
     seed: Seed | None = key(None, "of this model; null: `seed`")
     hubness: Literal[("none", "auto", *HUBNESS)] = key(
         "none",
-        "none | csls (or `csls: true`) | nnn | inverted-softmax | dual-softmax | sinkhorn | auto (the best on dev)",
+        "none | csls (or `csls: true`) | nnn | inverted-softmax | dual-softmax | sinkhorn | auto (the best of nnn to"
+        " sinkhorn on dev, per direction)",
     )
     refit: bool = key(False, "fit again to train and dev, with what dev chose before")
     fit: dict[str, Any] = key({}, "any keys of the section fit")

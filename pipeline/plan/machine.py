@@ -27,6 +27,10 @@ EXTRAS = {
     "parse": ("spacy", "parse trees by spaCy"),
     "fisher": ("skimage", "Fisher vectors of texts"),
     "words": ("gensim", "word vectors learned on the corpus"),
+    "heif": ("pillow_heif", "HEIC and AVIF photos"),
+    "slurm": ("snakemake_executor_plugin_slurm", "queues of SLURM"),
+    "kubernetes": ("dask_kubernetes", "Dask on Kubernetes"),
+    "docs": ("material", "this documentation as a site"),
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
     "test": ("pytest", "the tests"),
 }

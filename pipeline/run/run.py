@@ -70,8 +70,8 @@ class Run:
         path = Layout(self.root).config
         if not path.exists():
             raise UsageError(
-                f"{self.root} holds no run (there is no {path}); {_near_run(self.root)}name a run's folder, or start a"
-                " run there with --config FILE"
+                f"{self.root} holds no run (there is no {path}); {_near_run(self.root)}name the folder of"
+                " a run, such as results/demo, or make a run: jointspace run CONFIG"
             )
         try:
             return load(path)

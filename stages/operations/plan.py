@@ -14,7 +14,7 @@ from pipeline import runtime
 from pipeline.errors import UsageError
 from pipeline.printable import printable_json
 from pipeline.run import Run
-from stages.commands import FILE, FOLDER, PATH, config_option, json_option, run_config_option
+from stages.commands import FILE, FOLDER, PATH, config_option, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
     "--sample", type=click.IntRange(min=8), default=64, show_default=True, help="Photos to encode as a measurement."
 )
 @json_option
-@run_config_option
+@config_option
 def plan(
     configuration: Path | None,
     root: Path | None,
@@ -55,8 +55,7 @@ def plan(
 ) -> None:
     """Encode a few photos on this machine, then estimate the hours, disk and memory of a run.
 
-    It encodes the run's own photos once they are ingested, before that made-up ones; then give their number as
-    --images.
+    Before `ingest` has read the photos, the command encodes synthetic ones. Give the number of photos as --images then.
     """
     from pipeline.config import loading
     from pipeline.plan.estimate import estimate, lines_of
