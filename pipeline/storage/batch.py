@@ -15,7 +15,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -152,19 +152,24 @@ def new_folder(output: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True)
         yield folder
-        for path in _files_below(folder):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+        sync(files_below(folder))
         os.rename(folder, output)
     except OSError as error:
-        size = sum(path.stat().st_size for path in _files_below(folder))
+        size = sum(path.stat().st_size for path in files_below(folder))
         raise cannot_write(output, size, error, "output") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _files_below(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def sync(paths: Iterable[Path]) -> None:
+    """Have the bytes of files written to their disk."""
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root") -> JointspaceError:

@@ -150,10 +150,8 @@ class Chained:
         if rows.size and not 0 <= rows[0] <= rows[-1] < count:
             raise IndexError(f"there are {count} rows, from 0; rows {rows[0]} to {rows[-1]} were asked for")
         gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        # Only the arrays from the first row's to the last row's.
-        first, last = np.searchsorted(self.bounds, rows[[0, -1]], "right").tolist() if len(rows) else (1, 0)
-        cuts = np.searchsorted(rows, self.bounds[first - 1 : last + 1])
-        for at in np.flatnonzero(np.diff(cuts)).tolist():
-            own, number = slice(cuts[at], cuts[at + 1]), first - 1 + at
+        cuts = np.searchsorted(rows, self.bounds)
+        for number in np.flatnonzero(np.diff(cuts)).tolist():
+            own = slice(cuts[number], cuts[number + 1])
             gathered[own if order is None else order[own]] = self.parts[number][rows[own] - self.bounds[number]]
         return gathered
