@@ -18,6 +18,7 @@ from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.run.layout import Layout
 from pipeline.run.runner import run_stage
 from pipeline.storage import bundles as storage
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.commit import publish, read_verified
 from stages import applied, bundled
@@ -107,16 +108,18 @@ def index_of(run: Path) -> Path:
     return Layout(run).index("ncca").path
 
 
+def call(name: str, **arguments: object) -> None:
+    """Run a command in this thread, without what click does around it."""
+    cli.get_command(click.Context(cli), name).callback(**{"output": None, **arguments})
+
+
 def add(run: Path, source: str) -> None:
-    index, folder = index_of(run), run / "new" / source
-    cli.get_command(click.Context(cli), "add").callback(index=index, source=folder, output=None)
+    call("add", index=index_of(run), source=run / "new" / source)
 
 
 def remove(run: Path, number: int) -> None:
-    names = (next(path.name for path in (run / "data").glob(f"*-{number}.png")),)
-    cli.get_command(click.Context(cli), "remove").callback(
-        index=index_of(run), names=names, list_path=None, output=None
-    )
+    name = next(path.name for path in (run / "data").glob(f"*-{number}.png"))
+    call("remove", index=index_of(run), names=(name,), list_path=None)
 
 
 def build(run: Path, part: str = "") -> None:
@@ -241,6 +244,38 @@ def test_two_parts_that_end_together_clean_up_one_after_the_other(
         thread.join()
     assert outcome == [True, True] and photos(run) == after("add 03")
     assert not (index_of(run) / "card.json").exists()
+
+
+@pytest.mark.parametrize("command", ["add", "remove"])
+def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
+    command: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index is changed when its first files have been linked. It may belong to others, so no lock is held."""
+    run, link, links = shutil.copytree(made / "one", tmp_path / "one"), FileBatch.link, []
+
+    def link_and_change(batch: FileBatch, path: Path, source: Path) -> None:
+        link(batch, path, source)
+        links.append(path)
+        if len(links) == 3:
+            remove(run, 7)
+
+    def copy() -> Path:
+        output = tmp_path / "copy" / str(len(links))
+        if command == "add":
+            call(command, index=shutil.copytree(run / "new/03", output), source=index_of(run))
+        else:
+            call(command, index=index_of(run), names=("3",), list_path=None, output=output)
+        return output
+
+    monkeypatch.setattr(FileBatch, "link", link_and_change)
+    with pytest.raises(JointspaceError, match=f"{index_of(run)} was changed while it was copied; run the same"):
+        copy()
+    left = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert not [path for path in left if "added" in path.parts or path.name.startswith(".")]
+    assert photos(run) == after("remove 7")
+    index = open_bundle(copy())
+    index.check()
+    assert index.card["images"]["count"] == {"add": 33, "remove": 22}[command]
 
 
 def begin(barrier: object) -> None:
