@@ -202,6 +202,18 @@ def test_a_file_of_arrays_is_no_more_than_data(tmp_path: Path) -> None:
         read(tmp_path / "bomb.npz")
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float32(), 3)], ids=str
+)
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_row_without_a_vector_is_named(tmp_path: Path, kind: pa.DataType, row: int) -> None:
+    vectors = [[1.0, 2, 3], [4.0, 5, 6], [7.0, 8, 9]]
+    vectors[row] = None
+    pq.write_table(pa.table({"vector": pa.array(vectors, kind), "file": ["a", "b", "c"]}), tmp_path / "f.parquet")
+    with pytest.raises(InputError, match=rf"f\.parquet: vector row {row} is empty; remove it"):
+        read(tmp_path / "f.parquet")
+
+
 @pytest.mark.parametrize("bad", [[1.0, 2.0], None])
 def test_a_ragged_row_is_named(tmp_path: Path, bad: list[float] | None) -> None:
     table = pa.table({"vector": pa.array([[1.0, 2, 3], bad], pa.list_(pa.float32())), "file": ["a", "b"]})
