@@ -271,10 +271,14 @@ def read_record(path: Path, anywhere: bool = False) -> Any:
     return open_commit(path, anywhere=anywhere).value
 
 
-def read_verified(path: Path, kind: str) -> tuple[bytes, Commit]:
-    """The bytes of a (small) artefact, and its commit, as `open_commit` checks them."""
-    commit = open_commit(path, kind)
-    return read_bytes(path), commit
+def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes, Commit]:
+    """Return the bytes of a (small) artefact, and its commit, as `open_commit` checks them. Raises IntegrityError, too,
+    if another process has replaced the bytes after the check."""
+    commit = open_commit(path, kind, anywhere=anywhere)
+    data = read_bytes(path)
+    if file_fault(path, commit.files[path.name]):  # which hashes it again only if it is another file now
+        raise IntegrityError(f"{path} was replaced while it was read; run the same command again")
+    return data, commit
 
 
 # --- validity

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError
+from pipeline.storage import commit as commits_module
 from pipeline.storage.commit import (
     Commits,
     Provenance,
@@ -19,6 +20,7 @@ from pipeline.storage.commit import (
     publish,
     publish_record,
     read_commit,
+    read_verified,
     remove_artefact,
     remove_from,
 )
@@ -206,6 +208,21 @@ def test_a_job_is_done_if_it_was_made_like_this_from_what_is_there(change: dict,
     assert Commits(run).is_done(path, Provenance(run, "fit", **about)) is done
     os.truncate(run / "models/m/model.safetensors", 2)
     assert not Commits(run).is_done(path, Provenance(run, "fit", **about))
+
+
+def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader has the former commit, and would take the new bytes for what that describes."""
+    path, check = run / "models/m/model.safetensors", commits_module.open_commit
+
+    def check_and_replace(*given: object, **named: object) -> object:
+        commit = check(*given, **named)
+        publish(path, b"another", kind="model", rows=2, provenance=of(run, "fit"))
+        return commit
+
+    assert read_verified(path, "model")[0] == b"a model"
+    monkeypatch.setattr(commits_module, "open_commit", check_and_replace)
+    with pytest.raises(IntegrityError, match=r"model\.safetensors was replaced while it was read; run the same"):
+        read_verified(path, "model")
 
 
 def test_only_what_a_commit_vouches_for_is_removed(tmp_path: Path) -> None:

@@ -68,6 +68,32 @@ def test_shards_that_are_no_more_are_removed(tmp_path: Path) -> None:
     assert set(shard_files(tmp_path)) == names(0) - {"00000.sentences.parquet"} | {"00002.images.parquet"}
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_table_in_which_a_shard_has_no_rows_leaves_no_file(damaged: bool, tmp_path: Path) -> None:
+    """Whether the commit of the shard can still say that the file was there or not."""
+    write(tmp_path, 6)
+    if damaged:
+        (tmp_path / "shards/00001.json").write_text("{")
+    write(tmp_path, 6, sentences_each=0)
+    assert set(shard_files(tmp_path)) == {name for name in names(0, 1) if "sentences" not in name}
+    (tmp_path / "shards/00000.sentences.parquet").write_bytes(b"left by a process that was killed before it cleaned up")
+    write(tmp_path, 6, sentences_each=0)
+    assert "00000.sentences.parquet" not in shard_files(tmp_path)
+
+
+@pytest.mark.parametrize("numbers", [[0], [0, 3, 4, 9], [9, 9], range(3, 7), []], ids=repr)
+def test_some_rows_are_those_of_the_whole_table(numbers: list[int], tmp_path: Path) -> None:
+    manifest = write(tmp_path)
+    assert manifest.rows("images", numbers)["image_id"].to_pylist() == list(numbers)
+    assert [row["image_id"] for row in manifest.pick(numbers[::-1])] == list(numbers[::-1])
+
+
+@pytest.mark.parametrize("numbers", [[10], [-1], [-1, 3], [2, 99], [3, 2], [5, 0, 5]], ids=repr)
+def test_rows_that_are_not_there_or_not_in_order_are_refused(numbers: list[int], tmp_path: Path) -> None:
+    with pytest.raises(IndexError, match="images has 10 rows, from 0; ask for some of them in ascending order"):
+        write(tmp_path).rows("images", numbers)
+
+
 def test_counts_that_do_not_add_up_publish_nothing(tmp_path: Path) -> None:
     counts = {"images": {"given": 11, "kept": 10, "rejected": 0, "duplicate": 0}}
     with pytest.raises(IntegrityError, match="images are not conserved"):
