@@ -18,7 +18,7 @@ from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import batch
 from pipeline.storage.batch import FileBatch, is_orphan, sweep
 from pipeline.storage.commit import commit_path, open_commit, publish, publish_record
-from pipeline.storage.files import inside, open_regular, read_bytes
+from pipeline.storage.files import inside, open_regular, read_bytes, walk
 from pipeline.storage.json_files import publish_json, read_json, to_json
 
 
@@ -293,6 +293,22 @@ def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path
     with pytest.raises(JointspaceError, match=r"cannot write .*x\.json \(Is a directory\); move away what is there"):
         batch.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "open/x.bin")
+    put(tmp_path / "closed/y.bin")
+    scan = os.scandir
+
+    def refuse(path: str) -> object:
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = {path.relative_to(tmp_path).as_posix(): about for path, about in walk(tmp_path)}
+    assert found.keys() == {"open/x.bin", "open/x.bin.json", "closed"}
+    assert isinstance(found["closed"], PermissionError)
 
 
 WRONG = [

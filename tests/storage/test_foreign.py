@@ -117,6 +117,13 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, make) -> None:
         assert taken.dtype == np.float32 and np.array_equal(taken, ROWS[rows])
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()], ids=str)
+def test_any_type_of_strings_can_be_names(kind: pa.DataType, tmp_path: Path) -> None:
+    table = pa.table({"vector": pa.array(ROWS.tolist(), pa.list_(pa.float32())), "file": pa.array(NAMES, kind)})
+    pq.write_table(table, tmp_path / "f.parquet")
+    assert read(tmp_path / "f.parquet").names == NAMES
+
+
 @pytest.mark.parametrize("name", ["f.pt", "f.safetensors"])
 def test_bfloat16_is_read_as_it_is(tmp_path: Path, name: str) -> None:
     """In which encoders of today run; NumPy has no such numbers."""

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest, write_rejects
+from pipeline.storage.pairs import split_ids, split_pairs
 
 SHARD_SIZE = 4
 
@@ -92,6 +93,24 @@ def test_some_rows_are_those_of_the_whole_table(numbers: list[int], tmp_path: Pa
 def test_rows_that_are_not_there_or_not_in_order_are_refused(numbers: list[int], tmp_path: Path) -> None:
     with pytest.raises(IndexError, match="images has 10 rows, from 0; ask for some of them in ascending order"):
         write(tmp_path).rows("images", numbers)
+
+
+def test_the_pairs_of_a_split_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+    """One shard has images of both splits, one of one split, and the last has none of `dev`."""
+    splits = ["dev", "train", "dev", "train", *["dev"] * 4, "train", "train"]
+    parts = tables(10)
+    parts["images"] = parts["images"].set_column(5, "split", pa.array(splits))
+    counts = {"images": {"given": 10, "kept": 10, "rejected": 0, "duplicate": 0}}
+    write_manifest(tmp_path, Path("data"), [parts], [], counts, SHARD_SIZE)
+    manifest = Manifest(tmp_path)
+    for wanted in (["dev"], ["train"], ["train", "dev"]):
+        images = [number for number, split in enumerate(splits) if split in wanted]
+        sentences = [2 * number + one for number in images for one in range(2)]
+        pairs, ids = split_pairs(manifest, *wanted), split_ids(manifest, wanted)
+        assert pairs.image_id.tolist() == ids["images"].tolist() == images
+        assert pairs.sentence_id.tolist() == ids["sentences"].tolist() == sentences
+        assert pairs.image_id[pairs.owners].tolist() == [number // 2 for number in sentences]
+        assert split_ids(manifest, wanted, [2])["images"].tolist() == [number for number in images if number >= 8]
 
 
 def test_counts_that_do_not_add_up_publish_nothing(tmp_path: Path) -> None:

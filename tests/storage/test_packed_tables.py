@@ -20,6 +20,8 @@ def test_some_rows_are_those_of_the_whole_table() -> None:
     rows = np.array([count - 1, 0, GROUP_ROWS, GROUP_ROWS - 1, 7, 7])
     assert packed.records(rows) == table.take(rows).to_pylist()
     assert packed.records([]) == []
+    for names in (["path"], ["path", "image_id"]):
+        assert pa.concat_tables(packed.groups(names)).equals(table.select(names))
 
 
 @pytest.mark.parametrize("step", [1, 3])

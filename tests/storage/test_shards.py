@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import publish
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.shards import FEATURES, Chained, Shard, write_shard
+from pipeline.storage.shards import FEATURES, Chained, OpenedOnUse, Shard, write_shard
 
 
 def forge(path: Path) -> None:
@@ -116,6 +116,15 @@ def test_masks_and_slices_choose_rows_as_in_numpy(rows: np.ndarray | slice) -> N
 def test_rows_out_of_range_or_of_another_type_are_refused(rows: object) -> None:
     with pytest.raises(IndexError, match="^(rows are chosen by|there are 7 rows)"):
         Chained(PARTS)[rows]
+
+
+def test_what_is_opened_on_use_is_opened_once_and_only_by_its_number() -> None:
+    opened: list[int] = []
+    letters = OpenedOnUse(3, lambda number: opened.append(number) or "abc"[number])
+    assert [*letters, letters[2]] == ["a", "b", "c", "c"] and opened == [0, 1, 2]
+    for number in (-1, 3):
+        with pytest.raises(IndexError):
+            letters[number]
 
 
 def test_no_row_of_empty_arrays_can_be_chosen() -> None:
