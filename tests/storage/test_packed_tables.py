@@ -50,6 +50,13 @@ def test_groups_that_unpack_to_too_much_together_are_refused(monkeypatch: pytest
         packed.unpack()
 
 
+def test_text_that_is_not_unicode_is_refused_when_it_is_read() -> None:
+    texts = pa.array([b"a dog", b"a c\xfft"]).view(pa.string())
+    packed = PackedTable(to_parquet(pa.table({"text": texts})), Path("images.parquet"))
+    with pytest.raises(IntegrityError, match=r"images\.parquet is not a readable Parquet file \(.*UTF8"):
+        packed.records([1])
+
+
 def test_larger_groups_than_ours_are_refused() -> None:
     pq.write_table(pa.table({"image_id": np.arange(GROUP_ROWS + 1)}), sink := pa.BufferOutputStream())
     with pytest.raises(IntegrityError, match=r"images\.parquet was not written by this project"):
