@@ -21,6 +21,7 @@ from pipeline.storage import bundles as storage
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.commit import publish, read_verified
+from pipeline.storage.locks import hold
 from stages import applied, bundled
 from stages.catalogue import declared
 from stages.cli import cli
@@ -194,6 +195,15 @@ def test_a_change_that_begins_during_another_is_refused(
     assert outcome == [True] and not made
     assert photos(run) == after(first)
     assert attempt(run, second) and photos(run) == after(first, second)
+
+
+def test_an_index_is_not_changed_while_one_of_its_additions_is(run: Path) -> None:
+    """Somebody changes the addition by its own folder."""
+    add(run, "03")
+    with hold(index_of(run) / "added/00-03"):
+        assert not attempt(run, "remove 5") and not attempt(run, "add 04")
+    assert photos(run) == after("add 03")
+    assert attempt(run, "remove 5") and photos(run) == after("add 03", "remove 5")
 
 
 @pytest.mark.parametrize("change", ["add 03", "remove 21"])
