@@ -31,6 +31,7 @@ from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.files import plain
 from pipeline.storage.json_files import fingerprint, publish_json, read_json
+from pipeline.storage.locks import hold
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
 from stages.bundled import add_indices, with_documents
@@ -117,20 +118,21 @@ def added_run(home: Path, photographs: Path) -> Path:
 
 
 def refresh_additions(home: Path) -> None:
-    """Have what was added to the index in the folder `home` follow its model, and remove what that has itself now: the
-    photographs of its run, when this had grown."""
+    """Encode again what was added to the index in the folder `home` if the index has a new model, and remove what the
+    index has itself now: the photographs of its run, when this had grown. The caller holds the lock of `home`."""
     own = open_bundle(home, added=False).parts
     for folder in added_to(home):
-        card, run = Bundle(folder).card, folder.parents[1]
-        if card["data_root"] == own[0].card["data_root"]:
-            remove_bundle(folder)
-        elif card["inputs"]["model"] != own[0].card["inputs"]["model"] and (run / RECORD).exists():
-            others = [*own, *(Bundle(path) for path in added_to(home) if run not in path.parents)]
-            photographs = Path(read_json(run / RECORD)["photographs"])
-            try:
-                apply_bundle(home, photographs, run, card["name"], known=photographs_of(others))
-            except JointspaceError as error:
-                log.warning("%s cannot follow the new model: %s", run, error)
+        with hold(folder, wait=True):
+            card, run = Bundle(folder).card, folder.parents[1]
+            if card["data_root"] == own[0].card["data_root"]:
+                remove_bundle(folder)
+            elif card["inputs"]["model"] != own[0].card["inputs"]["model"] and (run / RECORD).exists():
+                others = [*own, *(Bundle(path) for path in added_to(home) if run not in path.parents)]
+                photographs = Path(read_json(run / RECORD)["photographs"])
+                try:
+                    apply_bundle(home, photographs, run, card["name"], known=photographs_of(others))
+                except JointspaceError as error:
+                    log.warning("%s cannot follow the new model: %s", run, error)
 
 
 def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:

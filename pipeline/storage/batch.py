@@ -1,8 +1,10 @@
-"""Files that become visible together, or not at all: written under temporary names, then renamed.
+"""Files that are published together, so that no reader takes a mixture of old and new files for an artefact.
 
 Each file is written under a temporary name in its own folder and synced. Only when all of them are there does
 `os.replace` give each its name, so a full disk is noticed before any older file is touched. Plain Python file objects
 do the writing: the writers of numpy, faiss and HDF5 can report success on a full disk.
+
+A temporary name, `.<name>.tmp.<machine>-<process>`, says who writes the file: several machines may share a disk.
 """
 
 import errno
@@ -11,7 +13,9 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import socket
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,10 @@ from pipeline.storage.files import is_regular
 
 OCCUPIED = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST)
 """Errors that more disk space does not cure."""
-TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.(?P<pid>[1-9]\d*)", re.DOTALL)
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>[1-9]\d*)", re.DOTALL)
+"""Temporary names. Earlier versions did not write the machine."""
+ABANDONED_SECONDS = 30 * 24 * 3600
+"""Age at which the temporary file of another machine counts as left by a dead process."""
 
 
 class FileBatch:
@@ -67,7 +74,7 @@ class FileBatch:
         self._written[path] = _temporary(path)
 
     def _sweep(self, path: Path) -> None:
-        """Make the folder of `path`, and remove what dead local processes left of that file."""
+        """Make the folder of `path`, and remove the orphans (see `is_orphan`) of that file."""
         try:
             if path.parent not in self._orphans:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,11 +87,19 @@ class FileBatch:
             raise cannot_write(path, 0, error) from error
 
     def publish(self) -> None:
-        """Give all files their names. Raises JointspaceError, and removes the temporary files, if a folder has one of
-        the names or a file's folder is not writable."""
+        """Give all files their names.
+
+        The older commits are removed first, the last one at once, and then the files are renamed in the order in which
+        they were added. If the process is killed on the way, or a rename fails, some files are new and others old or
+        missing. Readers never see a mixture all the same, because every commit that is then there, old or new, vouches
+        for files that are there as it says. The older artefacts whose commits are gone have to be made again. In a
+        batch without commits, each file is either old or new.
+
+        Raises JointspaceError, and removes the temporary files, if a rename fails, for instance because a folder has
+        one of the names.
+        """
         path = Path()
         try:
-            # Old commits go first, the last one at once: new bytes must not pass for the old artefact.
             for path in reversed(self._commits):
                 path.unlink(missing_ok=True)
             for path, temporary in self._written.items():
@@ -105,7 +120,7 @@ class FileBatch:
 
     def discard(self) -> None:
         for temporary in self._written.values():
-            with suppress(NotADirectoryError):
+            with suppress(OSError):  # whatever made the batch fail is what the caller has to know
                 temporary.unlink(missing_ok=True)
         self._written, self._commits = {}, []
 
@@ -123,33 +138,38 @@ def publish_text(path: Path, text: str) -> None:
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder that becomes `output` if the block succeeds, and is removed otherwise. The caller holds the lock of
-    `output`, so what has a temporary name is a killed one's, and is removed.
+    """Yield a folder that becomes `output` if the block succeeds, and is removed otherwise. Folders that killed
+    processes left of `output` are removed. The caller holds the lock of `output`.
 
     Raises UsageError where `output` exists, and JointspaceError if it cannot be written.
     """
     if os.path.lexists(output):
         raise UsageError(f"{output} exists; give --output a new folder")
-    for path in output.parent.glob(f".{glob.escape(output.name)}.tmp.*"):
-        if TEMPORARY.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
     folder = _temporary(output)
+    for path in output.parent.glob(f".{glob.escape(output.name)}.tmp.*"):
+        if path.is_dir() and not path.is_symlink() and (path == folder or _is_abandoned(path)):
+            shutil.rmtree(path)
     try:
         folder.mkdir(parents=True)
         yield folder
-        for path in _files_below(folder):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+        sync(files_below(folder))
         os.rename(folder, output)
     except OSError as error:
-        size = sum(path.stat().st_size for path in _files_below(folder))
+        size = sum(path.stat().st_size for path in files_below(folder))
         raise cannot_write(output, size, error, "output") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _files_below(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def sync(paths: Iterable[Path]) -> None:
+    """Have the bytes of files written to their disk."""
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root") -> JointspaceError:
@@ -167,7 +187,12 @@ def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp.{os.getpid()}")
+    return path.with_name(f".{path.name}.tmp.{_machine()}-{os.getpid()}")
+
+
+def _machine() -> str:
+    """Return 8 hexadecimal digits for this machine."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def open_no_link(path: str, flags: int) -> int:
@@ -186,20 +211,29 @@ def _rename(temporary: Path, path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files of dead local processes."""
+    """Remove the orphans (see `is_orphan`) in a folder."""
     for path in filter(is_orphan, Path(folder).glob(".*.tmp.*")):
         path.unlink(missing_ok=True)
 
 
 def is_orphan(path: Path) -> bool:
-    """Whether `path` is a temporary file of a dead local process."""
+    """Whether `path` is a temporary file that nobody will publish: its process on this machine is dead, or it is of
+    another machine, whose processes cannot be seen from here, and has not changed for ABANDONED_SECONDS."""
+    return is_regular(path) and _is_abandoned(path)
+
+
+def _is_abandoned(path: Path) -> bool:
     match = TEMPORARY.fullmatch(path.name)
-    return match is not None and is_regular(path) and not is_alive(int(match["pid"]))
+    if match is None or match["machine"] in (None, _machine()):
+        return match is not None and not is_alive(int(match["pid"]))
+    with suppress(FileNotFoundError):  # published meanwhile
+        return time.time() - os.lstat(path).st_mtime > ABANDONED_SECONDS
+    return False
 
 
 def remove_own(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove the files of `folder` whose whole name matches `names`, temporary files of dead writers, and then the
-    folder, if it is empty. All other files stay."""
+    """Remove the files of `folder` whose whole name matches `names`, the orphans (see `is_orphan`), and the folder if
+    it is empty then. All other files stay."""
     if folder.is_symlink() or not folder.is_dir():
         return
     sweep(folder)

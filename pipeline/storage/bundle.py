@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 import safetensors.numpy
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.card import (
@@ -105,18 +105,23 @@ class BundleWriter:
 
     def link(self, bundle: "Bundle", but: Collection[str] = ()) -> None:
         """Add all files of another bundle except `but`, without reading them where the file system has links: readers
-        check them against the card. Those of a bundle in the same folder are there."""
-        for name, about in bundle.card["files"].items():
-            if name in but:
-                continue
-            if bundle.folder == self.folder:
-                self.files[name] = dict(about)
-                continue
-            try:
-                self._batch.link(self._path(name), inside(bundle.folder, name, bundle.folder / CARD))
-                self.files[name] = dict(about)
-            except OSError:
-                self.add(name, bundle.read(name))
+        check them against the card. The files of a bundle in the same folder are there.
+
+        Raises JointspaceError if another process has changed that bundle meanwhile, whose lock nobody needs to hold.
+        """
+        files = {name: about for name, about in bundle.card["files"].items() if name not in but}
+        if bundle.folder == self.folder:
+            self.files |= files
+            return
+        with self._batch.discarded_on_error():
+            for name, about in files.items():
+                try:
+                    self._batch.link(self._path(name), inside(bundle.folder, name, bundle.folder / CARD))
+                    self.files[name] = about
+                except OSError:
+                    self.add(name, bundle.read(name))
+            if read_card(bundle.folder) != bundle.card:
+                raise JointspaceError(f"{bundle.folder} was changed while it was copied; run the same command again")
 
     def commit(self, card: Mapping[str, Any]) -> None:
         """Write the card, which lists the files, and publish everything in place of an older bundle, of which no file

@@ -12,7 +12,7 @@ import itertools
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -63,7 +63,7 @@ def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> 
         below = [Bundle(path) for path in bundles_in(Path(folder))]
         if len({bundle.card["inputs"].get("model") for bundle in below}) > 1:
             raise several(Path(folder), [bundle.folder for bundle in below])
-        if len(below) > 1 or below[0].folder.parent == Path(folder):
+        if below[0].folder != Path(folder):
             _require_complete(Path(folder), below)
         opened += below
         further = added_to(home_of([bundle.folder for bundle in below])) if added else []
@@ -352,13 +352,20 @@ class Change:
 
 @contextmanager
 def changing(folder: Path, output: Path | None) -> Iterator[Change]:
-    """The index in `folder`, held against other processes and changed in place; or links to its files in the new folder
-    `output`, which appears when the block has changed them."""
-    index, home = open_bundle(folder), home_of(bundles_in(folder))
+    """Open the index in `folder` to be changed in place, or give links to its files in the new folder `output`, which
+    appears when the block has changed them.
+
+    An index that is changed in place is opened when its lock and those of its parts and additions are held, so that it
+    is as the last change has left it. Raises JointspaceError if another process holds one of the locks.
+    """
+    home = home_of(bundles_in(folder))
     if output is None:
-        with hold(home):
-            yield Change(index, home, home)
+        with hold(home), ExitStack() as locks:
+            for part in sorted({*bundles_in(folder), *added_to(home)} - {home}):
+                locks.enter_context(hold(part))
+            yield Change(open_bundle(folder), home, home)
         return
+    index = open_bundle(folder)
     with hold(output), new_folder(output) as root:
         change = Change(index, home, root)
         yield change

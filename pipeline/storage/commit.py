@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -271,22 +271,28 @@ def read_record(path: Path, anywhere: bool = False) -> Any:
     return open_commit(path, anywhere=anywhere).value
 
 
-def read_verified(path: Path, kind: str) -> tuple[bytes, Commit]:
-    """The bytes of a (small) artefact, and its commit, as `open_commit` checks them."""
-    commit = open_commit(path, kind)
-    return read_bytes(path), commit
+def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes, Commit]:
+    """Return the bytes of a (small) artefact, and its commit, as `open_commit` checks them. Raises IntegrityError, too,
+    if another process has replaced the bytes after the check."""
+    commit = open_commit(path, kind, anywhere=anywhere)
+    data = read_bytes(path)
+    if file_fault(path, commit.files[path.name]):  # which hashes it again only if it is another file now
+        raise IntegrityError(f"{path} was replaced while it was read; run the same command again")
+    return data, commit
 
 
 # --- validity
 
 
 class Commits:
-    """The commits under the folder `root` of a run, as they are now; what was found out once is kept."""
+    """The commits under the folder `root` of a run, as they are now. Each digest and each check is made once and kept,
+    so that an answer does not depend on earlier questions."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self._digests: dict[str, str | None] = {}
-        self._mixed: dict[str, Fault | None] = {}
+        self._valid: set[str] = set()
+        self._mixed: dict[tuple[str, bool], Fault | None] = {}
 
     def faults(self, place: str, hashed: bool = False, deep: bool = False) -> Iterator[Fault]:
         """Whatever makes the commit at `place` invalid; nothing for a valid one. This alone decides. Its files are
@@ -312,14 +318,13 @@ class Commits:
         return same and commit.root is not None and not any(file_faults(commit, False))
 
     def require(self, source: str) -> str:
-        """The digest of an input, as it is now. Raises IntegrityError where one of its commits is not valid."""
-        if source not in self._digests:
-            for place in self.places(source):
-                for fault in self.faults(place, deep=True):
-                    raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
-            for part in self._parts(source):
-                for fault in self.faults(part, hashed=True):
-                    raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
+        """Return the digest of an input, as it is now. Raises IntegrityError if one of its commits is not valid."""
+        if source not in self._valid:
+            faults = [self.faults(place, deep=True) for place in self.places(source)]
+            faults += [self.faults(part, hashed=True) for part in self._parts(source)]
+            for fault in chain.from_iterable(faults):
+                raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
+            self._valid.add(source)
         if (digest := self.digest(source)) is None:
             raise IntegrityError(f"{self.root / source} does not exist; run its stage first")
         return digest
@@ -359,9 +364,9 @@ class Commits:
         return combined(digests) if "*" in source else digests[0]
 
     def _mixture(self, place: str, deep: bool) -> Fault | None:
-        """Why a commit was not made from what is there now; None if it was."""
-        if place in self._mixed:
-            return self._mixed[place]
+        """Say why a commit was not made from what is there now; None if it was."""
+        if (place, deep) in self._mixed:
+            return self._mixed[place, deep]
         commit, fault = read_commit(self.root / place), None
         for source, digest in commit.inputs.items():
             now = self.digest(source)
@@ -373,8 +378,7 @@ class Commits:
                 fault = Fault(commit.path, f"mixed: {source}, from which it was made, is out of date")
             if fault is not None:
                 break
-        if deep or fault:
-            self._mixed[place] = fault
+        self._mixed[place, deep] = fault
         return fault
 
     def _missing(self, source: str) -> Fault | None:

@@ -122,7 +122,7 @@ class Embeddings:
         if modality == "images":
             boxes = self._chained("boxes")[self._places(modality, ids)]
         globals_ = self._chained(whole)[ids] if whole in self.shards[0] else None
-        return MultiVectors(None, offsets_of(np.diff(self._offsets[modality])[ids]), globals_, boxes)
+        return MultiVectors(None, offsets_of(self._lengths(modality, ids)), globals_, boxes)
 
     def rows_of(self, modality: str, ids: np.ndarray) -> ChosenRows:
         """(n, c) the vectors of some `images` or `sentences`, one item after another, not yet read."""
@@ -132,8 +132,12 @@ class Embeddings:
         """Where their vectors are in the concatenated shards."""
         if not self.multi_vector:
             return ids
-        starts, stops = self._offsets[modality][ids], self._offsets[modality][ids + 1]
-        return runs(starts, stops - starts)
+        lengths = self._lengths(modality, ids)
+        return runs(self._offsets[modality][ids], lengths)
+
+    def _lengths(self, modality: str, ids: np.ndarray) -> np.ndarray:
+        """Return how many vectors each item of a multi-vector model has. Raises IndexError as Chained."""
+        return Chained([np.diff(self._offsets[modality])])[ids]
 
     def _chained(self, name: str) -> Chained:
         """The datasets `name` of all shards."""

@@ -33,14 +33,15 @@ WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file
 
 
 @contextmanager
-def hold(path: Path) -> Iterator[None]:
+def hold(path: Path, wait: bool = False) -> Iterator[None]:
     """Keep every other process and thread from writing the file or folder `path`.
 
-    Creates the folders above it, and in the end removes those that are still empty. Raises JointspaceError at once if
-    another process holds the lock, naming it. Only warns on a file system without locks.
+    Creates the folders above it, and in the end removes those that are still empty. If another process holds the lock,
+    raises JointspaceError at once, naming the process, or, with `wait`, waits until the lock is free. Only warns on a
+    file system without locks.
     """
     lock = path.resolve().with_name(f".{path.resolve().name}.lock")
-    kernel = FileLock(lock, timeout=0, fallback_to_soft=False)
+    kernel = FileLock(lock, timeout=-1 if wait else 0, fallback_to_soft=False)
     made = [folder for folder in lock.parents if not folder.exists()]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)

@@ -170,8 +170,13 @@ class Manifest:
             yield from self.table("sentences", number)["text"].filter(own).to_pylist()
 
     def rows(self, name: str, numbers: np.ndarray | Sequence[int]) -> pa.Table:
-        """Some rows of a table of TABLES by their numbers in ascending order; reads only their shards."""
+        """Return some rows of a table of TABLES by their numbers in ascending order; reads only their shards.
+
+        Raises IndexError for a number without a row, and for numbers in another order.
+        """
         numbers, bounds = np.asarray(numbers, np.int64), self.bounds(name)
+        if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < bounds[-1] and (np.diff(numbers) >= 0).all()):
+            raise IndexError(f"{name} has {bounds[-1]} rows, from 0; ask for some of them in ascending order")
         cuts = np.searchsorted(numbers, bounds)
         found = [
             self.table(name, shard).take(numbers[cuts[shard] : cuts[shard + 1]] - bounds[shard])
@@ -296,8 +301,9 @@ def _add_shard(
     root: Path,
     gone: list[Path],
 ) -> dict[str, Any]:
-    """Add the shard whose commit is `path`, unless it is there; returns what vouches for that commit. Files of tables
-    in which it has no rows any more are added to `gone`."""
+    """Add the shard whose commit is `path`, unless it is there; returns what vouches for that commit. The files that an
+    earlier manifest may have left of tables in which the shard has no rows are added to `gone`."""
+    gone += [path.with_name(table_file(record["shard"], name)) for name, table in tables.items() if not table.num_rows]
     before = _shard(path)
     if before is not None and before.value.get("content") == record["content"]:
         return describe_file(path)
@@ -306,7 +312,6 @@ def _add_shard(
         for name, table in tables.items()
         if table.num_rows
     }
-    gone += [path.with_name(name) for name in (before.files if before else ()) if name not in files]
     commit = seal(path, record, files, Provenance(root, "", 0))
     return batch.add(path, to_json(commit.value), commit=True)
 

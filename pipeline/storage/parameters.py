@@ -20,8 +20,7 @@ import safetensors.numpy
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, remove_own, sweep
-from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, open_commit, publish
-from pipeline.storage.files import read_bytes
+from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, publish, read_verified
 from pipeline.storage.json_files import Record, fingerprint
 
 MODEL, ENCODER, TEXT_ENCODER, WORDS, FEATURE_MAP = "model", "encoder", "text-encoder", "words", "feature-map"
@@ -62,13 +61,13 @@ def write_parameters(
 
 
 def read_parameters(path: Path, kind: str, anywhere: bool = False) -> Parameters:
-    """What `write_parameters` published. Raises IntegrityError as `open_commit` does, and without settings."""
-    commit = open_commit(path, kind, anywhere=anywhere)
+    """Read what `write_parameters` published. Raises IntegrityError as `read_verified` does, and without settings."""
+    data, commit = read_verified(path, kind, anywhere)
     details = Record(commit.details, commit.path)
     if not isinstance(details.get("settings"), dict):
         raise IntegrityError(f"{commit.path} has no settings; run its stage again")
     sha256 = commit.files[path.name]["sha256"]
-    return Parameters(load_tensors(read_bytes(path), path), details.pop("settings"), commit.digest, details, sha256)
+    return Parameters(load_tensors(data, path), details.pop("settings"), commit.digest, details, sha256)
 
 
 def load_tensors(data: bytes, path: Path, remedy: str = "run its stage again") -> dict[str, np.ndarray]:

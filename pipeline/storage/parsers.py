@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from pipeline.errors import UsageError
-from pipeline.storage.batch import FileBatch
+from pipeline.storage.batch import FileBatch, files_below, sync
 from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record, read_record
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import fingerprint
@@ -47,20 +47,15 @@ def publish_parser(folder: Path, trained: Path, details: Mapping[str, Any], prov
     its pipeline does. Raises JointspaceError, leaving an older pipeline alone, if there is no room for the new
     commit."""
     final, commit, batch = folder / PIPELINE, folder / f"{PIPELINE}.json", FileBatch()
-    files = {f"{PIPELINE}/{path.relative_to(trained).as_posix()}": describe_file(path) for path in _files(trained)}
-    for path in _files(trained):
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
+    paths = files_below(trained)
+    files = {f"{PIPELINE}/{path.relative_to(trained).as_posix()}": describe_file(path) for path in paths}
+    sync(paths)
     publish_record(commit, {"kind": PIPELINE, **details}, provenance=provenance, files=files, batch=batch)
     commit.unlink(missing_ok=True)
     if final.exists():
         shutil.rmtree(final)
     os.replace(trained, final)
     batch.publish()
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str, str]:
@@ -72,7 +67,7 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
     from importlib import metadata  # which searches in plain words do without
 
     if name is not None and (folder := Path(root) / name).is_dir():
-        digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in _files(folder)}
+        digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files_below(folder)}
         return str(folder), fingerprint(PIPELINE, 1, digests)
     if name is not None:
         try:

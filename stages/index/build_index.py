@@ -1,6 +1,7 @@
 """`build-index`: the bundle that a search needs, from the embeddings of one model, or one of several."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ def build_index(run: Run, job: Job, bundle: str) -> None:
     """Build the image and caption indexes, measure them, and add the encoders that queries need."""
     from pipeline.run.run import share
     from pipeline.storage.card import ADDED, CARD, numbered, remove_bundle
+    from pipeline.storage.locks import hold
     from pipeline.storage.pairs import split_ids
     from stages.applied import refresh_additions
     from stages.bundled import write_bundle
@@ -67,12 +69,14 @@ def build_index(run: Run, job: Job, bundle: str) -> None:
     write_bundle(run, model, ids, job.path, about, job.provenance)
     folder = run.layout.index(model).path
     every = [folder if count == 1 else numbered(folder, each) for each in range(count)]
-    if all((each / CARD).exists() for each in every):
-        for former in (folder, *folder.iterdir()):  # of another number of bundles; a user's own beside them stay
-            if former not in every and (former == folder or _is_part(former, model)):
-                remove_bundle(former)
-        if (folder / ADDED).exists():
-            refresh_additions(folder)
+    # The lock of the whole index is held already if it has one part. Jobs of other parts may be here at the same time.
+    with hold(folder, wait=True) if job.path != folder else nullcontext():
+        if all((each / CARD).exists() for each in every):
+            for former in (folder, *folder.iterdir()):  # of another number of bundles; a user's own beside them stay
+                if former not in every and (former == folder or _is_part(former, model)):
+                    remove_bundle(former)
+            if (folder / ADDED).exists():
+                refresh_additions(folder)
 
 
 def _is_part(folder: Path, model: str) -> bool:

@@ -37,7 +37,7 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     """
     from tqdm import tqdm
 
-    from pipeline.storage.locks import is_free, is_lock
+    from pipeline.storage.locks import is_free
     from pipeline.storage.verify import examine
 
     shown = partial(tqdm, desc="verify", unit=" commits", disable=None)
@@ -49,7 +49,7 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
     for path, orphan in found.temporaries.items():
         if orphan and sweep:
-            is_free(path, remove=True) if is_lock(path) else path.unlink(missing_ok=True)
+            is_free(path, remove=True) if path.suffix == ".lock" else path.unlink(missing_ok=True)
     if as_json:
         click.echo(printable_json(asdict(found), str))
     else:

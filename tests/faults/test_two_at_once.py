@@ -1,38 +1,321 @@
-"""Two writers of one artefact: a reader finds one of them whole, or nothing; never the one's bytes as the other's."""
+"""Two writers at once: a reader finds one of them whole, or nothing, and two changes of one index lose nothing."""
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Event, Thread, current_thread
 
-from pipeline.errors import IntegrityError
+import click
+import pytest
+from made_up import build_bundle, make_run, open_run
+
+from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.run.layout import Layout
+from pipeline.run.runner import run_stage
+from pipeline.storage import bundles as storage
+from pipeline.storage.batch import FileBatch
+from pipeline.storage.bundles import open_bundle
 from pipeline.storage.commit import publish, read_verified
+from pipeline.storage.locks import hold
+from stages import applied, bundled
+from stages.catalogue import declared
+from stages.cli import cli
 
 WRITER = """
 import sys
 from pathlib import Path
 from pipeline.storage.commit import publish
-who = sys.argv[2]
-for number in range(30):
-    publish(Path(sys.argv[1]), who.encode() * 5000, kind="thing", rows=1, details={"who": who})
+path, who = Path(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+while sys.stdin.readline() == "again\\n":
+    publish(path, who.encode() * 5000, kind="thing", rows=1, details={"who": who})
+    print("done", flush=True)
 """
 
 
-def test_a_reader_never_sees_a_mixture(tmp_path: Path) -> None:
-    path = tmp_path / "x.bin"
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), who]) for who in "ab"]
-    seen, refused = set(), 0
-    while any(writer.poll() is None for writer in writers):
+def test_a_reader_sees_one_of_two_writers_whole_or_is_refused(tmp_path: Path) -> None:
+    path, pipes = tmp_path / "x.bin", {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), who], **pipes) for who in "ab"]
+    seen: set[str] = set()
+
+    def read() -> None:
         try:
             data, commit = read_verified(path, "thing")
         except IntegrityError:
-            refused += 1
-            continue
-        if data == commit.details["who"].encode() * 5000:
-            seen.add(commit.details["who"])
-        else:
-            # Replaced between the check and the reading: whole all the same, and the other's.
-            assert data in (b"a" * 5000, b"b" * 5000)
-    assert [writer.returncode for writer in writers] == [0, 0] and seen
+            seen.add("refused")
+            return
+        assert data == commit.details["who"].encode() * 5000
+        seen.add(commit.details["who"])
+
+    try:
+        for writer in writers:
+            assert writer.stdout.readline() == "ready\n"
+        for _ in range(500):
+            for writer in writers:
+                writer.stdin.write("again\n")
+                writer.stdin.flush()
+            waiting = [Thread(target=writer.stdout.readline) for writer in writers]
+            for thread in waiting:
+                thread.start()
+            while any(thread.is_alive() for thread in waiting):
+                read()
+            read()
+            if seen == {"a", "b", "refused"}:
+                break
+    finally:
+        for writer in writers:
+            writer.communicate()
+    assert [writer.returncode for writer in writers] == [0, 0] and seen == {"a", "b", "refused"}
     publish(path, b"c", kind="thing", rows=1, details={"who": "c"})
     assert read_verified(path, "thing")[0] == b"c"
     assert {item.name for item in tmp_path.iterdir()} == {"x.bin", "x.bin.json"}
+
+
+# --- two changes of one index
+
+HERE, FIRST, SECOND = range(24), range(30, 40), range(40, 50)
+"""The numbers of the photos that the index has, and of those in the indexes `03` and `04` of the same model."""
+BUSY = "is being written by "
+Change = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose index has one part, and the same run whose index has two parts; both with `new`, other indexes."""
+    folder = tmp_path_factory.mktemp("changed")
+    others = build_bundle(make_run(folder / "others", images=56), {"index": {"bundles": 6}})
+    run = make_run(folder / "one")
+    shutil.copytree(others, run / "new")
+    shutil.copytree(run, folder / "two")
+    for count, name in ((1, "one"), (2, "two")):
+        index = build_bundle(folder / name, {"index": {"bundles": count}})
+        index.rename(Layout(folder / name).index("ncca").path)
+    return folder
+
+
+@pytest.fixture(params=["one", "two"])
+def run(request: pytest.FixtureRequest, made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made / request.param, tmp_path / request.param)
+
+
+def index_of(run: Path) -> Path:
+    return Layout(run).index("ncca").path
+
+
+def call(name: str, **arguments: object) -> None:
+    """Run a command in this thread, without what click does around it."""
+    cli.get_command(click.Context(cli), name).callback(**{"output": None, **arguments})
+
+
+def add(run: Path, source: str) -> None:
+    call("add", index=index_of(run), source=run / "new" / source)
+
+
+def remove(run: Path, number: int) -> None:
+    name = next(path.name for path in (run / "data").glob(f"*-{number}.png"))
+    call("remove", index=index_of(run), names=(name,), list_path=None)
+
+
+def build(run: Path, part: str = "") -> None:
+    opened = open_run(run, {"index": {"bundles": 2 if run.name == "two" else 1}})
+    run_stage(opened, declared()["build_index"], (f"ncca{part if run.name == 'two' else ''}",), again=True)
+
+
+CHANGES: dict[str, Change] = {
+    "add 03": lambda run: add(run, "03"),
+    "add 04": lambda run: add(run, "04"),
+    "remove 5": lambda run: remove(run, 5),
+    "remove 21": lambda run: remove(run, 21),
+    "build 00": lambda run: build(run, "/00"),
+    "build 01": lambda run: build(run, "/01"),
+}
+
+
+def photos(run: Path) -> list[int]:
+    """The numbers of the photos in the index, every file of which is checked."""
+    index = open_bundle(index_of(run))
+    index.check()
+    index.check_rows()
+    names = [name for name in index.table("images")["path"].to_pylist() if name is not None]
+    return sorted(int(name.partition("-")[2].removesuffix(".png")) for name in names)
+
+
+def after(*names: str) -> list[int]:
+    """The numbers of the photos that have to be there after these changes, in any order."""
+    numbers = {*HERE}
+    for name in names:
+        numbers |= {*(FIRST if name == "add 03" else SECOND if name == "add 04" else ())}
+        numbers -= {int(name.partition(" ")[2])} if name.startswith("remove") else set()
+    return sorted(numbers)
+
+
+def attempt(run: Path, name: str) -> bool:
+    """Whether the change `name` was made; if it was refused, the message has to name the process that is in the way."""
+    try:
+        CHANGES[name](run)
+    except JointspaceError as error:
+        assert BUSY in str(error), error
+        return False
+    return True
+
+
+PAIRS = [
+    ("add 03", "add 03"), ("add 03", "add 04"), ("add 03", "remove 5"), ("remove 5", "add 03"),
+    ("remove 5", "remove 21"), ("add 03", "build 00"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_a_change_that_begins_during_another_is_refused(
+    first: str, second: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second command runs to its end when the first one has just opened the index."""
+    opened, ended, original = Event(), Event(), storage.open_bundle
+
+    def open_slowly(*given: object, **named: object) -> object:
+        index = original(*given, **named)
+        if current_thread() is thread and not opened.is_set():
+            opened.set()
+            assert ended.wait(60)
+        return index
+
+    monkeypatch.setattr(storage, "open_bundle", open_slowly)
+    outcome: list[bool] = []
+    thread = Thread(target=lambda: outcome.append(attempt(run, first)))
+    thread.start()
+    assert opened.wait(60)
+    made = attempt(run, second)
+    ended.set()
+    thread.join()
+    assert outcome == [True] and not made
+    assert photos(run) == after(first)
+    assert attempt(run, second) and photos(run) == after(first, second)
+
+
+def test_an_index_is_not_changed_while_one_of_its_additions_is(run: Path) -> None:
+    """Somebody changes the addition by its own folder."""
+    add(run, "03")
+    with hold(index_of(run) / "added/00-03"):
+        assert not attempt(run, "remove 5") and not attempt(run, "add 04")
+    assert photos(run) == after("add 03")
+    assert attempt(run, "remove 5") and photos(run) == after("add 03", "remove 5")
+
+
+@pytest.mark.parametrize("change", ["add 03", "remove 21"])
+def test_an_index_is_not_changed_while_a_part_of_it_is_built(
+    change: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome: list[bool] = []
+    write = bundled.write_bundle
+
+    def change_and_write(*given: object) -> None:
+        outcome.append(attempt(run, change))
+        write(*given)
+        outcome.append(attempt(run, change))
+
+    monkeypatch.setattr(bundled, "write_bundle", change_and_write)
+    build(run, "/01")
+    assert outcome == [False, False] and photos(run) == after()
+    assert attempt(run, change) and photos(run) == after(change)
+
+
+def test_two_parts_that_end_together_clean_up_one_after_the_other(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both replace the index of an earlier configuration, which had one part and an addition."""
+    run = shutil.copytree(made / "one", tmp_path / "two")
+    add(run, "03")
+    write, refresh, written, meeting = bundled.write_bundle, applied.refresh_additions, Barrier(2), Barrier(2)
+    outcome: list[bool] = []
+
+    def write_together(*given: object) -> None:
+        write(*given)
+        written.wait(60)
+
+    def meet(home: Path) -> None:
+        with suppress(BrokenBarrierError):
+            meeting.wait(0.3)
+            outcome.append(False)
+        refresh(home)
+
+    monkeypatch.setattr(bundled, "write_bundle", write_together)
+    monkeypatch.setattr(applied, "refresh_additions", meet)
+    threads = [Thread(target=lambda name=name: outcome.append(attempt(run, name))) for name in ("build 00", "build 01")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcome == [True, True] and photos(run) == after("add 03")
+    assert not (index_of(run) / "card.json").exists()
+
+
+@pytest.mark.parametrize("command", ["add", "remove"])
+def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
+    command: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index is changed when its first files have been linked. It may belong to others, so no lock is held."""
+    run, link, links = shutil.copytree(made / "one", tmp_path / "one"), FileBatch.link, []
+
+    def link_and_change(batch: FileBatch, path: Path, source: Path) -> None:
+        link(batch, path, source)
+        links.append(path)
+        if len(links) == 3:
+            remove(run, 7)
+
+    def copy() -> Path:
+        output = tmp_path / "copy" / str(len(links))
+        if command == "add":
+            call(command, index=shutil.copytree(run / "new/03", output), source=index_of(run))
+        else:
+            call(command, index=index_of(run), names=("3",), list_path=None, output=output)
+        return output
+
+    monkeypatch.setattr(FileBatch, "link", link_and_change)
+    with pytest.raises(JointspaceError, match=f"{index_of(run)} was changed while it was copied; run the same"):
+        copy()
+    left = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert not [path for path in left if "added" in path.parts or path.name.startswith(".")]
+    assert photos(run) == after("remove 7")
+    index = open_bundle(copy())
+    index.check()
+    assert index.card["images"]["count"] == {"add": 33, "remove": 22}[command]
+
+
+def begin(barrier: object) -> None:
+    """Give a process the barrier that it shares with another."""
+    global together
+    together = barrier
+
+
+def attempt_together(run: Path, name: str) -> bool:
+    together.wait(60)
+    return attempt(run, name)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(2, context, begin, (context.Barrier(2),)) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("first", "second"), [*PAIRS, ("build 00", "build 01")])
+def test_two_processes_lose_nothing(
+    first: str, second: str, rounds: int, made: Path, processes: ProcessPoolExecutor, tmp_path: Path
+) -> None:
+    """Indexes of one part and of two, in turn. Whatever was refused is repeated."""
+    for number in range(rounds):
+        name = ("one", "two")[number % 2]
+        run = shutil.copytree(made / name, tmp_path / str(number) / name)
+        outcomes = list(processes.map(attempt_together, [run, run], [first, second]))
+        assert any(outcomes)
+        for change, done in zip((first, second), outcomes, strict=True):
+            assert done or attempt(run, change)
+        assert photos(run) == after(first, second)
+        assert not list(run.rglob(".*"))

@@ -209,6 +209,19 @@ def test_temporaries_and_locks_of_the_dead_are_listed_and_swept(run: Path) -> No
         assert [path.exists() for path in (dead, free, living, held)] == [False, False, True, True]
 
 
+def test_a_lock_that_somebody_has_taken_meanwhile_is_not_swept(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new holder is just signing it."""
+    lock = run / "index/.ncca.lock"
+    lock.touch()
+    found = examine(run)
+    assert found.temporaries == {lock: True}
+    with hold(run / "index/ncca"):
+        lock.write_text('{"host": "of the ho')
+        monkeypatch.setattr("pipeline.storage.verify.examine", lambda *_: found)
+        CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False)
+        assert lock.exists()
+
+
 def test_commits_that_vouch_for_each_other_come_to_an_end(run: Path) -> None:
     paths = [run / f"{SHARD}.json", run / "features/colour/part-00000.json"]
     for path, other in zip(paths, reversed(paths), strict=True):

@@ -114,6 +114,17 @@ def test_what_is_not_of_one_model_or_not_all_there_is_refused(
         open_bundle(folder)
 
 
+@pytest.mark.parametrize("inside", [".", "index/ncca", "index"])
+def test_one_part_of_several_is_not_taken_for_the_index(
+    inside: str, built: dict[str, dict[int, Path]], tmp_path: Path
+) -> None:
+    """The other parts of the run's index are still being built."""
+    shutil.copytree(built["ncca"][3] / "00", tmp_path / "run/index/ncca/00")
+    with pytest.raises(IntegrityError, match=r"holds 1 of 3 bundles: 01 is missing; run build-index for it"):
+        open_bundle(tmp_path / "run" / inside)
+    assert open_bundle(tmp_path / "run/index/ncca/00").card["part"] == {"number": 0, "of": 3}
+
+
 def other_model(bundle: Path, output: Path) -> Path:
     shutil.copytree(bundle, output)
     retell(output / CARD, "inputs", "model", value="another")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ import yaml
 from made_up import retell, run_command
 from made_up_colours import COLOURS, CONFIG, draw
 
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.locks import hold
 from pipeline.storage.manifest import Manifest
 from stages.applied import refresh_additions
 
@@ -151,6 +153,27 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     vectors.write_bytes(vectors.read_bytes()[:-1])
     with pytest.raises(IntegrityError, match=f"1 files of {index} are damaged"):
         run_command("verify", index)
+
+
+def test_an_index_that_is_being_changed_is_not_applied_to_again(colours: Path, applied: Path) -> None:
+    index = applied / "out/index/ncca"
+    before = (index / "card.json").read_bytes()
+    with hold(index), pytest.raises(JointspaceError, match=f"{index} is being written by process"):
+        apply(colours, applied / "photos", applied / "out")
+    assert (index / "card.json").read_bytes() == before
+
+
+def test_an_addition_that_is_being_changed_is_refreshed_afterwards(joined: Path, tmp_path: Path) -> None:
+    index = shutil.copytree(joined, tmp_path / "index")
+    root = Bundle(index).card["data_root"]
+    retell(index / "added/00-out/card.json", "data_root", value=root)  # which the index has itself now
+    thread = Thread(target=refresh_additions, args=(index,))
+    with hold(index / "added/00-out"):
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive() and open_bundle(index).card["images"]["count"] == 64
+    thread.join(60)
+    assert open_bundle(index).card["images"]["count"] == 40
 
 
 def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:

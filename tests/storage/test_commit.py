@@ -1,13 +1,15 @@
 """One commit: what is written is read back, and one function tells each kind of fault from the others."""
 
+import itertools
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import IntegrityError
+from pipeline.storage import commit as commits_module
 from pipeline.storage.commit import (
     Commits,
     Provenance,
@@ -18,6 +20,7 @@ from pipeline.storage.commit import (
     publish,
     publish_record,
     read_commit,
+    read_verified,
     remove_artefact,
     remove_from,
 )
@@ -128,16 +131,57 @@ def test_an_input_of_an_input_counts_for_a_job(run: Path) -> None:
         Commits(run).require("models/m/model.json")
 
 
+SOURCES = ["encoders/e/model.json", "features/e/shard-*.h5.json", "models/m/model.json", PLACES[-1]]
+
+
+def answers(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str]:
+    """What `ask` returns for each name, or the message with which it refuses the name."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = str(ask(name))
+        except IntegrityError as error:
+            found[name] = f"refused: {error}"
+    return found
+
+
+@pytest.mark.parametrize("disturb", [truncate, delete, make_again, lose_an_input])
+def test_what_is_valid_does_not_depend_on_what_was_asked_before(disturb: Callable, run: Path) -> None:
+    disturb(run)
+    required, faults = {}, {}
+    for source in SOURCES:
+        required |= answers(Commits(run).require, [source])
+    for place in PLACES:
+        faults |= answers(lambda place: list(Commits(run).faults(place)), [place])
+    assert required[SOURCES[1]].startswith("refused")
+    for order in itertools.permutations(SOURCES):
+        commits = Commits(run)
+        assert answers(commits.require, order) == required
+        assert answers(lambda place, commits=commits: list(commits.faults(place)), PLACES) == faults
+        assert answers(commits.require, order) == required
+
+
 def test_shards_other_than_their_part_vouches_for_are_no_input(run: Path) -> None:
     """A job that was killed has made one of them anew, from the same."""
     path, shards = run / "features/e/shard-00000.h5", "features/e/shard-*.h5.json"
     files = {f"{path.name}.json": describe_file(commit_path(path))}
     publish_record(run / "features/e/part-00000.json", {"name": "e"}, provenance=of(run, "extract"), files=files)
     assert Commits(run).require(shards)
-    publish(
-        path, b"anew", kind="features", rows=9, provenance=of(run, "extract", **read_commit(commit_path(path)).inputs)
-    )
+    made_of = of(run, "extract", **read_commit(commit_path(path)).inputs)
+    publish(path, b"anew", kind="features", rows=9, provenance=made_of)
     with pytest.raises(IntegrityError, match=r"shard-00000\.h5\.json is (changed|truncated)"):
+        Commits(run).require(shards)
+
+
+def test_a_part_compares_the_commits_of_its_shards_by_their_hash(run: Path) -> None:
+    """The shard was made again with other bytes, and its new commit is as long as the one that the part describes."""
+    path, shards = run / "features/e/shard-00001.h5", "features/e/shard-*.h5.json"
+    commit = commit_path(path)
+    files, made_of = {commit.name: describe_file(commit)}, of(run, "extract", **read_commit(commit).inputs)
+    publish_record(run / "features/e/part-00000.json", {"name": "e"}, provenance=of(run, "extract"), files=files)
+    publish(path, b"Features" * 9 + b"\1", kind="features", rows=9, provenance=made_of)
+    assert commit.stat().st_size == files[commit.name]["bytes"]
+    with pytest.raises(IntegrityError, match=r"shard-00001\.h5\.json is changed: other bytes"):
         Commits(run).require(shards)
 
 
@@ -164,6 +208,21 @@ def test_a_job_is_done_if_it_was_made_like_this_from_what_is_there(change: dict,
     assert Commits(run).is_done(path, Provenance(run, "fit", **about)) is done
     os.truncate(run / "models/m/model.safetensors", 2)
     assert not Commits(run).is_done(path, Provenance(run, "fit", **about))
+
+
+def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader has the former commit, and would take the new bytes for what that describes."""
+    path, check = run / "models/m/model.safetensors", commits_module.open_commit
+
+    def check_and_replace(*given: object, **named: object) -> object:
+        commit = check(*given, **named)
+        publish(path, b"another", kind="model", rows=2, provenance=of(run, "fit"))
+        return commit
+
+    assert read_verified(path, "model")[0] == b"a model"
+    monkeypatch.setattr(commits_module, "open_commit", check_and_replace)
+    with pytest.raises(IntegrityError, match=r"model\.safetensors was replaced while it was read; run the same"):
+        read_verified(path, "model")
 
 
 def test_only_what_a_commit_vouches_for_is_removed(tmp_path: Path) -> None:

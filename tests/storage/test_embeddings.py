@@ -58,4 +58,9 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
             if wholes:
                 np.testing.assert_array_equal(found.globals[k], sides[name].globals[row])
         assert (found.globals is None) != wholes and (found.boxes is None) == (name == "sentences")
+        count = len(manifest.images if name == "images" else manifest.sentences)
+        for absent in (count, -1, -2, -count):
+            for ask in (fragments.read, fragments.outline):
+                with pytest.raises(IndexError, match=f"there are {count} rows, from 0"):
+                    ask(name, np.array([3, absent]))
     assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0

@@ -1,9 +1,14 @@
 """Files: written whole or not at all, read only if they are whole files, and by names that lead nowhere else."""
 
+import errno
+import hashlib
 import os
 import re
+import shutil
 import signal
 import socket
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +16,10 @@ import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import batch
-from pipeline.storage.batch import FileBatch, sweep
-from pipeline.storage.commit import commit_path, open_commit, publish
-from pipeline.storage.files import inside, open_regular, read_bytes
-from pipeline.storage.json_files import publish_json, read_json
+from pipeline.storage.batch import FileBatch, is_orphan, sweep
+from pipeline.storage.commit import commit_path, open_commit, publish, publish_record
+from pipeline.storage.files import inside, open_regular, read_bytes, walk
+from pipeline.storage.json_files import publish_json, read_json, to_json
 
 
 def put(path: Path, data: bytes = b"some bytes") -> None:
@@ -88,9 +93,148 @@ def test_a_changed_json_file_is_refused(tmp_path: Path, value: object) -> None:
         read_json(path)
 
 
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+GENERATIONS = {b"old": {"generation": 1}, b"new": {"generation": 2}}
+
+
+def publish_two(folder: Path, content: bytes) -> None:
+    """Publish two shards, and a summary whose commit vouches for the commits of both."""
+    together, vouched = FileBatch(), {}
+    for number in range(2):
+        about = {"details": GENERATIONS[content], "beside": {f"{number}.txt": content}, "batch": together}
+        commit = publish(folder / f"{number}.bin", content * 99, kind="thing", rows=1, **about)
+        data = to_json(commit.value)
+        vouched[commit.path.name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    publish_record(folder / "summary.json", GENERATIONS[content], files=vouched, batch=together)
+    together.publish()
+
+
+def failing_at(step: int, function: Callable) -> Callable:
+    """`function`, which raises an error in its `step`-th call alone."""
+    calls = iter(range(10**6))
+
+    def fail(*given: object, **named: object) -> object:
+        if next(calls) == step:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return function(*given, **named)
+
+    return fail
+
+
+@pytest.mark.parametrize(("name", "calls"), [("replace", 7), ("unlink", 3)])
+def test_readers_never_see_a_mixture_when_publishing_fails(
+    name: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call that gives a file its name, or removes an older commit, fails once."""
+    for step in range(calls):
+        folder = tmp_path / str(step)
+        publish_two(folder, b"old")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing_at(step, getattr(os, name)))
+            with pytest.raises(JointspaceError, match=f"cannot write {folder}/.* Stale file handle; make room"):
+                publish_two(folder, b"new")
+        assert not list(folder.glob(".*")) and seen(folder) in ({}, GENERATIONS[b"old"])
+        publish_two(folder, b"new")
+        assert seen(folder) == GENERATIONS[b"new"]
+
+
+def seen(folder: Path) -> dict[str, int]:
+    """The generation that the summary tells, or none. All that commits vouch for has to be there as they say."""
+    generations = {}
+    for path in sorted(folder.glob("?.bin.json")):
+        details = open_commit(path).value["details"]
+        (content,) = (content for content, about in GENERATIONS.items() if about == details)
+        data = [path.with_name(path.name.partition(".")[0] + end).read_bytes() for end in (".bin", ".txt")]
+        assert data == [content * 99, content]
+        generations[path.name] = details["generation"]
+    if not (folder / "summary.json").exists():
+        return {}
+    generation = open_commit(folder / "summary.json").value["generation"]
+    assert generations == dict.fromkeys(["0.bin.json", "1.bin.json"], generation)
+    return {"generation": generation}
+
+
+def test_an_error_while_cleaning_up_does_not_hide_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = FileBatch()
+    together.add(tmp_path / "a/x.bin", b"1")
+    together.add(tmp_path / "b/y.bin", b"2")
+    monkeypatch.setattr(os, "replace", failing_at(0, os.replace))
+    monkeypatch.setattr(os, "unlink", failing_at(0, os.unlink))
+    with pytest.raises(JointspaceError, match=r"cannot write .*x\.bin .*Stale file handle"):
+        together.publish()
+    assert not list(tmp_path.glob("b/.*"))
+
+
+def half_written(path: Path, host: str, pid: int, patch: pytest.MonkeyPatch) -> Path:
+    """The temporary file of `path` that the process `pid` of the machine `host` has begun."""
+    with patch.context() as there, tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
+        there.setattr(socket, "gethostname", lambda: host)
+        there.setattr(os, "getpid", lambda: pid)
+        FileBatch().add(Path(folder) / path.name, b"half of it")
+        (file,) = Path(folder).iterdir()
+        return file.rename(path.parent / file.name)
+
+
+DEAD = 999_999_999
+
+
+def test_only_what_the_dead_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of this machine that lives or is dead, and processes of other machines, of which one wrote long ago."""
+    here, path = socket.gethostname(), tmp_path / "x.bin"
+    files = {
+        "living": half_written(path, here, os.getppid(), monkeypatch),
+        "dead": half_written(path, here, DEAD, monkeypatch),
+        "elsewhere": half_written(path, "another", DEAD, monkeypatch),
+        "elsewhere with a number that lives here": half_written(path, "another", os.getppid(), monkeypatch),
+        "long ago": half_written(path, "a third", os.getppid(), monkeypatch),
+        "of an earlier version": tmp_path / f".x.bin.tmp.{DEAD}",
+        "not ours": tmp_path / ".x.bin.tmp.old",
+    }
+    assert len(set(files.values())) == len(files)
+    for name in ("of an earlier version", "not ours"):
+        files[name].write_bytes(b"half of it")
+    for name, days in {"living": 99, "elsewhere": 29, "long ago": 31}.items():
+        then = time.time() - days * 24 * 3600
+        os.utime(files[name], (then, then))
+    gone = {"dead", "long ago", "of an earlier version"}
+    assert {name for name, file in files.items() if is_orphan(file)} == gone
+    copies = [shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-{number}")) for number in range(2)]
+    sweep(copies[0])
+    FileBatch().add(copies[1] / "x.bin", b"more")
+    FileBatch().add(copies[1] / "y.bin", b"more")
+    for folder in copies:
+        assert {name for name, file in files.items() if not (folder / file.name).exists()} == gone
+
+
+def test_two_machines_write_one_file_under_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, together = tmp_path / "x.bin", FileBatch()
+    together.add(path, b"ours")
+    half_written(path, "another", os.getpid(), monkeypatch)
+    together.publish()
+    assert path.read_bytes() == b"ours"
+
+
+def test_a_new_folder_replaces_only_what_the_dead_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, here = tmp_path / "copy", socket.gethostname()
+    names = {
+        key: half_written(tmp_path / "copy", host, pid, monkeypatch)
+        for key, host, pid in [("dead", here, DEAD), ("own", here, os.getpid()), ("elsewhere", "another", DEAD)]
+    }
+    for file in names.values():
+        file.unlink()
+        (file / "deep").mkdir(parents=True)
+    with batch.new_folder(output) as folder:
+        (folder / "x").write_text("x")
+    assert {path.name for path in tmp_path.iterdir()} == {"copy", names["elsewhere"].name}
+    assert [path.name for path in output.iterdir()] == ["x"]
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = half_written(tmp_path / "x.bin", socket.gethostname(), os.getpid(), monkeypatch)
+    temporary.unlink()
     (tmp_path / "precious").write_text("precious")
-    (tmp_path / f".x.bin.tmp.{os.getpid()}").symlink_to(tmp_path / "precious")
+    temporary.symlink_to(tmp_path / "precious")
     with pytest.raises(JointspaceError, match="cannot write .*x.bin"):
         put(tmp_path / "x.bin")
     assert (tmp_path / "precious").read_text() == "precious"
@@ -149,6 +293,22 @@ def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path
     with pytest.raises(JointspaceError, match=r"cannot write .*x\.json \(Is a directory\); move away what is there"):
         batch.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "open/x.bin")
+    put(tmp_path / "closed/y.bin")
+    scan = os.scandir
+
+    def refuse(path: str) -> object:
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = {path.relative_to(tmp_path).as_posix(): about for path, about in walk(tmp_path)}
+    assert found.keys() == {"open/x.bin", "open/x.bin.json", "closed"}
+    assert isinstance(found["closed"], PermissionError)
 
 
 WRONG = [

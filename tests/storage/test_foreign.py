@@ -117,6 +117,13 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, make) -> None:
         assert taken.dtype == np.float32 and np.array_equal(taken, ROWS[rows])
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()], ids=str)
+def test_any_type_of_strings_can_be_names(kind: pa.DataType, tmp_path: Path) -> None:
+    table = pa.table({"vector": pa.array(ROWS.tolist(), pa.list_(pa.float32())), "file": pa.array(NAMES, kind)})
+    pq.write_table(table, tmp_path / "f.parquet")
+    assert read(tmp_path / "f.parquet").names == NAMES
+
+
 @pytest.mark.parametrize("name", ["f.pt", "f.safetensors"])
 def test_bfloat16_is_read_as_it_is(tmp_path: Path, name: str) -> None:
     """In which encoders of today run; NumPy has no such numbers."""
@@ -200,6 +207,18 @@ def test_a_file_of_arrays_is_no_more_than_data(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "bomb.npz", embeddings=np.zeros((1 << 15, 1 << 10), np.float32))
     with pytest.raises(InputError, match="bomb.npz claims 134,.* bytes of features"):
         read(tmp_path / "bomb.npz")
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float32(), 3)], ids=str
+)
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_row_without_a_vector_is_named(tmp_path: Path, kind: pa.DataType, row: int) -> None:
+    vectors = [[1.0, 2, 3], [4.0, 5, 6], [7.0, 8, 9]]
+    vectors[row] = None
+    pq.write_table(pa.table({"vector": pa.array(vectors, kind), "file": ["a", "b", "c"]}), tmp_path / "f.parquet")
+    with pytest.raises(InputError, match=rf"f\.parquet: vector row {row} is empty; remove it"):
+        read(tmp_path / "f.parquet")
 
 
 @pytest.mark.parametrize("bad", [[1.0, 2.0], None])

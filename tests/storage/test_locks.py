@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import click
 import pytest
@@ -87,6 +88,23 @@ def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:
             pass
     with hold(tmp_path / "link"):
         pass
+
+
+def test_a_command_that_waits_begins_when_the_lock_is_free(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def wait() -> None:
+        with hold(tmp_path / "x", wait=True):
+            order.append("second")
+
+    with hold(tmp_path / "x"):
+        thread = Thread(target=wait)
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"] and not list(tmp_path.iterdir())
 
 
 def with_output() -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest, write_rejects
+from pipeline.storage.pairs import split_ids, split_pairs
 
 SHARD_SIZE = 4
 
@@ -66,6 +67,50 @@ def test_shards_that_are_no_more_are_removed(tmp_path: Path) -> None:
     assert set(shard_files(tmp_path)) == names(0) | {"00002.images.parquet"}
     write(tmp_path, 4, sentences_each=0)
     assert set(shard_files(tmp_path)) == names(0) - {"00000.sentences.parquet"} | {"00002.images.parquet"}
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_table_in_which_a_shard_has_no_rows_leaves_no_file(damaged: bool, tmp_path: Path) -> None:
+    """Whether the commit of the shard can still say that the file was there or not."""
+    write(tmp_path, 6)
+    if damaged:
+        (tmp_path / "shards/00001.json").write_text("{")
+    write(tmp_path, 6, sentences_each=0)
+    assert set(shard_files(tmp_path)) == {name for name in names(0, 1) if "sentences" not in name}
+    (tmp_path / "shards/00000.sentences.parquet").write_bytes(b"left by a process that was killed before it cleaned up")
+    write(tmp_path, 6, sentences_each=0)
+    assert "00000.sentences.parquet" not in shard_files(tmp_path)
+
+
+@pytest.mark.parametrize("numbers", [[0], [0, 3, 4, 9], [9, 9], range(3, 7), []], ids=repr)
+def test_some_rows_are_those_of_the_whole_table(numbers: list[int], tmp_path: Path) -> None:
+    manifest = write(tmp_path)
+    assert manifest.rows("images", numbers)["image_id"].to_pylist() == list(numbers)
+    assert [row["image_id"] for row in manifest.pick(numbers[::-1])] == list(numbers[::-1])
+
+
+@pytest.mark.parametrize("numbers", [[10], [-1], [-1, 3], [2, 99], [3, 2], [5, 0, 5]], ids=repr)
+def test_rows_that_are_not_there_or_not_in_order_are_refused(numbers: list[int], tmp_path: Path) -> None:
+    with pytest.raises(IndexError, match="images has 10 rows, from 0; ask for some of them in ascending order"):
+        write(tmp_path).rows("images", numbers)
+
+
+def test_the_pairs_of_a_split_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+    """One shard has images of both splits, one of one split, and the last has none of `dev`."""
+    splits = ["dev", "train", "dev", "train", *["dev"] * 4, "train", "train"]
+    parts = tables(10)
+    parts["images"] = parts["images"].set_column(5, "split", pa.array(splits))
+    counts = {"images": {"given": 10, "kept": 10, "rejected": 0, "duplicate": 0}}
+    write_manifest(tmp_path, Path("data"), [parts], [], counts, SHARD_SIZE)
+    manifest = Manifest(tmp_path)
+    for wanted in (["dev"], ["train"], ["train", "dev"]):
+        images = [number for number, split in enumerate(splits) if split in wanted]
+        sentences = [2 * number + one for number in images for one in range(2)]
+        pairs, ids = split_pairs(manifest, *wanted), split_ids(manifest, wanted)
+        assert pairs.image_id.tolist() == ids["images"].tolist() == images
+        assert pairs.sentence_id.tolist() == ids["sentences"].tolist() == sentences
+        assert pairs.image_id[pairs.owners].tolist() == [number // 2 for number in sentences]
+        assert split_ids(manifest, wanted, [2])["images"].tolist() == [number for number in images if number >= 8]
 
 
 def test_counts_that_do_not_add_up_publish_nothing(tmp_path: Path) -> None:

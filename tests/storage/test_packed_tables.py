@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import IntegrityError
+from pipeline.storage import tables
 from pipeline.storage.tables import GROUP_ROWS, PackedTable, to_parquet
 
 
@@ -19,6 +20,41 @@ def test_some_rows_are_those_of_the_whole_table() -> None:
     rows = np.array([count - 1, 0, GROUP_ROWS, GROUP_ROWS - 1, 7, 7])
     assert packed.records(rows) == table.take(rows).to_pylist()
     assert packed.records([]) == []
+    for names in (["path"], ["path", "image_id"]):
+        assert pa.concat_tables(packed.groups(names)).equals(table.select(names))
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_rows_are_found_by_any_of_their_ids(step: int) -> None:
+    """Also by the least and the greatest id of a group of rows, each alone and all together."""
+    count = 2 * GROUP_ROWS + 5
+    ids = 7 + step * np.arange(count)
+    packed = PackedTable(to_parquet(pa.table({"image_id": ids})), Path("images.parquet"))
+    edges = [0, 1, GROUP_ROWS - 1, GROUP_ROWS, 2 * GROUP_ROWS - 1, 2 * GROUP_ROWS, count - 1]
+    for rows in [*([row] for row in edges), edges]:
+        np.testing.assert_array_equal(packed.find("image_id", ids[rows[::-1]]), rows)
+    absent = np.array([6, 7 + step * count, -1, *([8] if step > 1 else [])])
+    assert not len(packed.find("image_id", absent)) and not len(packed.find("image_id", ids[:0]))
+    np.testing.assert_array_equal(packed.find("image_id", np.append(absent, ids[GROUP_ROWS - 1])), [GROUP_ROWS - 1])
+
+
+def test_groups_that_unpack_to_too_much_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group unpacks to 8 MB of one text, which a dictionary holds once; a table may unpack to 20 MB."""
+    count, text = 4 * GROUP_ROWS, "x" * 1000
+    data = to_parquet(pa.table({"image_id": np.arange(count), "text": [text] * count}))
+    monkeypatch.setattr(tables, "SPARE_BYTES", 20_000_000 - tables.MOST_UNPACKED * len(data))
+    packed = PackedTable(data, Path("images.parquet"))
+    group = next(packed.groups())
+    assert 8_000_000 < group.nbytes < 20_000_000 and packed.records([count - 1])[0]["text"] == text
+    with pytest.raises(IntegrityError, match=r"images\.parquet would unpack to 2\d,\d{3},\d{3} bytes"):
+        packed.unpack()
+
+
+def test_text_that_is_not_unicode_is_refused_when_it_is_read() -> None:
+    texts = pa.array([b"a dog", b"a c\xfft"]).view(pa.string())
+    packed = PackedTable(to_parquet(pa.table({"text": texts})), Path("images.parquet"))
+    with pytest.raises(IntegrityError, match=r"images\.parquet is not a readable Parquet file \(.*UTF8"):
+        packed.records([1])
 
 
 def test_larger_groups_than_ours_are_refused() -> None:

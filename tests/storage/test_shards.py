@@ -1,5 +1,6 @@
 """Shards: what goes in comes out; what would read other files or is not finite is refused."""
 
+import struct
 from pathlib import Path
 
 import h5py
@@ -9,7 +10,7 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import publish
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.shards import FEATURES, Chained, Shard, write_shard
+from pipeline.storage.shards import FEATURES, Chained, OpenedOnUse, Shard, write_shard
 
 
 def forge(path: Path) -> None:
@@ -86,10 +87,62 @@ def test_parameters_come_back(tmp_path: Path) -> None:
     assert {item.name for item in tmp_path.iterdir()} == {"model.safetensors", "model.json"}
 
 
+PARTS = [np.arange(4).reshape(2, 2), np.empty((0, 2), int), 10 + np.arange(10).reshape(5, 2), np.empty((0, 2), int)]
+MASK = np.array([True, False, False, True, False, False, True])
+
+
 @pytest.mark.parametrize("rows", [[], [0], [6, 0, 3, 3, 2], [1, 2, 3], [6, 5], [2, 2, 6]])
-def test_rows_are_those_of_the_whole(rows: list[int]) -> None:
-    parts = [np.arange(4).reshape(2, 2), np.empty((0, 2), int), 10 + np.arange(10).reshape(5, 2)]
-    chained, rows = Chained(parts), np.array(rows, int)
-    np.testing.assert_array_equal(chained[rows], np.concatenate(parts)[rows])
-    assert chained.shape == (7, 2) and chained[rows].dtype == parts[0].dtype
-    assert Chained(parts, np.float32)[rows].dtype == np.float32
+@pytest.mark.parametrize("kind", [list, np.int64, np.int16, np.uint8, np.uint64])
+def test_rows_are_those_of_the_concatenated_array(rows: list[int], kind: type) -> None:
+    chosen = rows if kind is list else np.array(rows, kind)
+    gathered = Chained(PARTS)[chosen]
+    np.testing.assert_array_equal(gathered, np.concatenate(PARTS)[np.array(rows, int)])
+    assert gathered.dtype == PARTS[0].dtype and Chained(PARTS, np.float32)[chosen].dtype == np.float32
+
+
+@pytest.mark.parametrize("rows", [MASK, ~MASK, slice(None), slice(5, 1, -2), slice(-3, 99), slice(4, 4)], ids=repr)
+def test_masks_and_slices_choose_rows_as_in_numpy(rows: np.ndarray | slice) -> None:
+    np.testing.assert_array_equal(Chained(PARTS)[rows], np.concatenate(PARTS)[rows])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [7], [0, 7], [9, 2, 0], [-1], [3, -1, 2], np.array([2**64 - 1], np.uint64), np.array([7, 0], np.uint8), [1.0],
+        np.array([0.5, 2]), ["1"], 3, np.array(3), [[0, 1]], [None], MASK[:6], [True, False],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_rows_out_of_range_or_of_another_type_are_refused(rows: object) -> None:
+    with pytest.raises(IndexError, match="^(rows are chosen by|there are 7 rows)"):
+        Chained(PARTS)[rows]
+
+
+def test_what_is_opened_on_use_is_opened_once_and_only_by_its_number() -> None:
+    opened: list[int] = []
+    letters = OpenedOnUse(3, lambda number: opened.append(number) or "abc"[number])
+    assert [*letters, letters[2]] == ["a", "b", "c", "c"] and opened == [0, 1, 2]
+    for number in (-1, 3):
+        with pytest.raises(IndexError):
+            letters[number]
+
+
+def test_no_row_of_empty_arrays_can_be_chosen() -> None:
+    chained = Chained([np.empty((0, 3), np.float16)] * 2)
+    assert chained[[]].shape == (0, 3) and chained[:].dtype == np.float16
+    with pytest.raises(IndexError, match="there are 0 rows"):
+        chained[[0]]
+
+
+@pytest.mark.parametrize("sized", [False, True], ids=["shape", "shape and size"])
+def test_a_dataset_that_claims_more_than_the_file_holds_is_refused(tmp_path: Path, sized: bool) -> None:
+    path = tmp_path / "s.h5"
+    with h5py.File(path, "w", libver="earliest") as file:  # whose headers have no checksums
+        file.create_dataset("features", data=np.ones((4, 1013)))
+    data = path.read_bytes().replace(struct.pack("<QQ", 4, 1013), struct.pack("<QQ", 4000, 1013))
+    if sized:
+        data = data.replace(struct.pack("<Q", 4 * 1013 * 8), struct.pack("<Q", 4000 * 1013 * 8))
+    path.write_bytes(data)
+    forge(path)
+    with pytest.raises(IntegrityError, match=r"s\.h5 is not a readable HDF5 file"):
+        Shard(path, FEATURES)
