@@ -60,7 +60,10 @@ class Predicate:
 
         Raises UsageError naming a column that there is not, or that holds something else than it is compared with.
         """
-        return np.asarray(pc.fill_null(self._test(table), False))
+        try:
+            return np.asarray(pc.fill_null(self._test(table), False))
+        except pa.ArrowException as error:
+            raise UsageError(f"the condition {self.text!r} does not fit the values of its columns: {error}") from error
 
     def _refuse_syntax(self, error: Exception) -> NoReturn:
         without_texts = re.sub(UNLIKE_PYTHON, " ", self.text)

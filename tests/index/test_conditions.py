@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import faiss
@@ -95,6 +96,55 @@ def test_what_sql_has_not() -> None:
         (f"long = {2**62 + 1}", [0]), (f"long = {2**62}", []), (f"long = {-2**63}", [2]), (f"long > {2**63}", []),
     ):  # fmt: skip
         assert np.flatnonzero(Predicate(text).rows(table)).tolist() == rows, text
+
+
+BEYOND = 2**63
+FOREIGN = {
+    "uint64": (pa.array([2**64 - 1, BEYOND, 3, None], pa.uint64()), {
+        "a > -1": [0, 1, 2], "a < 4": [2], f"a > {BEYOND - 1}": [0, 1], "a in (3, 4)": [2], "a < 3.5": [2],
+        "a = a": [0, 1, 2], "a != b": [0, 1, 2], "b = 2": [1],
+    }),
+    "nanoseconds": (pa.array([1, 10**18, -1000, None], pa.timestamp("ns")), {
+        "a < '1970-01-01'": [2], "a >= '2001-09-09T01:46:40Z'": [1], "a is None": [3],
+    }),
+    "nanoseconds of a zone": (pa.array([1, 10**18, -1, None], pa.timestamp("ns", "Europe/Paris")), {
+        "a >= '2001-09-09T01:46:40Z'": [1], "a > '2001-09-09T01:46:41'": [],
+    }),
+    "decimals": (pa.array([Decimal("19.90"), Decimal("-3"), Decimal("2"), None], pa.decimal128(9, 2)), {
+        "a = 19.9": [0], "a < b": [1, 2], "a in (2, -3)": [1, 2],
+    }),
+    "categories": (pa.array(["Ann", "bob", "Ann", None]).dictionary_encode(), {
+        "a = 'Ann'": [0, 2], "'B' in a": [1], "a in ('x', 'bob')": [1], "a is not None": [0, 1, 2],
+    }),
+    "categories of numbers": (pa.array([4, 5, 4, None]).dictionary_encode(), {"a > 4": [1], "a = b": [2]}),
+    "views": (pa.array(["Ann", "bob", "Ann", None], pa.string_view()), {"a = 'Ann'": [0, 2], "'B' in a": [1]}),
+    "large texts": (pa.array(["Ann", "bob", "Ann", None], pa.large_string()), {"a != 'Ann'": [1], "'N' in a": [0, 2]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_columns_of_foreign_types_are_compared_by_their_values(name: str) -> None:
+    values, conditions = FOREIGN[name]
+    table = pa.table({"a": values, "b": [1, 2, 4, 7]})
+    for text, rows in conditions.items():
+        assert np.flatnonzero(Predicate(text).rows(table)).tolist() == rows, text
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "message"),
+    [
+        (pa.array([2**62], pa.timestamp("s")), "a > '2024-01-31'", "does not fit the values of its columns"),
+        (pa.array([-(2**62)], pa.timestamp("ms", "Foo/Bar")), "a = '2024-01-31'", "does not fit the values"),
+        (pa.array([2**62], pa.duration("s")), "a > 3", r"values of the type duration\[s\], .* only .*: a is None"),
+        (pa.array([b"\xff"]), "a = 'x'", "values of the type binary"),
+        (pa.array([b"\xff"]).dictionary_encode(), "'x' in a", "values of the type binary"),
+        (pa.array([[1]]), "a = 1", "values of the type list"),
+        (pa.array([Decimal("1.5")]), "a = '1.5'", "holds numbers, not text; compare it with one like 1234.5"),
+    ],
+)
+def test_values_that_cannot_be_compared_are_refused_in_a_sentence(values: pa.Array, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Predicate(text).rows(pa.table({"a": values}))
 
 
 WRONG = {
