@@ -98,7 +98,7 @@ def _scalar(value: Any, kind: str, column: str, values: pa.ChunkedArray) -> pa.S
             raise UsageError(f"{value[:40]!r} is not a date like '2024-01-31'; {column} holds dates") from None
     if literal != kind:
         raise _mismatch(column, values, literal)
-    return pa.scalar(value)
+    return pa.scalar(value, pa.uint64() if isinstance(value, int) and value >= 1 << 63 else None)
 
 
 def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
