@@ -308,11 +308,9 @@ def choose(
 def refusal(trials: list[CandidateTrial], count: int, dim: int, requirements: Requirements) -> str:
     """Says why no candidate meets the requirements, which come nearest, and what to change."""
     floor = requirements.recall_floor
-    asked = []
-    for name, unit, value in (("memory", "MiB", requirements.memory), ("latency_ms", "ms", requirements.latency_ms)):
-        if value is not None:
-            asked.append(f"index.{name} {value:g} {unit}")
-    within = f" within {' and '.join(asked)}" if asked else ""
+    values = (("memory", "MiB", requirements.memory), ("latency_ms", "ms", requirements.latency_ms))
+    limits = {name: f"index.{name} {value:g} {unit}" for name, unit, value in values if value is not None}
+    within = f" within {' and '.join(limits.values())}" if limits else ""
     parts = [f"no index of {count:,} vectors of {dim} dimensions reaches index recall@{NEIGHBOURS} {floor:g}{within}"]
     if reaching := [trial for trial in trials if trial.recall >= floor]:
         by_size = min(reaching, key=lambda t: t.bytes)
@@ -330,7 +328,7 @@ def refusal(trials: list[CandidateTrial], count: int, dim: int, requirements: Re
         best = max(fitting, key=lambda t: t.recall)
         where = "of the candidates" if requirements.memory is None else "within the memory"
         parts.append(f"the highest recall {where} is {best.recall:.3f} ({best.factory})")
-    actions = [f"raise index.{name}" for name in ("memory", "latency_ms") if getattr(requirements, name) is not None]
+    actions = [f"raise index.{name}" for name in limits]
     if not reaching and requirements.candidates != "auto" and "Flat" not in requirements.candidates:
         actions.append("add Flat to index.candidates or set it to auto")
     actions += ["raise index.bundles", "or lower index.recall_floor"]
