@@ -58,8 +58,9 @@ OUT_OF_REACH = 3
 """Candidates that cost so many times as much as the best one take no part in the rounds."""
 FINALISTS = 3
 """Maximum number of candidates of one tier that are built with all vectors."""
-FLATTERY = 0.25
-"""Power of the sampled share by which fewer neighbours may be missed on the sample than with all vectors."""
+FLATTERY = 1 / 3
+"""Power of the sampled share by which fewer neighbours may be missed on the sample than with all vectors. Among 96
+dimensions in 8 bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Round:
 
 class Bench:
     """The sample, its questions, and what the trials of candidates share. A candidate must reach the recall `floor` on
-    the sample: with a hundredth of the vectors, about a third of the neighbours that the index may miss."""
+    the sample. With a thousandth of the vectors, it may miss a tenth of the neighbours that the index may miss."""
 
     def __init__(
         self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements,
