@@ -8,6 +8,7 @@ from test_build import clustered, make, nearest, overlap
 
 from pipeline.errors import UsageError
 from pipeline.index.build import BuiltIndex
+from pipeline.index.candidates import Built, build
 from pipeline.index.chooser import SAMPLE_QUERIES, CandidateTrial, in_order
 from pipeline.index.format import from_bytes
 from pipeline.index.tuning import Operation, SearchSetting, find_least
@@ -160,6 +161,21 @@ def test_a_candidate_below_the_margin_is_built_when_the_others_are_too_large() -
     built = make(vectors, queries, recall_floor=recall - 0.01, **asked)
     assert built.card["factory"] == "PQ4x4"
     assert "on the sample" in built.tradeoff["candidates"][0]["failure"]
+
+
+def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every index is too slow with all vectors, and none was on the sample."""
+    factories = []
+
+    def count_build(factory: str, *arguments: object, **options: object) -> Built:
+        factories.append(factory)
+        return build(factory, *arguments, **options)
+
+    monkeypatch.setattr("pipeline.index.build.build", count_build)
+    monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 9.0)
+    with pytest.raises(UsageError, match="raise index.latency_ms"):
+        make(*clustered(2000, 16), candidates=("Flat", "SQ8", "IVF40,Flat"), latency_ms=8000, exact_limit=2000)
+    assert sorted(factories) == ["Flat", "IVF40,Flat", "SQ8"]
 
 
 def climbing(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int], Operation]]:
