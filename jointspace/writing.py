@@ -61,7 +61,7 @@ def write_bundle(folder: Path, save: Callable[[Path], None], items: Items) -> No
         writer.add(f"{modality}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
-        cards[modality] = built.card
+        cards[modality] = {**built.card, "measured_with": "images" if others is items.images else "captions"}
         del built  # whose bytes may be as many as those of the next one
     for modality, table in items.tables().items():
         writer.add_table(f"{modality}.parquet", table)

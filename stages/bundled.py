@@ -116,11 +116,11 @@ def add_indices(
     gpu: Any,
     queries: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Add the indices of the images and sentences `ids`, and which vectors are of which item; returns what the card
-    says.
+    """Adds the indexes of the images and sentences `ids`, and the outlines of a multi-vector model. Returns the part of
+    the card that describes them.
 
-    Without sentences there is no index of them, and that of the images is measured with `queries` (q, c), other
-    sentences of the same space; where there are none either, with the images' own vectors.
+    Without sentences there is no index of sentences, and the index of the images is measured with `queries` (q, c),
+    which are other sentences of the same space. Without `queries`, it is measured with the vectors of the images.
     """
     model, several = embeddings.name, embeddings.multi_vector
     requirements = Requirements.of(settings)
@@ -129,6 +129,7 @@ def add_indices(
     silent = not len(ids["sentences"]) and not several
     for modality, other in [("images", "sentences"), ("sentences", "images")][: 1 if silent else 2]:
         other = modality if silent else other
+        measured_with = "captions" if other == "sentences" or (silent and queries is not None) else "images"
         outlines[modality] = embeddings.outline(modality, ids[modality]) if several else None
         if queries is None or not silent:
             asking = ids[other][evenly_spaced(len(ids[other]), SET_QUERIES if several else QUERIES)]
@@ -142,7 +143,7 @@ def add_indices(
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-        card = cards[name] = built.card
+        card = cards[name] = {**built.card, "measured_with": measured_with}
         log.info(
             "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
             model, card["count"], name, card["factory"], card["recall@10"], card["queries_per_second"],

@@ -23,8 +23,6 @@ QUERIES, SET_QUERIES = 1000, 100
 everything."""
 FLAT_HEADER = 45
 """Bytes of an exact index beside its vectors."""
-FINALISTS = 3
-"""Choices that are built with all vectors, until one meets the requirements there too."""
 SLACK = 1e-5
 """Relative difference of scores that are the same but for rounding."""
 
@@ -62,11 +60,10 @@ def choose_and_build(
     if not count or not len(queries):
         raise InputError("there is nothing to index; put splits that have images and sentences into index.splits")
     questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
-    trials: list[CandidateTrial] = []
-    failed: list[CandidateTrial] = []
+    failed: dict[str, CandidateTrial] = {}
 
-    def finish(factory: str, near: SearchSetting = NOWHERE) -> BuiltIndex | None:
-        """The index of all vectors, tuned `near` a setting; None where it misses a requirement."""
+    def finish(factory: str, near: SearchSetting, trials: list[CandidateTrial]) -> BuiltIndex | None:
+        """Builds the index of all vectors, tuned `near` a setting; returns None if it misses a requirement."""
         built = build(factory, vectors, metric, progress=progress, gpu=gpu)
         best = tune(built.index, questions, requirements.recall_floor, near=near)
         alone = 1000 * latency(built.index, questions)
@@ -75,23 +72,23 @@ def choose_and_build(
         failure = requirements.failure(best.recall, len(data), alone)
         trial = CandidateTrial(factory, best.setting, best.recall, len(data), best.seconds, alone, seconds, failure)
         if failure:
-            failed.append(trial)
+            failed[factory] = replace(trial, failure=f"{failure} with all vectors")
             return None
-        tradeoff = {
-            "rule": RULE,
-            "chosen": trial.to_dict(),
-            "candidates": [candidate.to_dict() for candidate in trials],
-        }
+        measured = [failed.get(candidate.factory, candidate).to_dict() for candidate in trials]
+        tradeoff = {"rule": RULE, "chosen": trial.to_dict(), "candidates": measured}
         return BuiltIndex(data, _card(trial, vectors, metric, len(queries)), tradeoff if trials else None)
 
     few = count <= requirements.exact_limit and count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
-    if few and (exact := finish("Flat")):
+    if few and (exact := finish("Flat", NOWHERE, [])):
         return exact
-    trials = choose(vectors, queries, metric, requirements, progress, gpu)
-    for trial in [trial for trial in trials if trial.failure is None][:FINALISTS]:
-        if index := finish(trial.factory, trial.setting):
-            return index
-    raise UsageError(refusal(failed, count, vectors.dim, requirements))
+    trials: list[CandidateTrial] = []
+    for tier in choose(vectors, queries, metric, requirements, progress, gpu):
+        trials = tier.trials
+        for trial in tier.finalists:
+            if trial.factory not in failed and (index := finish(trial.factory, trial.setting, trials)):
+                return index
+    trials = [failed.get(trial.factory, trial) for trial in trials]
+    raise UsageError(refusal(trials, count, vectors.dim, requirements))
 
 
 def _card(trial: CandidateTrial, vectors: Vectors, metric: str, queries: int) -> dict[str, Any]:

@@ -13,8 +13,10 @@ Nothing says that one photograph is missing: the best score hardly differs betwe
 and others (docs/measured.md).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
@@ -45,8 +47,11 @@ class Calibration:
 
     @classmethod
     def fit(cls, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, coverage: float) -> Self:
-        """By dev's `images` (n, c), which are also the background, and their `sentences` (m, c), sentence j being of
-        image `owners[j]`, which is left out of the background of its own."""
+        """Calibrates with dev's `images` (n, c), which are also the background, and their `sentences` (m, c).
+
+        Sentence j belongs to image `owners[j]`, which is left out of the background of this sentence. At most a share
+        1 - `coverage` of m + 1 sentences may score below the line; this number is computed without rounding errors.
+        """
         scores, nearness = [], []
         for start in range(0, len(sentences), BLOCK):
             owned = owners[start : start + BLOCK, None]
@@ -56,8 +61,9 @@ class Calibration:
             mean, deviation, nearest = stand(others)
             scores.append((right[:, 0] - mean) / deviation)
             nearness.append(nearest)
-        missed = int((1 - coverage) * (len(sentences) + 1))
-        ascending = np.array([LEAST, *np.sort(np.concatenate(scores))])  # so few sentences may be too few to miss any
+        missed = math.floor((1 - Fraction(str(coverage))) * (len(sentences) + 1))
+        # With few sentences, none may be missed: then every score is above the line.
+        ascending = np.array([LEAST, *np.sort(np.concatenate(scores))])
         near = np.quantile(np.concatenate(nearness), FALSE_ALARMS)
         return cls(images, metric, float(ascending[missed]), float(near), coverage)
 

@@ -1,25 +1,29 @@
 """Choosing an index by measuring candidates on a sample of the vectors with real queries.
 
-Each candidate is built on a sample, its lists fewer by the square root of the share that was sampled, and tuned to
-the recall floor. What it would be with all vectors is carried over from there: bytes by what each vector added; a
-query's time by the vectors that it compares (all of them; lists and the vectors in those visited; the logarithm of
-the number in a graph); building by what was trained and added.
+Each candidate is built on a sample. It has fewer lists than with all vectors, by the square root of the sampled share,
+and it is tuned to a recall above the floor (`Bench.floor`), because a sample flatters: its vectors lie further apart
+than all vectors do. The measurements are extrapolated to all vectors. The bytes grow by the bytes that each vector
+added. The time of a query grows with the number of vectors that it compares: all vectors, or the lists and the vectors
+in the visited lists, or the logarithm of the number of vectors in a graph. The time of building grows with the training
+and the adding.
 
-Time is that of the processor, and the candidates that are near the best are timed in turn (`Bench.settle`), so that
-another program's work does not decide. Among those that meet the requirements, bytes and the time of a query weigh
-alike, and building decides between what is otherwise equal (`best_of`).
+Times are CPU seconds, and the candidates near the best are timed in turn (`Bench.settle`), so that the work of another
+program does not decide. Among the candidates that meet the requirements, bytes and the time of a query weigh alike, and
+the time of building decides between candidates that are otherwise equal (`best_of`).
+
+An index of all vectors can still miss a requirement. `choose` therefore goes on, tier by tier, as long as it is asked.
 """
 
 import logging
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
 
-from pipeline.errors import UsageError
 from pipeline.index.candidates import (
     GRAPH_LINKS,
     TRAINING_LEAST,
@@ -52,6 +56,11 @@ RULE = (
 """How a candidate is chosen, as the table of candidates says it."""
 OUT_OF_REACH = 3
 """Candidates that cost so many times as much as the best one take no part in the rounds."""
+FINALISTS = 3
+"""Maximum number of candidates of one tier that are built with all vectors."""
+FLATTERY = 1 / 3
+"""Power of the sampled share by which fewer neighbours may be missed on the sample than with all vectors. Among 96
+dimensions in 8 bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +141,18 @@ def in_order(trials: list[CandidateTrial]) -> list[CandidateTrial]:
     return ordered
 
 
+@dataclass(frozen=True)
+class Round:
+    """The `finalists` are worth building with all vectors, the best first. The `trials` are all candidates that were
+    measured so far, the best first, and the candidates that miss a requirement last."""
+
+    finalists: list[CandidateTrial]
+    trials: list[CandidateTrial]
+
+
 class Bench:
-    """The sample, its questions, and what the trials of candidates share."""
+    """The sample, its questions, and what the trials of candidates share. A candidate must reach the recall `floor` on
+    the sample. With a thousandth of the vectors, it may miss a tenth of the neighbours that the index may miss."""
 
     def __init__(
         self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements,
@@ -145,6 +164,7 @@ class Bench:
         self.requirements = requirements
         self.sample = ArrayVectors(vectors.take(evenly_spaced(vectors.count, requirements.sample)))
         self.share = self.sample.count / self.count
+        self.floor = 1 - (1 - requirements.recall_floor) * self.share**FLATTERY
         queries = queries[evenly_spaced(len(queries), SAMPLE_QUERIES)]
         self.questions = ask(queries, self.sample.blocks(), self.sample.count, metric)
         self.centroids: dict[int, tuple[np.ndarray, float]] = {}
@@ -162,11 +182,14 @@ class Bench:
         lists = lists_of(factory)
         sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // TRAINING_LEAST))
         built = self._build(with_lists(factory, sampled), sampled if lists else 0)
-        operation = tune(built.index, self.questions, self.requirements.recall_floor)
+        operation = tune(built.index, self.questions, self.floor)
         growth = self._growth(built.index, sampled, lists, operation.setting.nprobe)
         trained, added = self._building_growth(built.index, sampled, lists)
         latency_ms = 1000 * latency(built.index, self.questions) * growth
         size = self._bytes(built.index, lists - sampled)
+        failure = self.requirements.failure(operation.recall, size, latency_ms)
+        if failure is None and operation.recall < self.floor:
+            failure = f"recall below {self.floor:.3g} on the sample"
         trial = CandidateTrial(
             factory,
             operation.setting,
@@ -175,7 +198,7 @@ class Bench:
             operation.seconds * growth,
             latency_ms,
             built.train_seconds * trained + built.add_seconds * added,
-            self.requirements.failure(operation.recall, size, latency_ms),
+            failure,
         )
         if trial.failure is None:
             self.indices[factory] = built.index, growth
@@ -188,9 +211,9 @@ class Bench:
 
     def settle(self, trials: list[CandidateTrial]) -> list[CandidateTrial]:
         """The `trials` in order, those near the best by the median of rounds in which they are timed again in turn."""
-        least = min(trial.cost for trial in trials)
+        least = min((trial.cost for trial in trials), default=0)
         near = [trial for trial in trials if trial.cost <= OUT_OF_REACH * least]
-        if len(near) == 1:
+        if len(near) <= 1:
             return in_order(trials)
         rounds = [[self._seconds(trial.factory) for trial in near] for _ in range(ROUNDS)]
         seconds = np.median(rounds, axis=0).tolist()
@@ -257,51 +280,57 @@ def choose(
     requirements: Requirements,
     progress: Progress,
     gpu: "torch.device | None" = None,
-) -> list[CandidateTrial]:
-    """All trials, the best first, those that miss a requirement last; lists are found on `gpu`, where there is one.
+) -> Iterator[Round]:
+    """Yields the candidates of one tier after the other, measured when they are asked for; lists are found on `gpu`.
 
-    Raises UsageError when nothing meets the requirements, naming what comes nearest.
+    The exact index is among the finalists of its tier wherever it meets the requirements. After the tiers come the
+    candidates that reach the recall floor on the sample without a margin. The last round has no finalists, and
+    its trials include the candidates that are too large, for the message that nothing meets the requirements.
     """
-    count = vectors.count
     if requirements.candidates == "auto":
-        tiers = candidate_factories(count, vectors.dim)
+        tiers = candidate_factories(vectors.count, vectors.dim)
     else:
         tiers = [require_known(requirements.candidates, vectors.dim)]
     bench = Bench(vectors, queries, metric, requirements, gpu)
     trials: list[CandidateTrial] = []
     for tier in tiers:
-        trials += [bench.try_out(factory) for factory in progress(bench.hopeful(tier), "measuring")]
-        if good := [trial for trial in trials if trial.failure is None]:
-            return bench.settle(good) + [trial for trial in trials if trial.failure]
-    # What is too large was left out so far, and the nearest that would do may be among it.
+        tried = [bench.try_out(factory) for factory in progress(bench.hopeful(tier), "measuring")]
+        good = bench.settle([trial for trial in tried if trial.failure is None])
+        bench.indices.clear()
+        trials = [*good, *trials, *(trial for trial in tried if trial.failure)]
+        exact = [trial for trial in good[FINALISTS:] if trial.factory == "Flat"]
+        yield Round(good[:FINALISTS] + exact, trials)
+    doubtful = [t for t in trials if t.failure and requirements.failure(t.recall, t.bytes, t.latency_ms) is None]
+    yield Round(sorted(doubtful, key=lambda trial: -trial.recall)[:FINALISTS], trials)
     rest = [factory for tier in tiers for factory in tier if factory not in {trial.factory for trial in trials}]
-    trials += [bench.try_out(factory) for factory in progress(rest, "measuring")]
-    raise UsageError(refusal(trials, count, vectors.dim, requirements))
+    yield Round([], trials + [bench.try_out(factory) for factory in progress(rest, "measuring")])
 
 
 def refusal(trials: list[CandidateTrial], count: int, dim: int, requirements: Requirements) -> str:
-    """Why nothing will do, and the nearest that would."""
-    floor, asked = requirements.recall_floor, []
-    for name, unit, value in (("memory", "MiB", requirements.memory), ("latency_ms", "ms", requirements.latency_ms)):
-        if value is not None:
-            asked.append(f"index.{name} {value:g} {unit}")
-    parts = [
-        f"no index of {count:,} vectors of {dim} dimensions has index recall@{NEIGHBOURS} {floor:g}"
-        f" within {' and '.join(asked) or 'what was tried'}"
-    ]
+    """Says why no candidate meets the requirements, which come nearest, and what to change."""
+    floor = requirements.recall_floor
+    values = (("memory", "MiB", requirements.memory), ("latency_ms", "ms", requirements.latency_ms))
+    limits = {name: f"index.{name} {value:g} {unit}" for name, unit, value in values if value is not None}
+    within = f" within {' and '.join(limits.values())}" if limits else ""
+    parts = [f"no index of {count:,} vectors of {dim} dimensions reaches index recall@{NEIGHBOURS} {floor:g}{within}"]
     if reaching := [trial for trial in trials if trial.recall >= floor]:
         by_size = min(reaching, key=lambda t: t.bytes)
         by_speed = min(reaching, key=lambda t: t.latency_ms)
         parts.append(
-            f"the smallest that has it needs {math.ceil(by_size.bytes / MEBI)} MiB and {by_size.latency_ms:.2g} ms"
+            f"the smallest that reaches it needs {math.ceil(by_size.bytes / MEBI)} MiB and {by_size.latency_ms:.2g} ms"
             f" ({by_size.factory})"
         )
         if by_speed is not by_size:
             parts.append(
-                f"the fastest {math.ceil(by_speed.bytes / MEBI)} MiB and {by_speed.latency_ms:.2g} ms"
+                f"the fastest needs {math.ceil(by_speed.bytes / MEBI)} MiB and {by_speed.latency_ms:.2g} ms"
                 f" ({by_speed.factory})"
             )
     if fitting := [t for t in trials if t.bytes <= requirements.bytes]:
         best = max(fitting, key=lambda t: t.recall)
-        parts.append(f"the best within the memory reaches {best.recall:.3f} ({best.factory})")
-    return "; ".join(parts) + ": raise index.memory, index.latency_ms or index.bundles, or lower index.recall_floor"
+        where = "of the candidates" if requirements.memory is None else "within the memory"
+        parts.append(f"the highest recall {where} is {best.recall:.3f} ({best.factory})")
+    actions = [f"raise index.{name}" for name in limits]
+    if not reaching and requirements.candidates != "auto" and "Flat" not in requirements.candidates:
+        actions.append("add Flat to index.candidates or set it to auto")
+    actions += ["raise index.bundles", "or lower index.recall_floor"]
+    return "; ".join(parts) + ": " + ", ".join(actions)

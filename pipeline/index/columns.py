@@ -16,6 +16,8 @@ OURS = frozenset(
 ASKED = ("split", "width", "height")
 """Those of OURS that a condition is likely to be about."""
 TIME = pa.timestamp("us")
+LARGE_INTEGER = pa.decimal128(20, 0)
+"""A type for all whole numbers of 64 bits, with a sign or without."""
 SEEN, EXAMPLES = 1000, 3
 """Values of a column of text that are looked at for an error, and as many different ones that it shows."""
 
@@ -35,6 +37,12 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
         meant = f"; did you mean {near[0]}" if near else ""
         raise UsageError(f"there is no column {column.name[:80]!r}{meant}; there are {', '.join(names)}")
     values = table[column.name]
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.string()).cast(pa.float64())  # directly, 19.90 would not become 19.9
+    if kind_of(values.type) == "text":
+        values = values.cast(pa.string())
     if kind and kind_of(values.type) != kind:
         raise _mismatch(column.name, values, kind)
     return values
@@ -49,13 +57,16 @@ def asked_columns(table: pa.Table) -> dict[str, str]:
 
 def kind_of(data: pa.DataType) -> str:
     """What a condition compares values of a type with: numbers, truth, dates, text, or nothing."""
+    if pa.types.is_dictionary(data):
+        return kind_of(data.value_type)
     if pa.types.is_boolean(data):
         return "truth"
-    if pa.types.is_integer(data) or pa.types.is_floating(data):
+    if pa.types.is_integer(data) or pa.types.is_floating(data) or pa.types.is_decimal(data):
         return "numbers"
     if pa.types.is_date(data) or pa.types.is_timestamp(data):
         return "dates"
-    return "text" if pa.types.is_string(data) or pa.types.is_large_string(data) else "nothing"
+    is_text = pa.types.is_string(data) or pa.types.is_large_string(data) or pa.types.is_string_view(data)
+    return "text" if is_text else "nothing"
 
 
 def comparable(table: pa.Table, left: Any, right: Any) -> list[Any]:
@@ -68,9 +79,11 @@ def comparable(table: pa.Table, left: Any, right: Any) -> list[Any]:
         for side in (left, right)
     ]
     if kind == "dates":
-        return [side.cast(TIME) for side in sides]
+        return [side.cast(TIME, safe=side.type != pa.timestamp("ns", getattr(side.type, "tz", None))) for side in sides]
     if kind == "numbers" and any(pa.types.is_floating(side.type) for side in sides):
         return [side.cast(pa.float64(), safe=False) for side in sides]  # a whole number may need more digits
+    if kind == "numbers" and any(pa.types.is_uint64(side.type) for side in sides):
+        return [side.cast(LARGE_INTEGER) for side in sides]
     return sides
 
 
@@ -85,7 +98,7 @@ def _scalar(value: Any, kind: str, column: str, values: pa.ChunkedArray) -> pa.S
             raise UsageError(f"{value[:40]!r} is not a date like '2024-01-31'; {column} holds dates") from None
     if literal != kind:
         raise _mismatch(column, values, literal)
-    return pa.scalar(value)
+    return pa.scalar(value, pa.uint64() if isinstance(value, int) and value >= 1 << 63 else None)
 
 
 def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
@@ -93,6 +106,11 @@ def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
     holds = kind_of(values.type)
     if values.null_count == len(values):
         return UsageError(f"the column {column} has no values to compare with {kind}")
+    if holds == "nothing":
+        return UsageError(
+            f"the column {column} holds values of the type {values.type}, of which a condition can only ask whether"
+            f" they are missing: {column} is None"
+        )
     if holds != "text":
         return UsageError(
             f"the column {column} holds {holds}, not {kind}; compare it with one like {LIKE.get(holds, 'null')}"

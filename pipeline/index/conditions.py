@@ -34,7 +34,8 @@ OF_SQL = {
     r"`": 'column("my name")',
     **{rf"\b{word.upper()}\b": word for word in ("and", "or", "not", "in", "is")},
 }
-INT64 = np.iinfo(np.int64)
+LEAST, GREATEST = np.iinfo(np.int64).min, np.iinfo(np.uint64).max
+"""The ends of the whole numbers that Arrow has types for."""
 
 Test = Callable[[pa.Table], Any]
 """The truth of a part for each row of a table: true, false or null."""
@@ -60,7 +61,10 @@ class Predicate:
 
         Raises UsageError naming a column that there is not, or that holds something else than it is compared with.
         """
-        return np.asarray(pc.fill_null(self._test(table), False))
+        try:
+            return np.asarray(pc.fill_null(self._test(table), False))
+        except pa.ArrowException as error:
+            raise UsageError(f"the condition {self.text!r} does not fit the values of its columns: {error}") from error
 
     def _refuse_syntax(self, error: Exception) -> NoReturn:
         without_texts = re.sub(UNLIKE_PYTHON, " ", self.text)
@@ -148,8 +152,8 @@ def _as_python(match: re.Match) -> str:
 
 
 def _number(value: float) -> float:
-    """Whole numbers that Arrow has no type for as floats."""
-    return value if isinstance(value, float) or INT64.min <= value <= INT64.max else float(str(value))
+    """Returns a whole number that Arrow has no type for as a float, and any other number as it is."""
+    return value if isinstance(value, float) or LEAST <= value <= GREATEST else float(str(value))
 
 
 def _is_in(table: pa.Table, column: Column, values: list[Any], inverse: bool) -> Any:

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from pipeline.index.exact import search_exact
 from pipeline.index.format import parts_of
+from pipeline.index.vectors import evenly_spaced
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,9 @@ EQUALS = 100
 REFINED = (2, 4, 8, 16, 32, 64)
 """Multiples of k that a refined index takes from its first stage."""
 STALLED = 0.004
-"""Recall that twice the effort must gain for still more effort to be tried."""
+"""Recall that twice the effort must gain; otherwise the recall at the greatest effort decides whether to go on."""
+PROSPECT_VECTORS, PROSPECT_QUERIES = 1 << 27, 50
+"""Vectors that may be compared to measure the recall at the greatest effort, and its minimum number of queries."""
 MOST_SEARCHED = 4096
 """Vertices of a graph that a search keeps at most."""
 LEAST_ALONE, ALONE, ALONE_SECONDS = 10, 40, 1
@@ -151,6 +154,13 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
     def reached() -> list[Operation]:
         return [operation for operation in tried if operation.recall >= floor]
 
+    def hopeless(refined: SearchSetting) -> bool:
+        """Whether some of the queries miss the floor even at the greatest effort."""
+        rows = evenly_spaced(len(questions.queries), max(PROSPECT_QUERIES, PROSPECT_VECTORS // max(1, index.ntotal)))
+        some = Questions(questions.queries[rows], questions.k, questions.right[rows])
+        apply(index, replace(refined, **{name: most}))
+        return recall_of(index.search(some.queries, some.k)[1], some) < floor
+
     for k_factor in factors if stages.refine is not None else (None,):
         worth = min((2 * operation.seconds for operation in reached()), default=np.inf)
         refined = SearchSetting(k_factor=k_factor)
@@ -159,6 +169,7 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
         else:
             find_least(
                 lambda effort, refined=refined: operate(replace(refined, **{name: effort})),
+                lambda refined=refined: hopeless(refined),
                 least, most, floor, worth, near.effort // 2,
             )  # fmt: skip
         if reached() and tried[-1].seconds > 2 * min(operation.seconds for operation in reached()):
@@ -188,12 +199,21 @@ def _fastest(index: faiss.Index, questions: Questions, operations: list[Operatio
 
 
 def find_least(
-    operate: Callable[[int], Operation], least: int, most: int, floor: float, limit: float, start: int = 0
+    operate: Callable[[int], Operation],
+    hopeless: Callable[[], bool],
+    least: int,
+    most: int,
+    floor: float,
+    limit: float,
+    start: int = 0,
 ) -> None:
-    """Try efforts, whole numbers from `least` to `most` of which more give more recall and take longer: from `start`
-    on, halved until the recall is below `floor`, then doubled until it reaches it, stalls, or takes longer than
-    `limit`; then bisected to the smallest that reaches it, to within an eighth."""
-    operate = cache(operate)
+    """Tries efforts, which are whole numbers from `least` to `most`. More effort gives more recall and takes longer.
+
+    The effort is halved from `start` on until the recall is below `floor`. Then it is doubled until the recall reaches
+    the floor, until a search takes longer than `limit`, or until the recall stalls and is `hopeless`. Then the
+    smallest effort that reaches the floor is found by bisection, to within an eighth.
+    """
+    operate, hopeless = cache(operate), cache(hopeless)
     effort = min(max(start, least), most)
     while effort > least and operate(effort).recall >= floor:
         effort = max(effort // 2, least)
@@ -201,7 +221,8 @@ def find_least(
     while last.recall < floor and effort < most and last.seconds < limit:
         effort = min(2 * effort, most)
         before, last = last, operate(effort)
-        if last.recall < floor and effort > 8 * least and last.recall - before.recall < STALLED:
+        stalled = last.recall < floor and effort > 8 * least and last.recall - before.recall < STALLED
+        if stalled and hopeless():
             return
     low, high = effort // 2 + 1, effort
     while last.recall >= floor and effort > least and low < high and high - low >= high // 8:

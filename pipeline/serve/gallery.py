@@ -117,15 +117,18 @@ class ServedGallery:
                 self.features(_jpeg(Image.new("RGB", (WARM_SIDE, WARM_SIDE))))
 
     def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
-        """As Searcher.images; of a multi-vector model each with the `box` of the region that fits the words best."""
+        """Answers as Searcher.images does. With a multi-vector model, each hit has the `box` of its best region."""
         hits = self.searcher.images(sentence, top, where)
         if not self.searcher.multi_vector:
             return hits
         words = self.searcher.embed_sentence(sentence).vectors.sum(axis=0)
         gallery = self.searcher.gallery("images")
-        items = [gallery.item(int(row)) for row in self._find("images", [hit.row["image_id"] for hit in hits])]
-        boxes = [item.boxes[(item.vectors @ words).argmax()].tolist() for item in items]
-        return Answer(replace(hit, row={**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True))
+        rows = self._find("images", [hit.row["image_id"] for hit in hits])
+        boxes = {}
+        for record, row in zip(self.searcher.records("images", rows), rows.tolist(), strict=True):
+            item = gallery.item(row)
+            boxes[record["image_id"]] = item.boxes[(item.vectors @ words).argmax()].tolist()
+        return Answer(replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
 
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
         """An image as the searcher takes it. UnreadableImage is raised once it is looked at.
@@ -191,14 +194,14 @@ class ServedGallery:
         return row
 
     def _find(self, modality: str, image_ids: Sequence[int]) -> np.ndarray:
-        """The rows of a table that are, or belong to, some images; in the order of these where it is in memory."""
+        """Returns the rows (k,) of a table that are, or belong to, some images: ascending, and each row once."""
         if modality not in self._sorted:
             return self.searcher.rows(modality).find("image_id", np.array(image_ids, np.int64))
         owners, order = self._sorted[modality]
         firsts = np.searchsorted(owners, image_ids)
         lasts = np.searchsorted(owners, image_ids, "right")
         spans = zip(firsts, lasts, strict=True)
-        return np.concatenate([order[:0], *(order[first:last] for first, last in spans)])
+        return np.unique(np.concatenate([order[:0], *(order[first:last] for first, last in spans)]))
 
     def original(self, image_id: int) -> bytes:
         """The file of the bundle's image `image_id`. Raises InputError as `row`, and where the photograph cannot be

@@ -97,6 +97,7 @@ class IndexForm(Form):
     latency_ms: Measure
     build_seconds: Measure
     recall: Share = Field(alias="recall@10")
+    measured_with: Literal["images", "captions"] | None = None
     shortlist: ShortlistForm | None = None
 
 

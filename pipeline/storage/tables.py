@@ -25,6 +25,9 @@ GROUP_ROWS = 8192  # rows that are unpacked together
 MOST_DIGITS = 18  # of a foreign number: as many as always fit into 64 bits
 WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 """Bytes that a value of a physical type takes in memory at least; 8 for other types without a length of their own."""
+FIRST_DAY = np.datetime64("0001-01-01")
+LAST_SECOND = np.datetime64("9999-12-31T23:59:59")
+"""The ends of Python's calendar."""
 
 
 def write_table(path: Path, kind: str, table: pa.Table, **about: Any) -> Commit:
@@ -88,11 +91,18 @@ class PackedTable:
             texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
             # Texts as dictionaries, so that one that stands in many rows is in memory once until it is measured.
             self._file = pq.ParquetFile(pa.BufferReader(data), metadata=about, read_dictionary=texts)
-            self.schema: pa.Schema = plain.schema_arrow
+            self.schema = plain.schema_arrow
             self.num_rows: int = about.num_rows
             sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
             unpacked = unpacked_bytes(about)
         self._require_modest(unpacked)
+        for number, field in enumerate(self.schema):
+            if (kind := plain_type(field.type)) is None:
+                raise IntegrityError(
+                    f"{path}: the column {field.name} has the type {field.type}, which no answer can show; write its"
+                    " values as numbers, text, truth values or dates, or leave the column out"
+                )
+            self.schema = self.schema.set(number, field.with_type(kind))
         if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
             raise IntegrityError(f"{path} was not written by this project; {REMEDY}")
         self._ends = list(itertools.accumulate(sizes))
@@ -152,9 +162,21 @@ class PackedTable:
             group.validate(full=True)
             chunks = (chunk for column in group.columns for chunk in column.chunks)
             self._require_modest(before + sum(map(dictionary_bytes, chunks)))
+            self._require_calendar(group, self._ends[number] - group.num_rows)
             group = _spell_out(group, pa.schema([self.schema.field(name) for name in group.column_names]))
         self._check(group, self._ends[number] - group.num_rows)
         return group
+
+    def _require_calendar(self, group: pa.Table, first: int) -> None:
+        """Raises IntegrityError naming a row of `group` whose date Python cannot hold; `first` is its first row."""
+        for name, column in zip(group.column_names, group.columns, strict=True):
+            kind = column.type
+            if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.unit != "ns"):  # which end in 2262
+                dates = column.to_numpy()
+                if len(wrong := np.flatnonzero((dates < FIRST_DAY) | (dates > LAST_SECOND))):
+                    raise IntegrityError(
+                        f"{self.path} row {first + wrong[0]}: its {name} is not in the years 1 to 9999"
+                    )
 
     def _require_modest(self, unpacked: int) -> None:
         if unpacked > self._most:
@@ -188,8 +210,31 @@ def _spell_out(group: pa.Table, schema: pa.Schema) -> pa.Table:
     for field, column in zip(schema, group.columns, strict=True):
         if pa.types.is_dictionary(column.type):
             column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
-        columns.append(column if column.type == field.type else column.cast(field.type))
+        if pa.types.is_decimal(column.type):
+            column = column.cast(pa.string())  # directly, 19.90 would not become 19.9
+        exact = not pa.types.is_timestamp(column.type)  # of nanoseconds, whole microseconds are kept
+        columns.append(column if column.type == field.type else column.cast(field.type, safe=exact))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type that the values of a column are read as; None if Python or JSON cannot hold them."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_decimal(kind) or types.is_float16(kind):
+        return pa.float64()
+    if types.is_date(kind):
+        return pa.date32()
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz and "UTC")
+    if types.is_nested(kind) and not types.is_map(kind) and not types.is_union(kind):
+        inner = [kind.field(number).type for number in range(kind.num_fields)]
+        return kind if all(plain_type(one) == one and not types.is_temporal(one) for one in inner) else None
+    plain = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)
+    return kind if plain else None
 
 
 def unpacked_bytes(about: pq.FileMetaData) -> int:

@@ -280,5 +280,9 @@ def _in_bundle(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterato
             yield TraceRows(file, modality, (), str(error))
             continue
         others = f"not indexed: the bundle has the splits {', '.join(bundle.card.get('splits', ()))}"
+        index = bundle.card.get(bundle.index_name(modality)) or {}
         note = "removed from it" if len(rows) else others
-        yield TraceRows(file, modality, tuple(there.tolist()), "" if len(there) else note)
+        if len(there):  # the cards of older indexes do not say what measured them
+            measured_with = index.get("measured_with")
+            note = f"index recall@10 {index['recall@10']:.3f}, measured with {measured_with}" if measured_with else ""
+        yield TraceRows(file, modality, tuple(there.tolist()), note)

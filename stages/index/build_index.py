@@ -39,7 +39,7 @@ def _search(run: Run, bundle: str) -> str | None:
 
 
 @stage(
-    version=13,
+    version=14,
     gpu=True,
     choices=lambda config: _bundles(config, config.every_model()),
     wanted=lambda config: _bundles(config, config.models),

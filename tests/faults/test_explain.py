@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import tiny_run
 from click.testing import CliRunner
-from made_up import run_command
+from made_up import retell, run_command
 
 from pipeline.errors import InputError
+from pipeline.storage.json_files import read_json
 from stages.operations.verify import explain as command
 
 
@@ -30,8 +31,19 @@ def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
     assert places["embeddings/ncca/shard-00002.h5", "image"] == [3]
     assert places["embeddings/ncca/shard-00002.h5", "sentences"] == [6, 7]
     assert places["moments/target/shard-00002.h5", "image"] == []
+    notes = {Path(p["file"]).name: p["note"] for p in found["places"]}
+    assert notes["images.parquet"] == "index recall@10 1.000, measured with captions"
+    assert notes["sentences.parquet"] == "index recall@10 1.000, measured with images"
     assert places["index/ncca/images.parquet", "images"] == [35]
     assert places["index/ncca/sentences.parquet", "sentences"] == [70, 71]
+
+
+def test_a_row_of_an_older_index_has_no_note(run: Path) -> None:
+    for card in run.glob("index/*/card.json"):
+        for name in ("images", "sentences"):
+            retell(card, name, value={k: v for k, v in read_json(card)[name].items() if k != "measured_with"})
+    notes = {Path(place["file"]).name: place["note"] for place in explain(run, "35")["images"][0]["places"]}
+    assert notes["images.parquet"] == notes["sentences.parquet"] == ""
 
 
 def test_a_reject_has_its_reason(run: Path) -> None:

@@ -8,13 +8,14 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_up import ENCODER_SETTINGS, build_bundle, make_run, run_command
+from made_up import ENCODER_SETTINGS, build_bundle, make_run, open_run, run_command
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import CHECK
 from pipeline.storage.manifest import Manifest
+from stages.bundled import add_indices
 
 MODELS = ("", "text_encoders/tfidf/", "encoders/colour/")
 FILES = [
@@ -44,6 +45,35 @@ def test_titles_and_descriptions_come_with_the_images(tmp_path: Path) -> None:
     (hit,) = json.loads(run_command(*asked, "--json", "a dog"))
     assert (hit["image_id"], hit["title"]) == (8, "Title 8")
     assert "title=Title 8" in run_command(*asked, "a dog")
+
+
+@pytest.mark.parametrize(
+    ("sentences", "queries", "said"),
+    [(48, None, {"images": "captions", "sentences": "images"}), (0, None, {"images": "images"}),
+     (0, np.eye(8, dtype=np.float32), {"images": "captions"})],
+)  # fmt: skip
+def test_the_card_says_which_vectors_measured_an_index(
+    run: Path, tmp_path: Path, sentences: int, queries: np.ndarray | None, said: dict[str, str]
+) -> None:
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
+    ids = {"images": np.arange(24), "sentences": np.arange(sentences)}
+    cards = add_indices(BundleWriter(tmp_path), embeddings, ids, open_run(run).config.index, None, queries)
+    assert {name: card["measured_with"] for name, card in cards.items() if name in ids} == said
+
+
+def test_an_index_that_does_not_say_what_measured_it_still_opens(run: Path, tmp_path: Path) -> None:
+    bundle = Bundle(run / "bundle")
+    card = {key: value for key, value in bundle.card.items() if key != "files"}
+    for name in ("images", "sentences"):
+        card[name] = {key: value for key, value in card[name].items() if key != "measured_with"}
+    for folder, change in (("older", {}), ("forged", {"measured_with": ["images"] * 9})):
+        writer = BundleWriter(tmp_path / folder)
+        writer.link(bundle)
+        writer.commit(card | {"images": {**card["images"], **change}})
+    assert "measured_with" not in Bundle(tmp_path / "older").card["images"]
+    assert run_command("search", "--index", tmp_path / "older", "dog", "--top", 1)
+    with pytest.raises(IntegrityError, match="measured_with"):
+        Bundle(tmp_path / "forged")
 
 
 def test_the_card_says_what_is_in_it(run: Path) -> None:

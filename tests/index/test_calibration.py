@@ -1,8 +1,10 @@
 """Where likely answers end: coverage, whatever the size of the index, and what a bundle, a search and a page say."""
 
 import json
+import math
 import pickle
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -28,29 +30,55 @@ def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return images, (images[owners] + noise).astype(np.float32), owners
 
 
+def standard_scores(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """The score of each sentence with its image, relative to the scores with all other images."""
+    scores = []
+    for sentence, owner in zip(sentences.astype(float), owners, strict=True):
+        others = np.delete(images, owner, axis=0) @ sentence
+        scores.append((images[owner] @ sentence - others.mean()) / others.std())
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("coverage", ["0.9", "0.8", "0.95", "0.7", "0.99", "0.5", "1"])
+@pytest.mark.parametrize("count", [2, 9, 10, 11, 20, 25, 30, 50, 100])
+def test_of_all_sentences_each_left_out_in_turn_the_allowed_number_is_missed(count: int, coverage: str) -> None:
+    images, sentences, owners = pairs(50, 4)
+    sentences, owners = sentences[:count], owners[:count]
+    scores = standard_scores(images, sentences, owners)
+    lines = []
+    for left_out in range(count):
+        others = np.arange(count) != left_out
+        calibration = Calibration.fit(images, sentences[others], owners[others], "inner_product", float(coverage))
+        lines.append(calibration.score)
+    assert np.sum(scores < np.array(lines) - 1e-5) == math.floor((1 - Fraction(coverage)) * count)
+
+
 @pytest.mark.parametrize(("metric", "coverage"), [("inner_product", 0.9), ("euclidean", 0.5)])
-def test_the_photograph_that_is_meant_is_likely_as_often_as_was_asked_for(metric: str, coverage: float) -> None:
+def test_the_same_photos_are_likely_in_a_larger_index(metric: str, coverage: float) -> None:
     calibration = Calibration.fit(*pairs(400, 0), metric, coverage)
     images, sentences, owners = pairs(400, 1)
     crowd = np.concatenate([images, pairs(1600, 2)[0]])
-    for gallery in (images, crowd):  # a larger index has more likely answers, and the same share of right ones
+    meant_is_likely = []
+    for gallery in (images, crowd):
         scores = compare(sentences, gallery, metric)
         right, likely = [], []
         for sentence, row, owner in zip(sentences, scores, owners, strict=True):
             count = calibration.judge(sentence[None], np.sort(row)[::-1], len(row), (4, 0)).likely
             right.append(np.sum(row > row[owner]) < count)
             likely.append(count)
-        assert np.mean(right) == pytest.approx(coverage, abs=4 * (coverage * (1 - coverage) / 400) ** 0.5)
+        meant_is_likely.append(right)
+    assert meant_is_likely[0] == meant_is_likely[1]
+    assert np.mean(right) == pytest.approx(coverage, abs=0.06)  # other images, as background and as sentences
     assert np.mean(likely) < 0.9 * len(crowd)
 
 
 def test_a_score_stands_against_all_of_the_background_but_its_own_photograph() -> None:
     images, sentences, owners = pairs(60, 3)
-    scores, nearness = [], []
-    for sentence, owner in zip(sentences.astype(float), owners, strict=True):
-        others = np.delete(images, owner, axis=0) @ sentence
-        scores.append((images[owner] @ sentence - others.mean()) / others.std())
-        nearness.append(np.sort(others)[-10:].mean())
+    nearness = [
+        np.sort(np.delete(images, owner, axis=0) @ sentence)[-10:].mean()
+        for sentence, owner in zip(sentences.astype(float), owners, strict=True)
+    ]
+    scores = standard_scores(images, sentences, owners)
     calibration = Calibration.fit(images, sentences, owners, "inner_product", 0.8)
     assert calibration.score == pytest.approx(np.sort(scores)[23], rel=1e-4)  # 24 of 121 places are below
     assert calibration.nearness == pytest.approx(np.quantile(nearness, 0.05), rel=1e-4)

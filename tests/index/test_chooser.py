@@ -1,11 +1,18 @@
 """Choosing among candidates by what they do, and refusing what none of them can."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
-from test_build import clustered, make
+from test_build import clustered, make, nearest, overlap
 
 from pipeline.errors import UsageError
-from pipeline.index.chooser import CandidateTrial, in_order
-from pipeline.index.tuning import SearchSetting
+from pipeline.index.build import BuiltIndex
+from pipeline.index.candidates import Built, build
+from pipeline.index.chooser import SAMPLE_QUERIES, CandidateTrial, in_order
+from pipeline.index.format import from_bytes
+from pipeline.index.tuning import Operation, SearchSetting, find_least
+from pipeline.index.vectors import evenly_spaced
 
 THREE = {"candidates": ("Flat", "SQ8", "PQ4x4"), "sample": 2000}
 
@@ -34,13 +41,14 @@ def test_memory_excludes_what_is_larger() -> None:
 
 def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
     message = (
-        r"no index of 40,000 vectors of 32 dimensions has index recall@10 0.9 within index.memory 1 MiB; the smallest"
-        r" that has it needs 3 MiB .* \(SQfp16\).*; the best within the memory reaches 0\.\d+ \(PQ4x4\): raise"
+        r"no index of 40,000 vectors of 32 dimensions reaches index recall@10 0.9 within index.memory 1 MiB;"
+        r" the smallest that reaches it needs 3 MiB .* \(SQfp16\).*;"
+        r" the highest recall within the memory is 0\.\d+ \(PQ4x4\): raise"
     )
     vectors, queries = clustered(40_000, 32)
     with pytest.raises(UsageError, match=message):
         make(vectors, queries, memory=1, candidates=("SQfp16", "PQ4x4"), sample=2000)
-    with pytest.raises(UsageError, match="within index.latency_ms 1e-06 ms; the smallest that has it needs 1 MiB"):
+    with pytest.raises(UsageError, match="within index.latency_ms 1e-06 ms; the smallest that reaches it needs 1 MiB"):
         make(*clustered(8000, 32), latency_ms=1e-6, **THREE)
 
 
@@ -59,3 +67,135 @@ def trial(factory: str, size: int, seconds: float, build_seconds: float) -> Cand
 )
 def test_bytes_and_queries_weigh_before_building(better: CandidateTrial, worse: CandidateTrial) -> None:
     assert in_order([worse, better]) == in_order([better, worse]) == [better, worse]
+
+
+ROWS, SAMPLED = 6000, 400
+
+
+def near_copies() -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of which only the sampled rows are far apart; every other row is a near copy of a sampled row."""
+    rng = np.random.default_rng(1)
+    vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
+    sampled = evenly_spaced(ROWS, SAMPLED)
+    copies = np.setdiff1d(np.arange(ROWS), sampled)
+    vectors[copies] = vectors[sampled[copies % 20]] + 0.01 * vectors[copies]
+    return vectors, vectors[copies[:200]] + 0.001 * vectors[:200]
+
+
+def easy_queries() -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of which every second row lies in a crowd; only the queries that measure the sample are far from it."""
+    rng = np.random.default_rng(2)
+    vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
+    vectors[::2] = 1 + 0.02 * vectors[::2]
+    queries = vectors[: 2 * SAMPLE_QUERIES : 2] + 0.01
+    measured = evenly_spaced(len(queries) * 2, SAMPLE_QUERIES)
+    queries = np.repeat(queries, 2, axis=0)
+    queries[measured] = 5 * vectors[1 : 2 * SAMPLE_QUERIES : 2]
+    return vectors, queries
+
+
+def hidden_outliers() -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of which some, none of them sampled, are so long that a byte is too coarse for the other vectors."""
+    vectors, queries = clustered(ROWS, 16)
+    hidden = np.setdiff1d(np.arange(ROWS), evenly_spaced(ROWS, SAMPLED))[::50]
+    vectors[hidden] *= -60
+    return vectors, queries
+
+
+def unsampled_topic() -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of which the sampled rows are far from every query, and all others crowd around the queries."""
+    rng = np.random.default_rng(3)
+    vectors = 0.02 * rng.standard_normal((ROWS, 16)).astype(np.float32)
+    vectors[:, 0] += 1
+    vectors[evenly_spaced(ROWS, SAMPLED)] = rng.standard_normal((SAMPLED, 16))
+    return vectors, np.eye(16, dtype=np.float32)[0] + 0.02 * rng.standard_normal((200, 16)).astype(np.float32)
+
+
+KINDS = [near_copies, easy_queries, hidden_outliers, unsampled_topic]
+FLATTERED = {"recall_floor": 0.95, "sample": SAMPLED}
+
+
+def met_only_on_the_sample(built: BuiltIndex) -> list[str]:
+    trials = built.tradeoff["candidates"]
+    return [trial["factory"] for trial in trials if "with all vectors" in (trial["failure"] or "")]
+
+
+@pytest.mark.parametrize("flatter", KINDS)
+@pytest.mark.parametrize("exact_limit", [1000, ROWS - 1])
+def test_where_the_sample_flatters_the_next_candidates_are_built(flatter: Callable, exact_limit: int) -> None:
+    vectors, queries = flatter()
+    built = make(vectors, queries, "euclidean", candidates="auto", exact_limit=exact_limit, **FLATTERED)
+    found = from_bytes(built.data, "images.faiss", built.card).search(queries, 10)[1]
+    assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # but for rounding
+    assert met_only_on_the_sample(built)
+
+
+@pytest.mark.parametrize("flatter", KINDS)
+def test_a_named_exact_index_is_built_when_every_faster_one_misses_the_floor(flatter: Callable) -> None:
+    vectors, queries = flatter()
+    smaller = ("SQ8", "IVF20,SQ8", "IVF40,SQ8", "HNSW16_SQ8")
+    built = make(vectors, queries, "euclidean", candidates=(*smaller, "Flat"), **FLATTERED)
+    assert built.card["factory"] == "Flat" and built.card["recall@10"] == 1
+    assert len(met_only_on_the_sample(built)) == 3
+
+
+@pytest.mark.parametrize("flatter", KINDS)
+def test_named_candidates_that_all_miss_the_floor_are_refused_with_what_helps(flatter: Callable) -> None:
+    message = r"the highest recall .* is 0\.\d+ \(.*SQ8\): add Flat to index.candidates or set it to auto, raise"
+    with pytest.raises(UsageError, match=message) as refused:
+        make(*flatter(), "euclidean", candidates=("SQ8", "IVF20,SQ8"), **FLATTERED)
+    assert "raise index.memory" not in str(refused.value)  # nothing limits it
+
+
+def test_where_not_even_an_exact_index_fits_the_message_says_what_to_change() -> None:
+    vectors, queries = clustered(40_000, 32)
+    message = r"within index.memory 1 MiB; .* needs \d+ MiB.*: raise index.memory, raise index.bundles, or lower"
+    with pytest.raises(UsageError, match=message):
+        make(vectors, queries, candidates="auto", memory=1, recall_floor=0.999, sample=2000)
+
+
+def test_a_candidate_below_the_margin_is_built_when_the_others_are_too_large() -> None:
+    vectors, queries = clustered(40_000, 32)
+    asked = {"candidates": ("PQ4x4", "Flat"), "memory": 2, "sample": 2000}
+    recall = make(vectors, queries, recall_floor=0.01, **asked).card["recall@10"]
+    built = make(vectors, queries, recall_floor=recall - 0.01, **asked)
+    assert built.card["factory"] == "PQ4x4"
+    assert "on the sample" in built.tradeoff["candidates"][0]["failure"]
+
+
+def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every index is too slow with all vectors, and none was on the sample."""
+    factories = []
+
+    def count_build(factory: str, *arguments: object, **options: object) -> Built:
+        factories.append(factory)
+        return build(factory, *arguments, **options)
+
+    monkeypatch.setattr("pipeline.index.build.build", count_build)
+    monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 9.0)
+    with pytest.raises(UsageError, match="raise index.latency_ms"):
+        make(*clustered(2000, 16), candidates=("Flat", "SQ8", "IVF40,Flat"), latency_ms=8000, exact_limit=2000)
+    assert sorted(factories) == ["Flat", "IVF40,Flat", "SQ8"]
+
+
+def climbing(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int], Operation]]:
+    """A search whose recall follows the effort, and the efforts at which it was asked."""
+    efforts = []
+
+    def operate(effort: int) -> Operation:
+        efforts.append(effort)
+        return Operation(SearchSetting(nprobe=effort), recall(effort), effort / 1000)
+
+    return efforts, operate
+
+
+def test_slow_gains_go_on_to_the_floor_where_more_lists_can_reach_it() -> None:
+    efforts, operate = climbing(lambda effort: effort / 4000)
+    find_least(operate, lambda: False, 1, 4000, 0.95, np.inf)
+    assert 3800 <= min(effort for effort in efforts if effort / 4000 >= 0.95) <= 3800 * 9 / 8
+
+
+def test_slow_gains_end_where_no_number_of_lists_reaches_the_floor() -> None:
+    efforts, operate = climbing(lambda effort: 0.9 - 0.1 / effort)
+    find_least(operate, lambda: True, 1, 4000, 0.95, np.inf)
+    assert max(efforts) < 100

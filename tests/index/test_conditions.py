@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import faiss
@@ -97,6 +98,55 @@ def test_what_sql_has_not() -> None:
         assert np.flatnonzero(Predicate(text).rows(table)).tolist() == rows, text
 
 
+BEYOND = 2**63
+FOREIGN = {
+    "uint64": (pa.array([2**64 - 1, BEYOND, 3, None], pa.uint64()), {
+        "a > -1": [0, 1, 2], "a < 4": [2], f"a > {BEYOND - 1}": [0, 1], "a in (3, 4)": [2], "a < 3.5": [2],
+        "a = a": [0, 1, 2], "a != b": [0, 1, 2], "b = 2": [1],
+    }),
+    "nanoseconds": (pa.array([1, 10**18, -1000, None], pa.timestamp("ns")), {
+        "a < '1970-01-01'": [2], "a >= '2001-09-09T01:46:40Z'": [1], "a is None": [3],
+    }),
+    "nanoseconds of a zone": (pa.array([1, 10**18, -1, None], pa.timestamp("ns", "Europe/Paris")), {
+        "a >= '2001-09-09T01:46:40Z'": [1], "a > '2001-09-09T01:46:41'": [],
+    }),
+    "decimals": (pa.array([Decimal("19.90"), Decimal("-3"), Decimal("2"), None], pa.decimal128(9, 2)), {
+        "a = 19.9": [0], "a < b": [1, 2], "a in (2, -3)": [1, 2],
+    }),
+    "categories": (pa.array(["Ann", "bob", "Ann", None]).dictionary_encode(), {
+        "a = 'Ann'": [0, 2], "'B' in a": [1], "a in ('x', 'bob')": [1], "a is not None": [0, 1, 2],
+    }),
+    "categories of numbers": (pa.array([4, 5, 4, None]).dictionary_encode(), {"a > 4": [1], "a = b": [2]}),
+    "views": (pa.array(["Ann", "bob", "Ann", None], pa.string_view()), {"a = 'Ann'": [0, 2], "'B' in a": [1]}),
+    "large texts": (pa.array(["Ann", "bob", "Ann", None], pa.large_string()), {"a != 'Ann'": [1], "'N' in a": [0, 2]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_columns_of_foreign_types_are_compared_by_their_values(name: str) -> None:
+    values, conditions = FOREIGN[name]
+    table = pa.table({"a": values, "b": [1, 2, 4, 7]})
+    for text, rows in conditions.items():
+        assert np.flatnonzero(Predicate(text).rows(table)).tolist() == rows, text
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "message"),
+    [
+        (pa.array([2**62], pa.timestamp("s")), "a > '2024-01-31'", "does not fit the values of its columns"),
+        (pa.array([-(2**62)], pa.timestamp("ms", "Foo/Bar")), "a = '2024-01-31'", "does not fit the values"),
+        (pa.array([2**62], pa.duration("s")), "a > 3", r"values of the type duration\[s\], .* only .*: a is None"),
+        (pa.array([b"\xff"]), "a = 'x'", "values of the type binary"),
+        (pa.array([b"\xff"]).dictionary_encode(), "'x' in a", "values of the type binary"),
+        (pa.array([[1]]), "a = 1", "values of the type list"),
+        (pa.array([Decimal("1.5")]), "a = '1.5'", "holds numbers, not text; compare it with one like 1234.5"),
+    ],
+)
+def test_values_that_cannot_be_compared_are_refused_in_a_sentence(values: pa.Array, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Predicate(text).rows(pa.table({"a": values}))
+
+
 WRONG = {
     "what is no condition": ("", "price <", "'open", "(sold := True)", "price < 20; drop table", "stock in ()"),
     "what SQL has": ("price <> 20", "NOT sold", "price = None"),
@@ -106,6 +156,42 @@ WRONG = {
                      "'3' in stock", "3 in shop", "'a' in 'ab'"),
     "without end": ("sold or " * 400 + "sold", "(" * 900 + "sold" + ")" * 900, "-" * 1999 + "1"),
 }  # fmt: skip
+
+
+NESTED = {
+    "not": lambda depth: "not " * (depth - 1) + "sold",
+    "and": lambda depth: "sold and (" * (depth - 1) + "sold" + ")" * (depth - 1),
+    "or": lambda depth: "(" * (depth - 1) + "sold" + " or stock = 1)" * (depth - 1),
+    "not in parentheses": lambda depth: "not (sold and " * ((depth - 1) // 2) + "not " * ((depth - 1) % 2)
+    + "sold" + ")" * ((depth - 1) // 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_conditions_may_be_nested_as_deeply_as_the_message_says(kind: str) -> None:
+    table = make_table(3)
+    for depth in (1, 2, 39, 40):
+        assert len(Predicate(NESTED[kind](depth)).rows(table)) == 3
+    for depth in (41, 42, 50):
+        with pytest.raises(UsageError, match="nested more than 40 deep"):
+            Predicate(NESTED[kind](depth))
+
+
+def test_the_longest_whole_numbers_are_compared_exactly() -> None:
+    ends = [2**63 - 1, 2**63 - 2, -(2**63), -(2**63) + 1]
+    table = pa.table({"a": ends})
+    for row, value in enumerate(ends):
+        assert Predicate(f"a = {value}").rows(table).tolist() == [other == row for other in range(4)]
+    assert Predicate(f"a < {2**63}").rows(table).all() and Predicate(f"a > {-(2**63) - 2**12}").rows(table).all()
+    largest = pa.table({"a": pa.array([2**64 - 1, 2**64 - 2], pa.uint64())})
+    assert Predicate(f"a = {2**64 - 1}").rows(largest).tolist() == [True, False]
+    assert Predicate(f"a < {2**64 + 2**12}").rows(largest).all()
+
+
+def test_a_condition_has_at_most_as_many_characters_as_the_message_says() -> None:
+    assert Predicate("sold".ljust(2000)).rows(make_table(3)).shape == (3,)
+    with pytest.raises(UsageError, match="has 2001 characters; write at most 2000"):
+        Predicate("sold".ljust(2001))
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -167,6 +253,57 @@ def test_where_many_pass_as_many_are_found_as_without_a_condition(factory: str) 
         return np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows.tolist(), right.tolist(), strict=True)])
 
     assert recall(found, passing) >= recall(index.search(queries, 10)[1], np.arange(rows)) - 0.05
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2, 0.06])
+@pytest.mark.parametrize("wrapped", ["", "PCA6,", ",RFlat"])
+def test_fewer_matches_have_more_lists_visited(share: float, wrapped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers are the first ones that pass among all vectors in as many more lists as fewer vectors pass."""
+    monkeypatch.setattr("pipeline.index.filtering.FEW", 100)
+    rng, rows = np.random.default_rng(3), 6000
+    vectors = rng.standard_normal((rows, 8)).astype(np.float32)
+    factory = f"{wrapped}IVF60,Flat" if wrapped != ",RFlat" else "IVF60,SQ8,RFlat"
+    index = faiss.index_factory(8, factory, faiss.METRIC_L2)
+    index.train(vectors)
+    index.add(vectors)
+    stages = stages_of(index)
+    stages.inverted.nprobe = 3
+    if stages.refine:
+        stages.refine.k_factor = 200
+    allowed = np.arange(rows) < share * rows
+    queries = rng.standard_normal((30, 8)).astype(np.float32)
+    found = search_among(index, queries, 10, allowed).rows
+    stages.inverted.nprobe = int(np.ceil(3 / share))
+    if stages.refine:
+        stages.refine.k_factor = 1
+    visited = index.search(queries, rows)[1]
+    for query in range(30):
+        passing = [row for row in visited[query].tolist() if row >= 0 and allowed[row]]
+        assert found[query].tolist() == passing[:10]
+
+
+def test_fewer_matches_have_more_vertices_of_a_graph_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.index.filtering.FEW", 100)
+    rng, rows = np.random.default_rng(4), 5000
+    vectors = rng.standard_normal((rows, 12)).astype(np.float32)
+    index = faiss.index_factory(12, "HNSW8", faiss.METRIC_L2)
+    index.hnsw.efConstruction = 20
+    index.add(vectors)
+    index.hnsw.efSearch = 40
+    allowed = np.arange(rows) < 1000
+    queries = rng.standard_normal((100, 12)).astype(np.float32)
+    right = faiss.knn(queries, vectors[allowed], 10)[1]
+    asked = []
+    kept = faiss.SearchParametersHNSW
+
+    def parameters(**values: object) -> faiss.SearchParametersHNSW:
+        asked.append(values["efSearch"])
+        return kept(**values)
+
+    monkeypatch.setattr(faiss, "SearchParametersHNSW", parameters)
+    found = search_among(index, queries, 10, allowed).rows
+    assert asked == [200] and (found < 1000).all()
+    assert np.mean([len(set(a) & set(b)) for a, b in zip(found.tolist(), right.tolist(), strict=True)]) > 9
 
 
 INVERTED = {"index": {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 3}}}

@@ -7,7 +7,7 @@ from pretended import full_beyond
 
 from pipeline.device import OomBatcher
 from pipeline.errors import IntegrityError
-from pipeline.index.exact import search_exact
+from pipeline.index.exact import Neighbours, search_exact
 
 
 def naive(vectors: np.ndarray, queries: np.ndarray, k: int, metric: str) -> np.ndarray:
@@ -60,6 +60,18 @@ def test_equal_scores_come_by_their_rows(asked: int, metric: str, by: str | None
     np.testing.assert_array_equal(found.scores, scores[own, found.rows])
     steps = np.diff(found.scores, axis=1)
     assert ((steps < 0) | (np.diff(found.rows, axis=1) > 0)).all()
+
+
+@pytest.mark.parametrize(("metric", "values"), [("inner_product", [2.5, 0.0, -3e38]), ("euclidean", [-2.5, 0.0, 3e38])])
+def test_missing_answers_of_faiss_score_less_than_any_other(metric: str, values: list[float]) -> None:
+    rows = np.array([[7, 0, -1], [0, -1, -1]])
+    found = Neighbours.of_faiss(np.array([values, values], np.float32), rows, metric)
+    np.testing.assert_array_equal(found.scores, [[2.5, 0, -np.inf], [2.5, -np.inf, -np.inf]])
+    np.testing.assert_array_equal(found.rows, rows)
+    others = Neighbours(np.array([[3, -1], [9, 4]]), np.array([[-1e38, -np.inf], [1, -1e38]], np.float32))
+    both = found.merge(others)
+    np.testing.assert_array_equal(both.rows, [[7, 0, 3], [0, 9, 4]])
+    np.testing.assert_array_equal(both.of(0)[0], [7, 0, 3])
 
 
 def test_what_is_not_finite_is_named(device) -> None:

@@ -210,7 +210,9 @@ def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
     assert all(repr(line) in caplog.text for line in strangers)
 
 
-@pytest.mark.parametrize("factory", ["HNSW8", "IVF2,PQ4x4fsr,RFlat", "SQ8", "IDMap,Flat"])
+@pytest.mark.parametrize(
+    "factory", ["HNSW8", "IVF2,PQ4x4fsr,RFlat", "IVF2,PQ8x4fs", "IVF2,PQ8x4fsr,Refine(SQ8)", "SQ8", "IDMap,Flat"]
+)
 def test_kinds_that_faiss_takes_nothing_out_of_are_built_again(factory: str) -> None:
     vectors = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
     index = build(factory.removeprefix("IDMap,"), ArrayVectors(vectors), "inner_product").index

@@ -97,6 +97,7 @@ def test_an_index_has_the_figures_of_its_card(page: Outline, run: Path) -> None:
         card = cards[row["of"]]
         assert (row["factory string"], row["count"], row["dim"]) == ("Flat", str(card["count"]), str(card["dim"]))
         assert row["index recall@10"] == f"{card['recall@10']:.3f}"
+        assert row["measured with"] == {"images": "captions", "sentences": "images"}[row["of"]]
         assert row["queries/s on a core"] == f"{card['queries_per_second']:,.0f}"
 
 

@@ -4,7 +4,9 @@ import io
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
@@ -14,6 +16,7 @@ from PIL import Image
 from visiting import PIXELS, make_client, open_gallery, serve
 
 from pipeline.errors import UsageError
+from pipeline.index.search import Answer
 from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
@@ -66,16 +69,44 @@ def test_an_image_of_the_index_is_asked_about_by_its_vector(run: Path, bundle: s
     assert told.status_code == 422 and "no image 99" in told.json()["error"]
 
 
-def test_the_region_that_fits_the_words_best_is_on_each_answer(regions: ServedGallery) -> None:
+@pytest.mark.parametrize("rows_in_memory", [0, 23, 24])
+def test_the_region_that_fits_the_words_best_is_on_each_answer(
+    run: Path, rows_in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.index.search.MOST_KEPT", rows_in_memory)
+    regions = open_gallery(run / "regions")
     searcher = regions.searcher
-    words = searcher.embed_sentence("big dog").vectors
-    found = make_client(regions).get("/api/models/ncca/images?sentence=big+dog&top=9")
-    for result in found.json()["results"]:
-        item = searcher.gallery("images").item(result["image_id"])
-        products = [sum(float(region @ word) for word in words) for region in item.vectors]
-        boxes = [[0, 0, 60 + result["image_id"], 40], THING, OTHER]
-        assert products[boxes.index(result["box"])] == pytest.approx(max(products), abs=1e-6)
-    assert len(found.json()["results"]) == 9
+    hits = [searcher.images("big dog", 24)[place] for place in (7, 2, 5, 1)]
+    words = SimpleNamespace(vectors=np.eye(8, dtype=np.float32)[[2, 5]])
+    monkeypatch.setattr(searcher, "images", lambda *_: Answer(hits))
+    monkeypatch.setattr(searcher, "embed_sentence", lambda _: words)
+    assert searcher.is_kept("images") == (rows_in_memory == 24)
+    found = regions.images("big dog", 4)
+    assert [hit.row["image_id"] for hit in found] == [7, 2, 5, 1]
+    chosen = set()
+    for hit in found:
+        image_id = hit.row["image_id"]
+        products = [
+            sum(float(region @ word) for word in words.vectors)
+            for region in searcher.gallery("images").item(image_id).vectors
+        ]
+        boxes = [[0, 0, 60 + image_id, 40], THING, OTHER]
+        assert hit.row["box"] == boxes[int(np.argmax(products))]
+        chosen.add(int(np.argmax(products)))
+    assert len(chosen) > 1
+
+
+@pytest.mark.parametrize("rows_in_memory", [0, 1 << 21])
+def test_rows_are_found_ascending_and_once_wherever_the_table_is(
+    run: Path, rows_in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.index.search.MOST_KEPT", rows_in_memory)
+    gallery = open_gallery(run / "bundle")
+    owners = gallery.searcher.bundle.table("sentences")["image_id"].to_pylist()
+    of_both = [row for row, owner in enumerate(owners) if owner in (2, 7)]
+    assert gallery._find("sentences", [7, 2, 99, 7]).tolist() == of_both
+    assert gallery._find("images", [19, 4, 11]).tolist() == [4, 11, 19] and not len(gallery._find("images", []))
+    assert gallery.captions([11, 4, 11, 99]) == ["a horse", "a boat", "a horse", None]
 
 
 def test_several_bundles_are_one_gallery(run: Path) -> None:

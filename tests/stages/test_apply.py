@@ -55,6 +55,7 @@ def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Pat
     assert card["trained_on"]["run"] == "colours" and card["trained_on"]["images"] == 32
     assert (card["name"], card["images"]["count"], card.get("sentences")) == ("out", 24, None)
     assert card["images"]["recall@10"] == 1 and card["images"]["queries"] == 40
+    assert card["images"]["measured_with"] == "captions"
     for key in ("model", "text_encoders/tfidf", "encoders/eye"):
         assert card["inputs"][key] == trained["inputs"][key]
     assert card["inputs"]["bundle"] == trained["fingerprint"]
