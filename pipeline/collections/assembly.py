@@ -35,34 +35,38 @@ FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, 
 """The folder that a photograph lies in; none for one within a file."""
 
 PLACE = f"""
-    CREATE TABLE placed AS
+    CREATE OR REPLACE TABLE placed AS
     WITH known AS (
-        SELECT seq, split, fault IS NULL AS usable,
+        SELECT seq, split, fault IS NULL AS usable, failure, coalesce(sha256, seq::VARCHAR) AS bytes, {{hash}} AS hash,
             seq IN (SELECT owner FROM sentences) AS said, seq IN (SELECT owner FROM documents) AS documented
-        FROM images
-    ), numbered AS (
-        SELECT seq, row_number() OVER (ORDER BY seq) - 1 AS number FROM known
-        WHERE split = '{DIVIDED}' AND usable AND said
-        AND NOT EXISTS (FROM images WHERE split IN ('dev', 'test'))
+        FROM images LEFT JOIN outcomes USING (seq)
+    ), distinct_bytes AS (
+        SELECT seq, split, hash FROM known WHERE usable AND failure IS NULL AND said
+        QUALIFY row_number() OVER (PARTITION BY bytes ORDER BY seq) = 1
+    ), ranked AS (
+        SELECT seq, row_number() OVER (ORDER BY hash, seq) AS rank,
+            least(count(*) OVER () // 10, {MOST_HELD_OUT}) AS tests,
+            least((count(*) OVER () + 5) // 10, {MOST_HELD_OUT}) AS devs
+        FROM distinct_bytes WHERE split = '{DIVIDED}' AND NOT EXISTS (FROM images WHERE split IN ('dev', 'test'))
     ), divided AS (
         SELECT known.*, CASE
             WHEN split IS DISTINCT FROM '{DIVIDED}' THEN split
             WHEN usable AND NOT said AND documented THEN 'weak'
             WHEN usable AND NOT said THEN 'gallery'
-            WHEN number < {10 * MOST_HELD_OUT} AND number % 10 = 4 THEN 'dev'
-            WHEN number < {10 * MOST_HELD_OUT} AND number % 10 = 9 THEN 'test'
+            WHEN rank <= tests THEN 'test'
+            WHEN rank <= tests + devs THEN 'dev'
             ELSE 'train' END AS asked
-        FROM known LEFT JOIN numbered USING (seq)
+        FROM known LEFT JOIN ranked USING (seq)
     )
     SELECT seq, usable, split = '{DIVIDED}' AS drawn, asked,
         CASE WHEN usable AND NOT said AND NOT (asked = 'weak' AND documented) THEN 'gallery' ELSE asked END AS split
     FROM divided
 """
-"""The split of each image according to the collection (`asked`), and the actual one. Where the collection divides its
-images itself, all that it puts nowhere are for training. Else, of every ten usable images in order, the fifth goes to
-dev and the tenth to test, so that images added at the end change nothing. An image without a sentence is kept, too: in
-`weak` if it has a document and the collection names no other split, else in `gallery`."""
-
+"""The split of each image according to the collection (`asked`), and the actual one. If the collection names a dev or
+test split, all images without a split are for training. Otherwise the usable images with sentences are sorted by
+`hash`: the first tenth is test and the next tenth is dev, so that an image that comes or goes moves few others. Images
+of the same bytes count once. An image without a sentence is kept, too: in `weak` if it has a document and the
+collection names no other split, else in `gallery`."""
 TWINS = """
     CREATE TABLE twins AS SELECT seq, original FROM (
         SELECT seq, min(seq) OVER (PARTITION BY sha256) AS original FROM outcomes WHERE sha256 IS NOT NULL
@@ -282,16 +286,20 @@ class Collection:
 
 
 class Assembly:
-    """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`."""
+    """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`.
 
-    def __init__(self, intake: Intake) -> None:
+    Images without a split are divided by the hash of their bytes, or of their names if `by_name`.
+    """
+
+    def __init__(self, intake: Intake, by_name: bool = False) -> None:
         self._intake = intake
         self._tables = intake.tables
         self._tables.create({"outcomes": OUTCOMES})
-        self._tables.run(PLACE)
+        self._place = PLACE.format(hash="sha256(path)" if by_name else "sha256")
+        self._tables.run(self._place)
         counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
         self.splits = {split: counts[split] for split in SPLITS if split in counts}
-        """Split -> its images, if all of them turn out to be usable."""
+        """Split -> its number of images, if all images turn out to be usable and different."""
 
     def __len__(self) -> int:
         return sum(self.splits.values())
@@ -317,6 +325,7 @@ class Assembly:
                 size = outcome.width, outcome.height
                 self._tables.append("outcomes", (seq, *size, outcome.sha256, None, packed))
                 read_as.update(outcome.notes)
+        self._tables.run(self._place)
         self._tables.run(TWINS)
         self._tables.run(SPLIT_OF_COPY)
         shared = self._tables.run(SENTENCES_OF_COPY)

@@ -52,7 +52,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=15,
+    version=16,
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,
@@ -86,7 +86,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     takedown = [line for path in lists.values() for line in read_lines(path)]
     parts, scratch, longest = job.path.with_name(PARTS), job.path.with_name(SCRATCH), settings.max_sentence_chars
     with closing(Intake(longest, settings.kept_columns, scratch, folder, takedown, settings.memory_gb)) as intake:
-        assembly = Assembly(intake.add(records))
+        assembly = Assembly(intake.add(records), by_name=folder is None)  # vectors change with their encoder
         _check_takedown(lists, intake.takedown, len(assembly), root)
         count_files(root, settings.format, options, intake.tables, bool(lists))
         if folder is None:
