@@ -45,16 +45,16 @@ PLACE = f"""
         QUALIFY row_number() OVER (PARTITION BY bytes ORDER BY seq) = 1
     ), ranked AS (
         SELECT seq, row_number() OVER (ORDER BY hash, seq) AS rank,
-            least(count(*) OVER () // 10, {MOST_HELD_OUT}) AS tests,
-            least((count(*) OVER () + 5) // 10, {MOST_HELD_OUT}) AS devs
-        FROM distinct_bytes WHERE split = '{DIVIDED}' AND NOT EXISTS (FROM images WHERE split IN ('dev', 'test'))
+            CASE WHEN 'test' IN {{drawn}} THEN least(count(*) OVER () // 10, {MOST_HELD_OUT}) ELSE 0 END AS tests,
+            CASE WHEN 'dev' IN {{drawn}} THEN least((count(*) OVER () + 5) // 10, {MOST_HELD_OUT}) ELSE 0 END AS devs
+        FROM distinct_bytes WHERE split IN {{sources}}
     ), divided AS (
         SELECT known.*, CASE
+            WHEN rank <= tests THEN 'test'
+            WHEN rank <= tests + devs THEN 'dev'
             WHEN split IS DISTINCT FROM '{DIVIDED}' THEN split
             WHEN usable AND NOT said AND documented THEN 'weak'
             WHEN usable AND NOT said THEN 'gallery'
-            WHEN rank <= tests THEN 'test'
-            WHEN rank <= tests + devs THEN 'dev'
             ELSE 'train' END AS asked
         FROM known LEFT JOIN ranked USING (seq)
     )
@@ -62,11 +62,11 @@ PLACE = f"""
         CASE WHEN usable AND NOT said AND NOT (asked = 'weak' AND documented) THEN 'gallery' ELSE asked END AS split
     FROM divided
 """
-"""The split of each image according to the collection (`asked`), and the actual one. If the collection names a dev or
-test split, all images without a split are for training. Otherwise the usable images with sentences are sorted by
-`hash`: the first tenth is test and the next tenth is dev, so that an image that comes or goes moves few others. Images
-of the same bytes count once. An image without a sentence is kept, too: in `weak` if it has a document and the
-collection names no other split, else in `gallery`."""
+"""The split of each image according to the collection (`asked`), and the actual one. The usable images with sentences
+in the splits `sources` are sorted by `hash`. The first tenth is test and the next tenth is dev, as far as these are
+`drawn`, so that an image that comes or goes moves few others. Images of the same bytes count once. An image without a
+sentence is kept, too: in `weak` if it has a document and the collection names no other split, else in `gallery`."""
+
 TWINS = """
     CREATE TABLE twins AS SELECT seq, original FROM (
         SELECT seq, min(seq) OVER (PARTITION BY sha256) AS original FROM outcomes WHERE sha256 IS NOT NULL
@@ -288,14 +288,23 @@ class Collection:
 class Assembly:
     """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`.
 
-    Images without a split are divided by the hash of their bytes, or of their names if `by_name`.
+    Splits are drawn by the hash of the images' bytes, or of their names if `by_name`.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False) -> None:
         self._intake = intake
         self._tables = intake.tables
         self._tables.create({"outcomes": OUTCOMES})
-        self._place = PLACE.format(hash="sha256(path)" if by_name else "sha256")
+        self._hash = "sha256(path)" if by_name else "sha256"
+        self.place()
+
+    def place(self, draw: Sequence[str] = ()) -> None:
+        """Give each image its split. If the collection names neither dev nor test, both are drawn from the images
+        without a split. Splits in `draw` that the collection does not name are drawn from these and from train."""
+        named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
+        drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
+        sources = [DIVIDED, "train"] if draw else [DIVIDED]
+        self._place = PLACE.format(hash=self._hash, drawn=sorted(drawn), sources=sources)
         self._tables.run(self._place)
         counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
         self.splits = {split: counts[split] for split in SPLITS if split in counts}

@@ -60,9 +60,14 @@ def _reads(config, layout) -> Inputs:
         click.Option(
             ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
         ),
+        click.Option(
+            ["--check-splits/--no-check-splits"],
+            default=True,
+            help="Refuse a collection without a split that the models or evaluations of the run need. [default: check]",
+        ),
     ),
 )
-def ingest(run: Run, job: Job, processes: int | None = None) -> None:
+def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool = False) -> None:
     """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
     from tqdm import tqdm
 
@@ -77,6 +82,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.plain_files import read_lines
     from pipeline.storage.manifest import write_manifest
     from stages.given import inspect_vectors
+    from stages.requirements import require_splits
 
     root, settings = run.layout.data_root, run.config.collection
     options = Options.from_settings(settings)
@@ -87,6 +93,9 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     parts, scratch, longest = job.path.with_name(PARTS), job.path.with_name(SCRATCH), settings.max_sentence_chars
     with closing(Intake(longest, settings.kept_columns, scratch, folder, takedown, settings.memory_gb)) as intake:
         assembly = Assembly(intake.add(records), by_name=folder is None)  # vectors change with their encoder
+        assembly.place(settings.draw)
+        if check_splits:
+            require_splits(run.config, assembly.splits)
         _check_takedown(lists, intake.takedown, len(assembly), root)
         count_files(root, settings.format, options, intake.tables, bool(lists))
         if folder is None:
