@@ -73,6 +73,12 @@ TWINS = """
     ) WHERE original < seq
 """
 """Images whose bytes are those of one before: the same bytes have the same hash."""
+CAPTIONS_TAKEN = """
+    WITH groups AS (SELECT seq, coalesce(original, seq) AS original FROM images LEFT JOIN twins USING (seq))
+    SELECT line, sentences.seq, text FROM captions_taken JOIN groups AS named ON named.seq = captions_taken.image
+    JOIN groups AS owners ON owners.original = named.original JOIN sentences ON sentences.owner = owners.seq
+"""
+"""Lines of the takedown list with each caption of their image and of its copies."""
 SPLIT_OF_COPY = """
     UPDATE placed SET asked = copy.asked, split = copy.split FROM (
         SELECT twins.original, arg_min(placed.asked, twins.seq) AS asked, arg_min(placed.split, twins.seq) AS split
@@ -334,8 +340,9 @@ class Assembly:
                 size = outcome.width, outcome.height
                 self._tables.append("outcomes", (seq, *size, outcome.sha256, None, packed))
                 read_as.update(outcome.notes)
-        self._tables.run(self._place)
         self._tables.run(TWINS)
+        taken_down = self._take_down_captions()
+        self._tables.run(self._place)
         self._tables.run(SPLIT_OF_COPY)
         shared = self._tables.run(SENTENCES_OF_COPY)
         self._tables.run(JUDGE)
@@ -359,6 +366,8 @@ class Assembly:
             counts[what] = {"given": self._intake.given[what], **fates}
         notes = [f"{count} images {note}" for note, count in read_as.most_common()]
         notes += [*self._intake.notes, *own.describe()]
+        if taken_down:
+            notes.append(f"{taken_down} captions are left out, which the takedown list names")
         if shared:
             notes.append(f"{shared} sentences of exact copies are kept, with the photo of which they are copies")
         return Collection(
@@ -369,6 +378,17 @@ class Assembly:
             {split: splits[split] for split in SPLITS if split in splits},
             notes,
         )
+
+    def _take_down_captions(self) -> int:
+        """Remove the captions that the takedown list names, as if they had never been there; returns how many."""
+        meets = self._intake.takedown.meets_caption
+        taken = {seq for line, seq, text in self._tables.rows(CAPTIONS_TAKEN) if meets(line, text)}
+        self._tables.create({"captions_gone": pa.schema([("seq", pa.int64())])})
+        for seq in taken:
+            self._tables.append("captions_gone", (seq,))
+        count = self._tables.run("DELETE FROM sentences WHERE seq IN (FROM captions_gone)")
+        self._intake.given["sentences"] -= count
+        return count
 
     def _keep(self, what: str, owned: OwnedRows) -> int:
         """Make the table of what is kept of a kind, in the manifest's order, and list the rest; returns its rows."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pipeline.collections.assembly import Assembly, Collection
     from pipeline.collections.files import CollectionFolder
     from pipeline.config.collection import CollectionSettings
+    from pipeline.image_names import Takedown
 
 PARTS = "manifest.parts"
 """Folder beside the manifest: what was found out about images so far."""
@@ -79,6 +80,7 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
+    from pipeline.errors import InputError
     from pipeline.plain_files import read_lines
     from pipeline.storage.manifest import write_manifest
     from stages.given import inspect_vectors
@@ -96,13 +98,16 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
         assembly.place(settings.draw)
         if check_splits:
             require_splits(run.config, assembly.splits)
-        _check_takedown(lists, intake.takedown, len(assembly), root)
+        if not len(assembly) and len(intake.takedown.unmet()) < len(intake.takedown.lines):
+            where = " and ".join(map(str, lists.values()))
+            raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
         count_files(root, settings.format, options, intake.tables, bool(lists))
         if folder is None:
             outcomes = inspect_vectors(root, options, (path for path, _, _ in assembly.locations()))
         else:
             outcomes = _inspect(run, folder, assembly, parts, processes)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
+        warnings = list(_unmatched_lines(lists, intake.takedown, root))
         _require_usable(collection, settings, job.path.with_name("rejects.jsonl"))
         write_manifest(
             job.path,
@@ -113,6 +118,7 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
             run.config.shard_size,
             options.tally.left_out,
             job.provenance,
+            warnings,
         )
     clear(parts)
     for line in (*collection.describe(), *options.tally.describe()):
@@ -147,15 +153,18 @@ def _inspect(
     return inspected.resume(assembly.locations, look, Inspection._make, processes, cluster)
 
 
-def _check_takedown(lists: Mapping[str, Path], takedown: Any, images: int, root: Path) -> None:
-    """Warns of lines that name no photograph. Raises InputError where the lists leave no image."""
-    from pipeline.errors import InputError
+def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path) -> Iterator[str]:
+    """Warns of lines that name no photo and no caption; yields the warnings of lines in the user's own list."""
+    from pipeline.plain_files import read_lines
 
-    where, unmet = " and ".join(map(str, lists.values())), takedown.unmet()
-    if not images and len(unmet) < len(takedown.lines):
-        raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
-    for line in unmet:
-        logger.warning("%s names %s, but no photo of %s has that name", where, line, root)
+    own = set(read_lines(lists["takedown"])) if "takedown" in lists else set()
+    where = " and ".join(map(str, lists.values()))
+    for line, printed in takedown.unmatched().items():
+        called = "that name and caption" if "\t" in line else "that name"
+        warning = f"{lists['takedown'] if line in own else where} names {printed}, but no photo of {root} has {called}"
+        logger.warning(warning)
+        if line in own:
+            yield warning
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:
