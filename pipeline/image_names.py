@@ -130,7 +130,8 @@ class Readings:
 
 
 class Takedown:
-    """The `lines` of a takedown list; empty lines and comments (#) name nothing, but a photograph may be named so."""
+    """The `lines` of a takedown list. A line names a photo, or a caption as PHOTO TAB CAPTION. Empty lines and comments
+    (#) name nothing, but a photo may be named so."""
 
     def __init__(self, lines: Iterable[str], readings: Readings) -> None:
         self.readings = readings
@@ -154,9 +155,30 @@ class Takedown:
         self._unmet.pop(line, None)
         return True
 
+    def captions(self) -> dict[str, list[str]]:
+        """Groups the lines PHOTO TAB CAPTION by their photo."""
+        lines: dict[str, list[str]] = {}
+        for line in self.lines:
+            name, tab, _ = line.rpartition("\t")
+            if tab:
+                lines.setdefault(name.strip(), []).append(line)
+        return lines
+
+    def meets_caption(self, line: str, text: str | None) -> bool:
+        """Whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in which runs of blanks are alike;
+        None: the photo is taken down with all its captions."""
+        if text is not None and line.rpartition("\t")[2].split() != text.split():
+            return False
+        self._unmet.pop(line, None)
+        return True
+
     def unmet(self) -> list[str]:
         """The lines that have named nothing, and why."""
-        return [f"{line!r}{why}" for line, why in self._unmet.items()]
+        return list(self.unmatched().values())
+
+    def unmatched(self) -> dict[str, str]:
+        """Each line that has named nothing -> the line as it is printed, and why."""
+        return {line: f"{line!r}{why}" for line, why in self._unmet.items()}
 
 
 def describe(reading: int, count: int, of: int, what: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, JointspaceError, UsageError
-from pipeline.printable import tidy
+from pipeline.printable import printable, tidy
 from pipeline.run import Run
 
 if TYPE_CHECKING:
@@ -39,12 +39,13 @@ def close(run: Run, started: float) -> Iterator[str]:
 
 
 def closing_lines(run: Path) -> list[str]:
-    """The recalls of each model, the report's path, and a search with the best model, as far as the folder `run` has
-    these. Raises IntegrityError for what is damaged."""
+    """Describes the recalls of each model, the warnings of `ingest`, the report's path, and a search with the best
+    model, as far as the folder `run` has these. Raises IntegrityError for what is damaged."""
     from pipeline.evaluate.summary import compare_briefly
 
     results = results_of(run)
     lines = compare_briefly(results["evaluations"]) if results["evaluations"] else []
+    lines += [printable(f"warning: {warning}") for warning in results["warnings"]]
     if results["report"]:
         lines.append(f"report: {results['report']}")
     if results["search"]:
@@ -56,9 +57,9 @@ def closing_lines(run: Path) -> list[str]:
 
 
 def results_of(run: Path) -> dict[str, Any]:
-    """What the folder `run` has to show: `evaluations`, the best on the reported split first; the path of the `report`;
-    and a `search` with the best model on dev that has an index, as arguments of `jointspace`. Raises IntegrityError for
-    what is damaged."""
+    """Collects the results of the folder `run`: `evaluations`, the best on the reported split first; the `warnings` of
+    `ingest`; the path of the `report`; and a `search` with the best model on dev that has an index, as arguments of
+    `jointspace`. Raises IntegrityError for what is damaged."""
     from pipeline.evaluate.summary import ranking
     from pipeline.report.tables import best_model
     from pipeline.storage.bundles import open_bundle
@@ -75,9 +76,18 @@ def results_of(run: Path) -> dict[str, Any]:
     return {
         "run": str(run),
         "evaluations": ranked,
+        "warnings": warnings_of(run),
         "report": str(report) if report.exists() else None,
         "search": example_search(open_bundle(bundle)) if bundle != run / "index" else None,
     }
+
+
+def warnings_of(run: Path) -> list[str]:
+    """Reads the warnings that `ingest` has left in the manifest of the folder `run`."""
+    from pipeline.storage.json_files import read_json
+
+    manifest = run / "manifest" / "manifest.json"
+    return read_json(manifest).get("warnings", []) if manifest.exists() else []
 
 
 def example_search(bundle: "Bundle") -> list[str] | None:

@@ -1,11 +1,11 @@
 """What a configuration names and is not here: said before the first job, all of it at once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import JointspaceError, UsageError, meant
+from pipeline.errors import InputError, JointspaceError, UsageError, meant
 from pipeline.plan import machine
 from pipeline.run.layout import Artefact
 from pipeline.run.stage import Names, Outside
@@ -20,7 +20,7 @@ SHOWN = 10
 
 def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     """Raises UsageError that names every file and extra that the run of `stages` needs and that is not here, and where
-    the demo would be drawn into a folder that was not meant for it."""
+    the demo would be drawn into a folder that was not meant for it; InputError if the manifest lacks a split."""
     _require_demo_folder(run.config)
     missing = {
         line: None
@@ -31,6 +31,36 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     if missing:
         more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
         raise UsageError("; ".join([*missing][:SHOWN] + more))
+    require_splits(run.config, _ingested_splits(run, stages["ingest"]))
+
+
+def require_splits(config: "Config", splits: Iterable[str]) -> None:
+    """Raises InputError if the models of the run, or its evaluations, need a split that is not among the `splits` of
+    the collection. Nothing is needed where no photo has a caption, since nothing is learned or evaluated then."""
+    described = {"train", "dev", "test"} & set(splits)
+    models = config.every_model() if described else []
+    learns = any(config.ensemble(name) or config.model(name).spec.made_by != "adopt" for name in models)
+    learned = {"train", "dev"} if learns else set()
+    missing = sorted((learned | {*config.evaluate.splits} if models else set()) - described)
+    if not missing:
+        return
+    remedies = ["name some in the collection's list of splits"]
+    if "train" in described and not {*missing} <= {*config.collection.draw}:
+        remedies.append(f"take a tenth of train by collection: {{draw: [{', '.join(missing)}]}}")
+    if not learned & {*missing}:
+        remedies.append("leave it out of evaluate.splits")
+    raise InputError(
+        f"no photo with a caption is in the split {' or '.join(missing)}, which the models or evaluations of this run"
+        f" need; {', or '.join(remedies)}"
+    )
+
+
+def _ingested_splits(run: "Run", ingest: "Stage") -> Iterable[str]:
+    """The splits of the manifest; none where `ingest` has still to make it from the collection as it is now."""
+    with suppress(JointspaceError):
+        if run.is_done(run.job(ingest, ())):
+            return run.manifest.summary["splits"]
+    return ()
 
 
 def _require_demo_folder(config: "Config") -> None:

@@ -143,17 +143,21 @@ class RunReport:
         except IntegrityError:
             return None
         findings = table.to_pylist()
-        captions = [finding for finding in findings if finding["captions"]][:AUDITED]
+        captions, photos = (
+            [finding for finding in findings if finding["kind"] == kind][:AUDITED] for kind in ("caption", "captions")
+        )
         copies = sorted((one for one in findings if one["other_image"]), key=lambda one: one["kind"] != "leak")[
             :AUDITED
         ]
-        for finding in [*captions, *copies]:
+        for finding in [*captions, *photos, *copies]:
             images = [finding[name] for name in ("image_id", "other_image_id") if finding[name] is not None]
             finding["pictures"] = list(map(self.picture, self.run.manifest.pick(images)))
         counts = Counter(finding["kind"] for finding in findings if is_probable(finding))
         return {
             "counts": {text: counts[kind] for kind, text in FINDINGS.items()},
             "captions": captions,
+            "photos": photos,
+            "reliable": sum(bool(finding.get("reliable")) for finding in findings if finding["kind"] == "captions"),
             "copies": copies,
             **commit.details,
         }

@@ -48,14 +48,16 @@ CONFIG = {
 
 
 def make_run(
-    folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test", titled: bool = False
-) -> Path:
+    folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test", titled: bool = False,
+    first_held_out: int = 2,
+) -> Path:  # fmt: skip
     """Configuration, manifest, vocabulary, encoder, the model `registered` and its embeddings in the run `folder`.
 
     Image i shows thing i mod 8. It has two sentences, "a <thing>" and "the big <thing> number <i>"; every third image
-    is of the split `held_out`; those with an even number have a title where these are `titled`.
+    from `first_held_out` on is of the split `held_out`; images with an even number have a title where images are
+    `titled`.
     """
-    layout, manifest = Layout(folder), _make_manifest(folder, images, held_out, titled)
+    layout, manifest = Layout(folder), _make_manifest(folder, images, held_out, titled, first_held_out)
     write_config(folder)
     vocabulary = build_vocabulary(
         manifest.sentences["text"].to_pylist(),
@@ -121,7 +123,7 @@ def features_of(thing: str) -> dict[str, np.ndarray]:
     return {"colour": np.eye(len(THINGS), dtype=np.float32)[[THINGS.index(thing)]]}
 
 
-def _make_manifest(folder: Path, count: int, held_out: str, titled: bool) -> Manifest:
+def _make_manifest(folder: Path, count: int, held_out: str, titled: bool, first_held_out: int) -> Manifest:
     (folder / "data").mkdir(parents=True)
     rows = []
     for i in range(count):
@@ -129,7 +131,7 @@ def _make_manifest(folder: Path, count: int, held_out: str, titled: bool) -> Man
         Image.new("RGB", (60 + i, 40), tuple(int(c) for c in np.random.default_rng(i % 8).integers(256, size=3))).save(
             folder / "data" / name
         )
-        split = held_out if i % 3 == 2 else "train"
+        split = held_out if i % 3 == first_held_out else "train"
         digest = hashlib.sha256((folder / "data" / name).read_bytes()).hexdigest()
         rows.append({"image_id": i, "path": name, "split": split, "width": 60 + i, "height": 40, "sha256": digest})
     texts = [text for i in range(count) for text in (f"a {THINGS[i % 8]}", f"the big {THINGS[i % 8]} number {i}")]

@@ -1,16 +1,21 @@
 """What a configuration names and is not here is said at once, before any job."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from made_up import CONFIG
+from PIL import Image
 
 from pipeline.config import loading
-from pipeline.errors import UsageError
+from pipeline.errors import InputError, UsageError
 from pipeline.plan import machine
 from pipeline.run import Run
+from pipeline.run.runner import run_stage
 from pipeline.storage.demo_folder import MARK
 from stages.catalogue import declared
-from stages.requirements import require_all
+from stages.collections.ingest import ingest
+from stages.requirements import require_all, require_splits
 
 OWN = {"demo": {"generate": False}, "models": ["ncca"], "collection": {"format": "text-files"}}
 
@@ -63,3 +68,44 @@ def test_the_demo_is_drawn_only_where_it_was_meant_to_be(tmp_path: Path) -> None
     require_all(run_of(tmp_path, data_root=str(tmp_path / "fotos"), demo={"train": 30}), declared())
     (tmp_path / "photos" / MARK).touch()
     require_all(run_of(tmp_path), declared())
+
+
+@pytest.mark.parametrize(
+    ("models", "evaluated", "splits", "missing"),
+    [
+        (["ncca"], ["dev", "test"], ["train", "dev", "test", "gallery"], None),
+        (["ncca"], ["dev", "test"], ["gallery", "weak"], None),  # nothing can be learned or evaluated
+        (["ncca"], ["dev", "test"], ["train", "dev"], "test"),
+        (["ncca"], ["test"], ["train", "test"], "dev"),  # parameters are chosen on dev
+        (["ncca"], ["train"], ["dev"], "train"),
+        (["both"], ["dev"], ["dev"], "train"),
+        (["zero-shot"], ["test"], ["test"], None),
+        (["zero-shot"], ["test"], ["dev"], "test"),
+    ],
+)
+def test_splits_that_models_and_evaluations_need_must_have_captions(
+    tmp_path: Path, models: list[str], evaluated: list[str], splits: list[str], missing: str | None
+) -> None:
+    config = run_of(
+        tmp_path, models=models, evaluate={"splits": evaluated}, ensembles={"both": {"members": ["ncca", "zero-shot"]}},
+        encoders=[{"name": "images", "kind": "imported", "path": "images.npy"}],
+        text_encoders=[{"name": "texts", "kind": "imported", "imported": {"path": "texts.npy"}}],
+    ).config  # fmt: skip
+    with nullcontext() if missing is None else pytest.raises(InputError, match=f"in the split {missing}, which"):
+        require_splits(config, splits)
+
+
+def test_a_split_that_is_asked_for_later_is_missed_before_any_job(tmp_path: Path) -> None:
+    own = {"models": ["ncca"], "demo": {"generate": False}, "encoders": CONFIG["encoders"]}
+    run = run_of(tmp_path, **own, evaluate={"splits": ["dev"]})
+    for number in range(12):
+        colour = (20 * number, 0, 0)
+        Image.new("RGB", (30, 20), colour).save(tmp_path / f"photos/{number}.png")
+    (tmp_path / "photos/captions.tsv").write_text("".join(f"{number}.png\t0\ta dog\n" for number in range(12)))
+    (tmp_path / "photos/splits.tsv").write_text(
+        "".join(f"{number}.png\t{'dev' if number > 9 else 'train'}\n" for number in range(12))
+    )
+    run_stage(run, ingest)
+    require_all(run, declared())
+    with pytest.raises(InputError, match="in the split test"):
+        require_all(run_of(tmp_path, **own, evaluate={"splits": ["dev", "test"]}), declared())

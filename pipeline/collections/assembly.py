@@ -35,33 +35,37 @@ FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, 
 """The folder that a photograph lies in; none for one within a file."""
 
 PLACE = f"""
-    CREATE TABLE placed AS
+    CREATE OR REPLACE TABLE placed AS
     WITH known AS (
-        SELECT seq, split, fault IS NULL AS usable,
+        SELECT seq, split, fault IS NULL AS usable, failure, coalesce(sha256, seq::VARCHAR) AS bytes, {{hash}} AS hash,
             seq IN (SELECT owner FROM sentences) AS said, seq IN (SELECT owner FROM documents) AS documented
-        FROM images
-    ), numbered AS (
-        SELECT seq, row_number() OVER (ORDER BY seq) - 1 AS number FROM known
-        WHERE split = '{DIVIDED}' AND usable AND said
-        AND NOT EXISTS (FROM images WHERE split IN ('dev', 'test'))
+        FROM images LEFT JOIN outcomes USING (seq)
+    ), distinct_bytes AS (
+        SELECT seq, split, hash FROM known WHERE usable AND failure IS NULL AND said
+        QUALIFY row_number() OVER (PARTITION BY bytes ORDER BY seq) = 1
+    ), ranked AS (
+        SELECT seq, row_number() OVER (ORDER BY hash, seq) AS rank,
+            CASE WHEN 'test' IN {{drawn}} THEN least(count(*) OVER () // 10, {MOST_HELD_OUT}) ELSE 0 END AS tests,
+            CASE WHEN 'dev' IN {{drawn}} THEN least((count(*) OVER () + 5) // 10, {MOST_HELD_OUT}) ELSE 0 END AS devs
+        FROM distinct_bytes WHERE split IN {{sources}}
     ), divided AS (
         SELECT known.*, CASE
+            WHEN rank <= tests THEN 'test'
+            WHEN rank <= tests + devs THEN 'dev'
             WHEN split IS DISTINCT FROM '{DIVIDED}' THEN split
             WHEN usable AND NOT said AND documented THEN 'weak'
             WHEN usable AND NOT said THEN 'gallery'
-            WHEN number < {10 * MOST_HELD_OUT} AND number % 10 = 4 THEN 'dev'
-            WHEN number < {10 * MOST_HELD_OUT} AND number % 10 = 9 THEN 'test'
             ELSE 'train' END AS asked
-        FROM known LEFT JOIN numbered USING (seq)
+        FROM known LEFT JOIN ranked USING (seq)
     )
     SELECT seq, usable, split = '{DIVIDED}' AS drawn, asked,
         CASE WHEN usable AND NOT said AND NOT (asked = 'weak' AND documented) THEN 'gallery' ELSE asked END AS split
     FROM divided
 """
-"""The split of each image according to the collection (`asked`), and the actual one. Where the collection divides its
-images itself, all that it puts nowhere are for training. Else, of every ten usable images in order, the fifth goes to
-dev and the tenth to test, so that images added at the end change nothing. An image without a sentence is kept, too: in
-`weak` if it has a document and the collection names no other split, else in `gallery`."""
+"""The split of each image according to the collection (`asked`), and the actual one. The usable images with sentences
+in the splits `sources` are sorted by `hash`. The first tenth is test and the next tenth is dev, as far as these are
+`drawn`, so that an image that comes or goes moves few others. Images of the same bytes count once. An image without a
+sentence is kept, too: in `weak` if it has a document and the collection names no other split, else in `gallery`."""
 
 TWINS = """
     CREATE TABLE twins AS SELECT seq, original FROM (
@@ -69,6 +73,12 @@ TWINS = """
     ) WHERE original < seq
 """
 """Images whose bytes are those of one before: the same bytes have the same hash."""
+CAPTIONS_TAKEN = """
+    WITH groups AS (SELECT seq, coalesce(original, seq) AS original FROM images LEFT JOIN twins USING (seq))
+    SELECT line, sentences.seq, text FROM captions_taken JOIN groups AS named ON named.seq = captions_taken.image
+    JOIN groups AS owners ON owners.original = named.original JOIN sentences ON sentences.owner = owners.seq
+"""
+"""Lines of the takedown list with each caption of their image and of its copies."""
 SPLIT_OF_COPY = """
     UPDATE placed SET asked = copy.asked, split = copy.split FROM (
         SELECT twins.original, arg_min(placed.asked, twins.seq) AS asked, arg_min(placed.split, twins.seq) AS split
@@ -282,16 +292,29 @@ class Collection:
 
 
 class Assembly:
-    """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`."""
+    """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`.
 
-    def __init__(self, intake: Intake) -> None:
+    Splits are drawn by the hash of the images' bytes, or of their names if `by_name`.
+    """
+
+    def __init__(self, intake: Intake, by_name: bool = False) -> None:
         self._intake = intake
         self._tables = intake.tables
         self._tables.create({"outcomes": OUTCOMES})
-        self._tables.run(PLACE)
+        self._hash = "sha256(path)" if by_name else "sha256"
+        self.place()
+
+    def place(self, draw: Sequence[str] = ()) -> None:
+        """Give each image its split. If the collection names neither dev nor test, both are drawn from the images
+        without a split. Splits in `draw` that the collection does not name are drawn from these and from train."""
+        named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
+        drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
+        sources = [DIVIDED, "train"] if draw else [DIVIDED]
+        self._place = PLACE.format(hash=self._hash, drawn=sorted(drawn), sources=sources)
+        self._tables.run(self._place)
         counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
         self.splits = {split: counts[split] for split in SPLITS if split in counts}
-        """Split -> its images, if all of them turn out to be usable."""
+        """Split -> its number of images, if all images turn out to be usable and different."""
 
     def __len__(self) -> int:
         return sum(self.splits.values())
@@ -318,6 +341,8 @@ class Assembly:
                 self._tables.append("outcomes", (seq, *size, outcome.sha256, None, packed))
                 read_as.update(outcome.notes)
         self._tables.run(TWINS)
+        taken_down = self._take_down_captions()
+        self._tables.run(self._place)
         self._tables.run(SPLIT_OF_COPY)
         shared = self._tables.run(SENTENCES_OF_COPY)
         self._tables.run(JUDGE)
@@ -341,6 +366,8 @@ class Assembly:
             counts[what] = {"given": self._intake.given[what], **fates}
         notes = [f"{count} images {note}" for note, count in read_as.most_common()]
         notes += [*self._intake.notes, *own.describe()]
+        if taken_down:
+            notes.append(f"{taken_down} captions are left out, which the takedown list names")
         if shared:
             notes.append(f"{shared} sentences of exact copies are kept, with the photo of which they are copies")
         return Collection(
@@ -351,6 +378,17 @@ class Assembly:
             {split: splits[split] for split in SPLITS if split in splits},
             notes,
         )
+
+    def _take_down_captions(self) -> int:
+        """Remove the captions that the takedown list names, as if they had never been there; returns how many."""
+        meets = self._intake.takedown.meets_caption
+        taken = {seq for line, seq, text in self._tables.rows(CAPTIONS_TAKEN) if meets(line, text)}
+        self._tables.create({"captions_gone": pa.schema([("seq", pa.int64())])})
+        for seq in taken:
+            self._tables.append("captions_gone", (seq,))
+        count = self._tables.run("DELETE FROM sentences WHERE seq IN (FROM captions_gone)")
+        self._intake.given["sentences"] -= count
+        return count
 
     def _keep(self, what: str, owned: OwnedRows) -> int:
         """Make the table of what is kept of a kind, in the manifest's order, and list the rest; returns its rows."""

@@ -72,9 +72,11 @@ MATCHES = {
     "ambiguous": pa.schema([("key", pa.binary()), ("reason", pa.string())]),
     "taken": pa.schema([("image", pa.int64())]),
     "taken_names": pa.schema([("key", pa.binary())]),
+    "captions_taken": pa.schema([("image", pa.int64()), ("line", pa.string())]),
 }
 """What names turn out to mean: names of files, and why they cannot be used; keys of images; keys that may be one image
-or another; images that are taken down, and names of none that the takedown list names."""
+or another; images that are taken down, and names of none that the takedown list names; and images of which a line of
+that list names a caption."""
 
 OWNERS_BY_FILE = """
     UPDATE owners SET image = files.image
@@ -275,13 +277,26 @@ class Intake:
             self.tables.run(f"UPDATE {what} SET owner = image FROM renamed WHERE {means}")
 
     def _take_down(self) -> None:
-        """Remove images that are taken down and what belongs to them, also under names of no image."""
+        """Remove images that are taken down and what belongs to them, also under names of no image. Captions that are
+        taken down are removed later, when copies of images are known."""
         if not self.takedown.lines:
             return
+        taken: set[int] = set()
         for line, match in self.takedown.readings.match(self.takedown.lines, self._every_name):
             if self.takedown.meets(line, match):
-                for image in match.targets:
-                    self.tables.append("taken", (image,))
+                taken.update(match.targets)
+        for image in taken:
+            self.tables.append("taken", (image,))
+        lines = self.takedown.captions()
+        for name, match in self.takedown.readings.match(lines, self._every_name):
+            for line in lines[name]:
+                if match.ambiguous:
+                    self.takedown.meets(line, match)
+                elif taken.issuperset(match.targets):
+                    self.takedown.meets_caption(line, None)
+                else:
+                    for image in match.targets:
+                        self.tables.append("captions_taken", (image, line))
         for key in self._unknown_keys():
             if self.takedown.names(to_text(key)):
                 self.tables.append("taken_names", (key,))

@@ -60,6 +60,9 @@ class CollectionSettings(Section):
         "divided",
         "split of images that no list names: train | dev | test | weak | gallery | divided (docs/own-data.md)",
     )
+    draw: tuple[Literal["dev", "test"], ...] = key(
+        (), "take a tenth of train for these splits, if the collection does not name them: dev | test"
+    )
     max_sentence_chars: Positive = key(2000, "longer captions, titles and descriptions are rejected")
     max_image_pixels: Positive = key(64_000_000, "larger images are rejected before they are decoded")
     decode_seconds: AboveZero = key(10, "processor seconds to decode an image; slower ones are rejected")

@@ -103,12 +103,14 @@ def render_transfer(cases: Sequence[Mapping[str, Any]], picture: Callable[[int],
     return _templates().get_template("transfer.html").render(cases=cases, picture=picture)
 
 
-def render_compared(rows: Sequence[Mapping[str, Any]], reference: ComparedSystem, split: str, protocol: str) -> str:
-    """The page of what `compare_systems` gives."""
+def render_compared(
+    rows: Sequence[Mapping[str, Any]], reference: ComparedSystem, split: str, protocol: str, warnings: Sequence[str]
+) -> str:
+    """Renders the rows that `compare_systems` returns as a page, which begins with the `warnings`."""
     environment = _templates()
     environment.filters["spoken"] = spoken
-    values = {"rows": rows, "reference": reference, "split": split, "protocol": protocol, "directions": DIRECTIONS}
-    return environment.get_template("compared.html").render(values)
+    values = {"rows": rows, "reference": reference, "split": split, "protocol": protocol, "warnings": warnings}
+    return environment.get_template("compared.html").render(values, directions=DIRECTIONS)
 
 
 def compared_as_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -22,8 +22,8 @@ JUDGEMENTS = {
 FINDINGS = {
     "leak": "near copies in different splits",
     "copy": "near copies within a split",
+    "caption": "single captions that are probably wrong",
     "captions": "photos whose captions are probably all wrong",
-    "caption": "other captions that are probably wrong",
 }
 """Kinds of findings of an audit."""
 MINUTES = 600

@@ -252,13 +252,14 @@ def write_manifest(
     shard_size: int,
     left_out: Mapping[str, int] = MappingProxyType({}),
     provenance: Provenance | None = None,
+    warnings: Sequence[str] = (),
 ) -> None:
     """Publish a manifest, all at once; `manifest.json` comes last and is its commit. Shards that are there stay.
 
     Each of `parts` has the tables of TABLES for the next images, `images` with the user's own columns after ours;
     `rejects` has one mapping {file, row, what, reason} for each thing left out; `counts` has {given, kept, rejected,
-    duplicate} of each table, and of files how many are `left_out`, too, for which `left_out` has the reasons. Raises
-    IntegrityError if these do not add up.
+    duplicate} of each table, and of files how many are `left_out`, too, for which `left_out` has the reasons. The
+    `warnings` are repeated at the end of a run. Raises IntegrityError if the counts do not add up.
     """
     for what, count in counts.items():
         fates = count["kept"] + count["rejected"] + count["duplicate"] + count.get("left_out", 0)
@@ -284,6 +285,7 @@ def write_manifest(
             "contents": contents,
             "counts": {what: dict(count) for what, count in counts.items()},
             "left_out": dict(left_out),
+            "warnings": list(warnings),
             "splits": dict(sorted(splits.items())),
         }
         publish_record(folder / "manifest.json", value, provenance=provenance, files=files, batch=batch)

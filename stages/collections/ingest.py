@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pipeline.collections.assembly import Assembly, Collection
     from pipeline.collections.files import CollectionFolder
     from pipeline.config.collection import CollectionSettings
+    from pipeline.image_names import Takedown
 
 PARTS = "manifest.parts"
 """Folder beside the manifest: what was found out about images so far."""
@@ -52,7 +53,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=15,
+    version=16,
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,
@@ -60,9 +61,14 @@ def _reads(config, layout) -> Inputs:
         click.Option(
             ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
         ),
+        click.Option(
+            ["--check-splits/--no-check-splits"],
+            default=True,
+            help="Refuse a collection without a split that the models or evaluations of the run need. [default: check]",
+        ),
     ),
 )
-def ingest(run: Run, job: Job, processes: int | None = None) -> None:
+def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool = False) -> None:
     """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
     from tqdm import tqdm
 
@@ -74,9 +80,11 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
+    from pipeline.errors import InputError
     from pipeline.plain_files import read_lines
     from pipeline.storage.manifest import write_manifest
     from stages.given import inspect_vectors
+    from stages.requirements import require_splits
 
     root, settings = run.layout.data_root, run.config.collection
     options = Options.from_settings(settings)
@@ -86,14 +94,20 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     takedown = [line for path in lists.values() for line in read_lines(path)]
     parts, scratch, longest = job.path.with_name(PARTS), job.path.with_name(SCRATCH), settings.max_sentence_chars
     with closing(Intake(longest, settings.kept_columns, scratch, folder, takedown, settings.memory_gb)) as intake:
-        assembly = Assembly(intake.add(records))
-        _check_takedown(lists, intake.takedown, len(assembly), root)
+        assembly = Assembly(intake.add(records), by_name=folder is None)  # vectors change with their encoder
+        assembly.place(settings.draw)
+        if check_splits:
+            require_splits(run.config, assembly.splits)
+        if not len(assembly) and len(intake.takedown.unmet()) < len(intake.takedown.lines):
+            where = " and ".join(map(str, lists.values()))
+            raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
         count_files(root, settings.format, options, intake.tables, bool(lists))
         if folder is None:
             outcomes = inspect_vectors(root, options, (path for path, _, _ in assembly.locations()))
         else:
             outcomes = _inspect(run, folder, assembly, parts, processes)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
+        warnings = list(_unmatched_lines(lists, intake.takedown, root))
         _require_usable(collection, settings, job.path.with_name("rejects.jsonl"))
         write_manifest(
             job.path,
@@ -104,6 +118,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
             run.config.shard_size,
             options.tally.left_out,
             job.provenance,
+            warnings,
         )
     clear(parts)
     for line in (*collection.describe(), *options.tally.describe()):
@@ -138,15 +153,18 @@ def _inspect(
     return inspected.resume(assembly.locations, look, Inspection._make, processes, cluster)
 
 
-def _check_takedown(lists: Mapping[str, Path], takedown: Any, images: int, root: Path) -> None:
-    """Warns of lines that name no photograph. Raises InputError where the lists leave no image."""
-    from pipeline.errors import InputError
+def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path) -> Iterator[str]:
+    """Warns of lines that name no photo and no caption; yields the warnings of lines in the user's own list."""
+    from pipeline.plain_files import read_lines
 
-    where, unmet = " and ".join(map(str, lists.values())), takedown.unmet()
-    if not images and len(unmet) < len(takedown.lines):
-        raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
-    for line in unmet:
-        logger.warning("%s names %s, but no photo of %s has that name", where, line, root)
+    own = set(read_lines(lists["takedown"])) if "takedown" in lists else set()
+    where = " and ".join(map(str, lists.values()))
+    for line, printed in takedown.unmatched().items():
+        called = "that name and caption" if "\t" in line else "that name"
+        warning = f"{lists['takedown'] if line in own else where} names {printed}, but no photo of {root} has {called}"
+        logger.warning(warning)
+        if line in own:
+            yield warning
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:

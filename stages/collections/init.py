@@ -79,7 +79,11 @@ def command(
     intake, tally = _read(found)
     with closing(intake):
         missing = list(_leave_out_missing(intake))
-        splits = Assembly(intake).splits
+        assembly = Assembly(intake)
+        given = assembly.splits
+        if "train" in given:
+            assembly.place([split for split in ("dev", "test") if split not in given])
+        splits = assembly.splits
         if not splits:
             raise InputError(f"{found.root} has no photo that can be used: {next(chain(missing, _faults(intake)))}")
         seen = {
@@ -91,6 +95,7 @@ def command(
             + list(_described_inside(found, intake)),
             "filters": intake.own.schema().names,
             "splits": splits,
+            "drawn": [split for split in splits if split not in given],
             "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
         }
     if not as_json:
@@ -102,7 +107,7 @@ def command(
         for bundle in _bundles(Path("results")):
             commands.append(["jointspace", "apply", str(bundle), str(photographs), "--output", output_of])
     if encoder or "train" in splits:
-        values = _configure(found, splits, encoder, weights, architecture, output)
+        values = _configure(found, splits, seen["drawn"], encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
         if path.exists():
             raise UsageError(f"{path} exists; give another --output, or remove it")
@@ -142,8 +147,10 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
             lacking = "is in the split train" if {"dev", "test"} & splits.keys() else "has a caption to train on"
             yield f"None of these photos {lacking}. To search them with a pretrained model (605 MB):"
         return
+    if drawn := " and ".join(seen["drawn"]):
+        yield f"the collection names no photo for {drawn}, so a tenth of train is taken (collection.draw)"
     if missing := [split for split in ("dev", "test") if split not in splits]:
-        yield f"no photo is in the split {' or '.join(missing)}: name some in the collection's list of splits"
+        yield f"there are too few photos for {' and '.join(missing)}: name some in the collection's list of splits"
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
     if described < FEW:
         yield f"only {described} photos have captions: the figures in the report will not mean much"
@@ -243,6 +250,7 @@ def _bundles(results: Path) -> list[Path]:
 def _configure(
     found: "Detected",
     splits: dict[str, int],
+    drawn: list[str],
     encoder: str | None,
     weights: Path | None,
     architecture: str | None,
@@ -259,8 +267,13 @@ def _configure(
     section = {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}
     if "train" not in splits:
         section["default_split"] = "gallery"
+    if drawn:
+        section["draw"] = drawn
     if section:
         values["collection"] = section
+    evaluated = [split for split in ("dev", "test") if split in splits]
+    if len(evaluated) == 1:
+        values["evaluate"] = {"splits": evaluated}
     if found.format == VECTORS:
         values |= _name_vectors(found, splits, encoder)
     elif encoder:

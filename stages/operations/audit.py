@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline import runtime
+from pipeline.printable import counted
 from pipeline.run import Job, Run, stage
 from pipeline.run.layout import Shards
 from stages.commands import FILE, FOLDER
@@ -25,6 +26,12 @@ KEPT = ("test", "dev", "train", "weak", "gallery")
 BLOCK_ROWS = 4096
 FEW = 1000
 """Photographs below which the space is too weak for the estimate of wrong captions."""
+TITLES = {
+    **dict.fromkeys(("leak", "copy"), "Near copies. Of each pair, the photo that stays is not listed."),
+    "caption": "Captions that are probably wrong. Remove the # from further lines to leave these out, too.",
+    "captions": "Photos whose captions are probably all wrong. Many of these captions are right: look at each photo.",
+}
+"""Kinds of findings -> the comment above their lines in a takedown list."""
 WORST = 50
 """Photographs, and captions, that are listed even if none is probably wrong."""
 
@@ -33,7 +40,7 @@ WORST = 50
 @click.argument("root", type=FOLDER, metavar="RUN")
 @click.option(
     "--exclude", type=FILE, metavar="FILE",
-    help="Write a list for the key collection.takedown; of copies, the one in test or dev stays.",
+    help="Write a list for the key collection.takedown. Less reliable findings are comments in it.",
 )  # fmt: skip
 def command(root: Path, exclude: Path | None) -> None:
     """Find captions of RUN that are probably wrong, near copies of photos, and copies in several splits.
@@ -60,8 +67,14 @@ def command(root: Path, exclude: Path | None) -> None:
     elif run.manifest.n_images < FEW:
         click.echo(f"with fewer than {FEW:,} photos, many right captions look wrong: check each")
     if exclude:
-        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(findings)))
-        click.echo(f"wrote {exclude}; set collection.takedown to it, and ingest leaves these photos out")
+        lines = list(_exclusions(findings))
+        publish_text(exclude, "".join(f"{line}\n" for line in lines))
+        live = [line for line in lines if not line.startswith("#")]
+        captions = sum("\t" in line for line in live)
+        click.echo(
+            f"wrote {exclude} with {counted(len(live) - captions, 'photo')} and {counted(captions, 'caption')} to leave"
+            " out, and less reliable findings as comments; check it, and set collection.takedown to it"
+        )
     if run.layout.report.path.exists():
         run_stage(Run(root), declared()["report"], again=True)
         click.echo(f"shown in {run.layout.report.path}")
@@ -79,7 +92,7 @@ def _texts(config: "Config", layout: "Layout") -> dict[str, Shards]:
 
 
 @stage(
-    version=1,
+    version=2,
     keys=lambda config: {
         "normalise": config.image_steps([encoder.name for encoder in config.encoders]),
         "seed": config.seed,
@@ -115,6 +128,7 @@ def audit(run: Run, job: Job) -> None:
         "captions": pa.list_(pa.string()),
         **dict.fromkeys(("rather", "other_image", "other_split"), pa.string()),
         **dict.fromkeys(("score", "threshold"), pa.float64()),
+        "reliable": pa.bool_(),
     }
     table = pa.Table.from_pylist(list(_name(run, findings)), pa.schema(list(fields.items())))
     write_table(job.path, "audit", table, provenance=job.provenance, details={"scored": described >= LEAST_PHOTOGRAPHS})
@@ -170,20 +184,23 @@ def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray")
 
 
 def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[str, Any]]:
-    """Photographs with their captions, then single captions of others, the worst first: those that are probably wrong,
-    by a score of at most `threshold`, and WORST at least."""
+    """Yields photos with all their captions, then single captions of other photos. The worst come first: all that are
+    probably wrong, by a score of at most `threshold`, and WORST at least. The findings with the lowest scores are
+    `reliable`. Single captions of photos that are listed reliably are left out."""
     import numpy as np
 
     whole: set[int] = set()
     for kind, scores in (("captions", photographs), ("caption", captions)):
         order = np.argsort(scores.scores, kind="stable")
         threshold = scores.scores[order[scores.wrong - 1]] if scores.wrong else -np.inf
-        for row in order[: max(scores.wrong, WORST)].tolist():
+        likely = scores.likely_wrong
+        for place, row in enumerate(order[: max(scores.wrong, WORST)].tolist()):
             columns = ("image_id", "sentence_id", "rank", "rivals", "rather")
             finding = {name: int(getattr(scores, name)[row]) for name in columns}
             if finding["image_id"] not in whole:
-                yield {"kind": kind, **finding, "score": float(scores.scores[row]), "threshold": float(threshold)}
-        whole = set(scores.image_id[order[: scores.wrong]].tolist())
+                score = {"score": float(scores.scores[row]), "threshold": float(threshold)}
+                yield {"kind": kind, **finding, **score, "reliable": place < likely}
+        whole = set(scores.image_id[order[:likely]].tolist())
 
 
 def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -208,14 +225,19 @@ def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, An
 
 
 def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The lines of a takedown list, which names photographs; single captions are comments."""
+    """Yields the lines of a takedown list, in which findings that are not reliable are comments."""
+    yield "# `ingest` leaves out what the lines without # name: a photo, or PHOTO TAB CAPTION a single caption."
+    lines: dict[str, list[str]] = {title: [] for title in TITLES.values()}
     for finding in findings:
+        title, mark = TITLES[finding["kind"]], "" if finding["reliable"] else "# "
         match finding["kind"]:
             case "copy" | "leak":
                 sides = [(finding["split"], finding["image_id"], finding["image"])]
                 sides.append((finding["other_split"], finding["other_image_id"], finding["other_image"]))
-                yield max(sides, key=lambda side: (KEPT.index(side[0]), side[1]))[2]
+                lines[title].append(max(sides, key=lambda side: (KEPT.index(side[0]), side[1]))[2])
             case "captions":
-                yield finding["image"]
+                lines[title].append(f"{mark}{finding['image']}")
             case "caption":
-                yield f"# {finding['image']}: {finding['captions'][0]}"
+                lines[title].append(f"{mark}{finding['image']}\t{' '.join(finding['captions'][0].split())}")
+    for title, below in lines.items():
+        yield from (f"# {title}", *below) if below else ()

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline import runtime
-from pipeline.errors import JointspaceError, UsageError, meant
+from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant
+from pipeline.printable import counted
 from pipeline.run import Run
 from stages.commands import FILE, json_option
 
@@ -129,7 +130,8 @@ def run_workflow(
     changes: "Mapping[str, Any] | None" = None,
 ) -> None:
     """Run the workflow by the configuration in `config_path`, with `changes` laid over it, and print what it has made.
-    Raises UsageError for what is not there, and RunFailure where a job fails."""
+    Raises UsageError for what is not there, RunFailure where a job fails, and RejectLimitError where `ingest` has left
+    warnings."""
     import yaml
 
     from pipeline.config import loading
@@ -137,7 +139,7 @@ def run_workflow(
     from pipeline.storage.batch import publish_text
     from pipeline.storage.locks import hold
     from stages.catalogue import declared
-    from stages.closing import closing_lines, results_of
+    from stages.closing import closing_lines, results_of, warnings_of
     from stages.requirements import require_all
 
     values = loading.merge(loading.read_mapping(config_path) if config_path else {}, changes or {})
@@ -165,6 +167,8 @@ def run_workflow(
         click.echo(json.dumps(results_of(folder)))
     elif not further:
         click.echo("\n".join(closing_lines(folder)))
+    if (warnings := warnings_of(folder)) and not {"-n", "--dry-run", "--dryrun"} & set(further):
+        raise RejectLimitError(f"the run is done, but {counted(len(warnings), 'warning')} remain: {warnings[0]}")
 
 
 def find_snakefile() -> Path:

@@ -1,6 +1,9 @@
 """`compare`: the models of several runs beside each other."""
 
 import csv
+import logging
+from collections.abc import Iterator, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,8 @@ from stages.commands import PATH
 
 if TYPE_CHECKING:
     from pipeline.report.compared import ComparedSystem
+
+log = logging.getLogger(__name__)
 
 
 @click.command("compare")
@@ -33,6 +38,8 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     from pipeline.storage.records import read_measured, read_summary
 
     systems, bootstrap, best = [], None, None
+    tested: dict[Path, set[str]] = {}
+    learned: dict[Path, set[str]] = {}
     for path in runs:
         if path.suffix == ".csv":
             systems += _read_figures(path)
@@ -41,11 +48,14 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
         summary = read_summary(run.layout.summary.path) if run.layout.summary.commit.exists() else []
         evaluations = [value for value in summary if (value["split"], value["protocol"]) == (split, protocol)]
         if not evaluations:
-            raise InputError(f"{path} has no evaluation of the {split} split by {protocol}; `jointspace run` makes it")
+            measured = sorted({f"--split {value['split']} --protocol {value['protocol']}" for value in summary})
+            remedy = f"compare with {' or '.join(measured)}" if measured else "`jointspace run` makes the evaluations"
+            raise InputError(f"{path} has no evaluation of the {split} split by {protocol}; {remedy}")
         if bootstrap is None:
             bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
             best = best_model(summary, [evaluation["model"] for evaluation in evaluations])
         photos = run.manifest.rows("images", run.pairs(split).image_id)["sha256"].to_pylist()
+        tested[path], learned[path] = set(photos), _learned_photos(run)
         for evaluation in evaluations:
             ranks = read_measured(run.layout.evaluation(evaluation["model"], split, protocol).path, "ranks")
             systems.append(measured_system(str(path), evaluation, ranks, photos))
@@ -53,8 +63,36 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
         raise click.UsageError("name at least one run, such as results/demo")
     systems.sort(key=lambda system: (system.name, system.source) != (best, str(runs[0])))
     rows = compare_systems(systems, bootstrap)
-    publish_text(output, render_compared(rows, systems[0], split, protocol))
+    warnings = list(_warn_of_learned_photos(tested, learned, split))
+    publish_text(output, render_compared(rows, systems[0], split, protocol, warnings))
     click.echo(compared_as_text(rows))
+    for warning in warnings:
+        log.warning(warning)
+
+
+def _learned_photos(run: Run) -> set[str]:
+    """The SHA-256 of the photos that models of the run have learned from."""
+    import numpy as np
+
+    config, splits = run.config, ["train"]
+    models = config.every_model()
+    if any(map(config.refits, models)):
+        splits.append("dev")
+    if any(config.ensemble(name) is None and config.model(name).training != "target" for name in models):
+        splits += config.auxiliary.splits
+    return set(run.manifest.images["sha256"].filter(np.isin(run.manifest.splits.astype(str), splits)).to_pylist())
+
+
+def _warn_of_learned_photos(
+    tested: Mapping[Path, set[str]], learned: Mapping[Path, set[str]], split: str
+) -> Iterator[str]:
+    """A line for each run whose photos of `split` another run has learned from."""
+    for one, other in permutations(tested, 2):
+        if count := len(tested[one] & learned[other]):
+            yield (
+                f"{count:,} of {len(tested[one]):,} {split} photos of {one} are training photos of {other}: the two"
+                " runs divide the photos differently, so do not compare their recalls"
+            )
 
 
 def _read_figures(path: Path) -> "list[ComparedSystem]":

@@ -1,10 +1,13 @@
 """The command: what it publishes, and that it publishes nothing of a collection that it refuses."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hostile import many_scans, slow_image
 from made_up import ingest
@@ -73,27 +76,73 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
         ingest(tmp_path / "none", root, {"collection": {"reject_limit": 0}})
 
 
-def divided(count: int, silent: tuple[int, ...] = ()) -> list[str]:
-    """The splits of so many images that no list puts anywhere, each with a sentence but the `silent` ones."""
+def divided(names: Iterable[str], silent: Collection[str] = (), by_name: bool = False) -> dict[str, str]:
+    """The split of each image that is kept, where no list gives one. Each has a sentence but the `silent` ones, and
+    its bytes are the name up to a plus sign."""
 
     def records() -> Iterator[ImageRecord | SentenceRecord]:
-        for number in range(count):
-            yield ImageRecord(f"{number}.jpg", f"{number}.jpg", DIVIDED, "t.csv", number)
-            if number not in silent:
-                yield SentenceRecord(f"{number}.jpg", 0, "A dog .", "t.csv", number)
+        for row, name in enumerate(names):
+            yield ImageRecord(name, name, DIVIDED, "t.csv", row)
+            if name not in silent:
+                yield SentenceRecord(name, 0, "A dog .", "t.csv", row)
 
     with closing(Intake(200).add(records())) as intake:
-        assembly = Assembly(intake)
-        outcomes = (Inspection(9, 9, path) for path, *_ in assembly.locations())
-        parts = assembly.collect(outcomes).parts()
-        return [split for part in parts for split in part["images"]["split"].to_pylist()]
+        assembly = Assembly(intake, by_name)
+        outcomes = (Inspection(9, 9, sha256(path.partition("+")[0])) for path, *_ in assembly.locations())
+        parts = list(assembly.collect(outcomes).parts())
+        return dict(zip(*(column(parts, name) for name in ("path", "split")), strict=True))
 
 
-def test_images_in_no_split_are_divided() -> None:
-    """The fifth and the tenth of every ten that have a sentence, up to a thousand; images at the end change nothing."""
-    splits = divided(25, silent=(0, 7))
-    assert [row for row, split in enumerate(splits) if split == "dev"] == [5, 16]
-    assert [row for row, split in enumerate(splits) if split == "test"] == [11, 21]
-    assert Counter(splits) == {"train": 19, "dev": 2, "test": 2, "gallery": 2}
-    assert divided(20, silent=(0, 7)) == splits[:20]
-    assert Counter(divided(11_000)) == {"train": 9_000, "dev": 1000, "test": 1000}
+def column(parts: Iterable[Mapping[str, pa.Table]], name: str) -> list[str]:
+    return [value for part in parts for value in part["images"][name].to_pylist()]
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def expected_splits(names: Iterable[str]) -> dict[str, str]:
+    """The tenth with the smallest hashes is test, the next tenth, rounded to the nearest, is dev."""
+    by_hash = sorted(names, key=sha256)
+    count, tests = len(by_hash), len(by_hash) // 10
+    devs = (count + 5) // 10
+    return dict(zip(by_hash, ["test"] * tests + ["dev"] * devs + ["train"] * (count - tests - devs), strict=True))
+
+
+@pytest.mark.parametrize("count", [0, 4, 5, 9, 10, 14, 15, 300])
+def test_photos_without_a_split_are_divided_by_the_hash_of_their_bytes(count: int) -> None:
+    names = [f"{number}.jpg" for number in range(count)]
+    silent = ["silent.jpg", "other.jpg"] if count else []
+    assert divided([*silent, *names], silent) == {**expected_splits(names), **dict.fromkeys(silent, "gallery")}
+
+
+def test_at_most_a_thousand_photos_are_held_out_for_each_split() -> None:
+    assert Counter(divided(map(str, range(11_000))).values()) == {"train": 9_000, "dev": 1000, "test": 1000}
+
+
+def test_equal_photos_count_once_and_their_names_decide_nothing() -> None:
+    names = [f"{number}.jpg" for number in range(40)]
+    copies = [f"{name}+copy" for name in names[::3]]
+    assert divided([*names, *copies]) == expected_splits(names)
+    without_caption = divided([*names, *copies], silent=names[::3])  # the copies bring the captions
+    assert without_caption == expected_splits(names)
+    renamed = divided([f"{name}+renamed" for name in names])
+    assert renamed == {f"{name}+renamed": split for name, split in expected_splits(names).items()}
+
+
+def test_vectors_are_divided_by_their_names() -> None:
+    names = [f"{number}+{number % 40}" for number in range(40)]
+    assert divided(names, by_name=True) == expected_splits(names) != divided(names)
+
+
+def test_photos_that_come_or_go_move_few_others_and_none_between_train_and_test() -> None:
+    moved = []
+    for seed in range(10):
+        names = [f"{seed}-{number}.jpg" for number in range(512)]
+        fewer = np.random.default_rng(seed).permutation(names)[26:].tolist()
+        all_splits, fewer_splits = divided(names), divided(fewer)
+        assert Counter(fewer_splits.values()) == {"test": 48, "dev": 49, "train": 389}
+        pairs = Counter((all_splits[name], fewer_splits[name]) for name in fewer)
+        assert not pairs["train", "test"] and not pairs["test", "train"] and pairs["test", "dev"] <= 3
+        moved.append(sum(count for (before, after), count in pairs.items() if before != after))
+    assert np.median(moved) <= 3, moved

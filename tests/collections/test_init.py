@@ -1,5 +1,6 @@
 """init: what it says of a collection, and that what it writes is a configuration that reads it."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from made_up import ingest, run_command
 from PIL import ExifTags, Image
 
 from pipeline.config import loading
-from pipeline.errors import JointspaceError, UsageError
+from pipeline.errors import InputError, JointspaceError, RejectLimitError, UsageError
 from pipeline.storage.demo_folder import MARK
 from pipeline.storage.manifest import Manifest
 
@@ -59,6 +60,75 @@ def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, texts: 
     assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"train": 16, "dev": 2, "test": 2}
     defaults = loading.read_mapping(loading.default_path())
     assert all(defaults.get(key) != value for key, value in written.items())
+
+
+def write_coco(folder: Path, photograph, counts: dict[str, int]) -> Path:
+    """A folder as COCO is downloaded: photos and captions of each part, such as train2017."""
+    (folder / "annotations").mkdir(parents=True)
+    for part, count in counts.items():
+        (folder / part).mkdir()
+        images = [{"id": number, "file_name": f"{part}-{number}.jpg"} for number in range(count)]
+        for image in images:
+            (folder / part / image["file_name"]).write_bytes(photograph(100 * len(part) + image["id"]))
+        annotations = [{"image_id": image["id"], "caption": f"a dog in {part}"} for image in images]
+        text = json.dumps({"images": images, "annotations": annotations})
+        (folder / f"annotations/captions_{part}.json").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("counts", "draw", "evaluated", "splits"),
+    [
+        ({"train2017": 40, "val2017": 7}, ["test"], ["dev", "test"], {"train": 36, "dev": 7, "test": 4}),
+        ({"train2017": 40, "test2017": 7}, ["dev"], ["dev", "test"], {"train": 36, "dev": 4, "test": 7}),
+        ({"train2017": 8, "val2017": 3}, None, ["dev"], {"train": 8, "dev": 3}),
+        ({"train2017": 40}, None, ["dev", "test"], {"train": 32, "dev": 4, "test": 4}),
+        ({"train2017": 6}, None, ["dev"], {"train": 5, "dev": 1}),
+    ],
+)
+def test_a_collection_without_some_splits_gets_a_configuration_that_runs(
+    tmp_path: Path, photograph, monkeypatch: pytest.MonkeyPatch, counts, draw, evaluated, splits
+) -> None:
+    root = write_coco(tmp_path / "coco", photograph, counts)
+    monkeypatch.chdir(tmp_path)
+    said = run_command("init", root)
+    assert "splits: " + ", ".join(f"{name} {count}" for name, count in splits.items()) in said
+    written = yaml.safe_load(Path("coco.yaml").read_text())
+    assert (
+        written["collection"].get("draw") == draw and list(loading.load(Path("coco.yaml")).evaluate.splits) == evaluated
+    )
+    run_command("ingest", "--run", "run", "--config", "coco.yaml")
+    assert Manifest(Path("run/manifest")).summary["splits"] == splits
+
+
+def test_train_photos_alone_are_drawn_from(photos: Path, tmp_path: Path) -> None:
+    caption(photos, "folder")
+    names = sorted(path.name for path in photos.glob("*.jpg"))
+    (photos / "splits.tsv").write_text("".join(f"{name}\ttrain\n" for name in names))
+    assert "names no photo for dev and test" in run_command("init", photos)
+    by_hash = sorted(names, key=lambda name: hashlib.sha256((photos / name).read_bytes()).hexdigest())
+    run_command("ingest", "--run", tmp_path / "run", "--config", "my-photos.yaml")
+    images = Manifest(tmp_path / "run/manifest").images.to_pylist()
+    assert {row["path"] for row in images if row["split"] == "test"} == set(by_hash[:2])
+    assert {row["path"] for row in images if row["split"] == "dev"} == set(by_hash[2:4])
+
+
+def test_a_run_without_a_split_that_it_needs_ends_before_a_photo_is_decoded(tmp_path: Path, photograph) -> None:
+    root = write_coco(tmp_path / "coco", photograph, {"train2017": 40, "val2017": 7})
+    (root / "val2017/val2017-3.jpg").write_bytes(b"no photo")
+    config = tmp_path / "coco.yaml"
+    own = {
+        "name": "coco",
+        "data_root": str(root),
+        "demo": {"generate": False},
+        "results_root": str(tmp_path / "results"),
+    }
+    own |= {"models": ["ncca"], "collection": {"format": "coco", "reject_limit": 0}}
+    config.write_text(yaml.safe_dump(own))
+    with pytest.raises(InputError, match=r"in the split test, .*draw: \[test\].* leave it out of evaluate\.splits"):
+        run_command("ingest", "--run", tmp_path / "run", "--config", config)
+    with pytest.raises(RejectLimitError):
+        run_command("ingest", "--run", tmp_path / "run", "--config", config, "--no-check-splits")
 
 
 def test_photographs_without_sentences_are_searched_with_a_pretrained_model(photos: Path, tmp_path: Path) -> None:

@@ -142,6 +142,60 @@ def test_takedown_lists(root: Path, names: list[str], gather, tmp_path: Path) ->
     assert not result.rejects
 
 
+CAPTIONS = [
+    "one.jpg\ta dog & a cat",
+    "one.jpg\tthe same dog",
+    "two.jpg\ta horse",
+    "two.jpg\ta horse",  # again
+    "copy.jpg\tonly here",  # the same bytes as two.jpg
+    "three.jpg\ta bird  in   a tree",
+    "Übung.jpg\tan exercise",
+    "#4.jpg\ta number",
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "gone", "unmet"),
+    [
+        (["one.jpg\ta dog & a cat"], {"a dog & a cat"}, []),
+        (["two.jpg\ta horse"], {"a horse"}, []),
+        (["two.jpg\tonly here"], {"only here"}, []),
+        (["copy.jpg\ta horse"], {"a horse"}, []),
+        (["ONE \tthe  same dog "], {"the same dog"}, []),
+        (["three.jpg\ta bird in a tree", "Übung\tan exercise"], {"a bird  in   a tree", "an exercise"}, []),
+        (["# one.jpg\tthe same dog", "#4.jpg\ta number"], {"a number"}, []),
+        (["one.jpg\tthe same", "none.jpg\ta horse"], set(), [0, 1]),
+        (["one.jpg", "one.jpg\tthe same dog"], {"a dog & a cat", "the same dog"}, []),
+    ],
+)
+def test_a_takedown_list_may_name_single_captions(
+    tmp_path: Path, photograph, gather, lines: list[str], gone: set[str], unmet: list[int]
+) -> None:
+    names = list(dict.fromkeys(line.partition("\t")[0] for line in CAPTIONS))
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(photograph(names.index("two.jpg") if name == "copy.jpg" else number))
+    write(tmp_path / "captions.tsv", CAPTIONS, "\n")
+    result = gather(tmp_path, takedown=lines)
+    every = {line.partition("\t")[2] for line in CAPTIONS}
+    assert set(result.tables["sentences"]["text"].to_pylist()) == every - gone
+    assert result.unmet == [repr(lines[number]) for number in unmet]
+    result.check_counts()
+    assert result.counts["sentences"]["given"] == sum(line.partition("\t")[2] not in gone for line in CAPTIONS)
+    whole = {line for line in lines if "\t" not in line}
+    assert result.counts["images"]["kept"] == len(names) - 1 - len(whole)
+    taken = sum(line.partition("\t")[2] in gone for line in CAPTIONS if line.partition("\t")[0] not in whole)
+    assert any(note.startswith(f"{taken} captions are left out") for note in result.notes) == (taken > 0)
+
+
+def test_a_photo_that_loses_its_last_caption_is_kept_without_a_caption(tmp_path: Path, photograph, gather) -> None:
+    for number, name in enumerate(("a.jpg", "b.jpg")):
+        (tmp_path / name).write_bytes(photograph(number))
+    write(tmp_path / "captions.tsv", ["a.jpg\ta dog", "b.jpg\ta cat"], "\n")
+    result = gather(tmp_path, takedown=["a.jpg\ta dog"])
+    images = result.tables["images"].to_pylist()
+    assert {row["path"]: row["split"] for row in images} == {"a.jpg": "gallery", "b.jpg": "train"}
+
+
 def test_names_of_vectors(images: Path, names: list[str], tmp_path: Path) -> None:
     rows = np.random.default_rng(0).permutation(len(names)).tolist()
     np.save(tmp_path / "v.npy", np.eye(len(names) + len(STRANGERS), dtype=np.float32))

@@ -130,7 +130,7 @@ def test_counts_hold_for_any_mixture(seed: int, tmp_path: Path, photograph, gath
 
 
 def test_a_broken_photograph_in_a_split_that_was_drawn_costs_itself_alone(tmp_path: Path, photograph, gather) -> None:
-    """Of ten, the tenth is drawn for test, and is no photograph. No list asks for a test split."""
+    """A file that cannot be decoded is not drawn for a split. No list asks for a test split."""
     for number in range(10):
         (tmp_path / f"{number}.jpg").write_bytes(photograph(number) if number < 9 else b"<html>")
     (tmp_path / "t.csv").write_text("file,sentence\n" + "".join(f"{number}.jpg,A dog .\n" for number in range(10)))

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from made_up import make_run, make_stage, open_run, run_command, write_config
 
 from pipeline.errors import InputError
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.report.compared import COLUMNS, HEADINGS, compare_systems, measured_system
-from stages.results.compare import _read_figures, command
+from stages.results.compare import _learned_photos, _read_figures, command
 
 
 def system(name: str, better: int, photos: list[str], seed: int = 0):
@@ -52,3 +53,44 @@ def test_a_run_beside_itself_and_a_table(run: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "+0.0  (+0.0 to +0.0)" in done.output and "407.4" in done.output and "no ranks are known" in done.output
     assert "reference" in output.read_text() and "&lt;SCAN&gt;" in output.read_text()
+
+
+def test_test_photos_that_another_run_has_trained_on_are_counted(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run has 24 photos and tests with 2, 5, ..., 23; the other has the first 18 and tests with 1, 4, ..., 16."""
+    other = make_run(tmp_path / "other", images=18, first_held_out=1)
+    write_config(other, {"models": ["ncca"], "evaluate": {"splits": ["test"], "protocols": ["all-sentences"]}})
+    make_stage("evaluate", other, "ncca", "test", "all-sentences")
+    make_stage("summarise", other)
+    output = tmp_path / "page.html"
+    run_command("compare", run, other, "--output", output)
+    for warning in (
+        f"6 of 8 test photos of {run} are training photos of {other}",
+        f"6 of 6 test photos of {other} are training photos of {run}",
+    ):
+        assert warning in caplog.text and warning in output.read_text()
+    caplog.clear()
+    run_command("compare", run, shutil.copytree(run, tmp_path / "copy"), "--output", output)
+    assert "training photos" not in caplog.text + output.read_text()
+
+
+@pytest.mark.parametrize(
+    ("split", "model", "count"),
+    [
+        ("dev", {"model": "ncca"}, 16),
+        ("dev", {"model": "ncca", "refit": True}, 24),
+        ("weak", {"model": "ncca", "training": "stacked"}, 24),
+    ],
+)
+def test_refits_have_learned_from_dev_and_sae_from_weak(
+    tmp_path: Path, split: str, model: dict[str, object], count: int
+) -> None:
+    run = make_run(tmp_path / "run", held_out=split)
+    write_config(run, {"models": ["mine"], "variants": {"mine": model}})
+    assert len(_learned_photos(open_run(run))) == count
+
+
+def test_a_missing_evaluation_names_those_that_the_run_has(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="compare with --split test --protocol all-sentences or --split train"):
+        run_command("compare", run, "--split", "dev", "--output", tmp_path / "page.html")

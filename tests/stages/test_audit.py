@@ -1,5 +1,6 @@
 """`audit`: what is wrong with a collection is found, listed, shown in the report, and left out by `ingest`."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -72,10 +73,27 @@ def test_it_finds_what_is_wrong_and_ingest_leaves_it_out(run: Path, tmp_path: Pa
     assert "1  near copies in different splits" in printed
 
     lines = (tmp_path / "out.txt").read_text().splitlines()
-    gone = {"5.png", *(finding["image"] for finding in whole)}
-    assert gone == {line for line in lines if not line.startswith("#")}
-    assert sum(line.startswith("# ") for line in lines) == len(single)
+    live = [line for line in lines if not line.startswith("#")]
+    captions = {f"{one['image']}\t{one['captions'][0]}" for one in single}
+    reliable = {f"{one['image']}\t{one['captions'][0]}" for one in single if one["reliable"]}
+    gone = {"5.png", *(one["image"] for one in whole if one["reliable"])}
+    assert {line for line in live if "\t" in line} == reliable and {line for line in live if "\t" not in line} == gone
+    assert {line[2:] for line in lines if line.startswith("# ") and "\t" in line} == captions - reliable
+    assert f"with {len(gone)} photo" in printed and f"{len(reliable)} caption" in printed
+    wrong = {f"{number}.png" for number in PARTLY}
+    assert len(reliable) > 1 and sum(line.partition("\t")[0] in wrong for line in reliable) >= 0.75 * len(reliable)
+
     data = Path(open_run(run).config.data_root)
     ingest(tmp_path / "again", data, {"collection": {"takedown": str(tmp_path / "out.txt")}})
-    kept = set(Manifest(tmp_path / "again/manifest").images["path"].to_pylist())
-    assert COPY in kept and len(kept) == IMAGES + 1 - len(gone) and not kept & gone
+    before, after = Manifest(run / "manifest"), Manifest(tmp_path / "again/manifest")
+    assert set(before.images["path"].to_pylist()) - set(after.images["path"].to_pylist()) == gone
+    left = Counter(captions_of(before)) - Counter(captions_of(after))
+    assert {line for line in left if line.partition("\t")[0] not in gone} == reliable - gone
+    assert after.summary["warnings"] == []
+
+
+def captions_of(manifest: Manifest) -> list[str]:
+    """PHOTO TAB CAPTION for each caption."""
+    names = manifest.images["path"].to_pylist()
+    texts = manifest.sentences["text"].to_pylist()
+    return [f"{names[owner]}\t{text}" for owner, text in zip(manifest.sentence_images.tolist(), texts, strict=True)]

@@ -14,6 +14,10 @@ photograph's other captions, added and scaled to unit length, in place of x: the
 What wrong pairs score needs no labels: the captions of another photograph are wrong. With the distribution function F
 of the scores of all pairs and F0 of such exchanged ones, at most min F(s)/F0(s) of all pairs are wrong, since right
 ones only add to F (Storey 2002, with F0 in place of the uniform distribution). The lowest so many are taken for wrong.
+
+This is an upper bound, which right pairs with unusual captions raise. Right pairs become rarer downwards about as fast
+as the odds F0/(1 - F0), or faster. So if all pairs below a high quantile of F0 are taken for right, the odds bound the
+number of right pairs below a lower quantile, and only the pairs in excess of this number are likely to be wrong.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +47,8 @@ LEAST_PHOTOGRAPHS = 100
 """With captions; of fewer nothing can be learned."""
 QUANTILES = np.linspace(0.3, 0.5, 5)
 """Of the exchanged pairs' scores, at which F/F0 is looked at: below, too few pairs are counted."""
+RIGHT_QUANTILE = 0.9
+"""Quantile of the exchanged pairs' scores below which most pairs are right."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,21 @@ class Scores:
 
     @property
     def wrong(self) -> int:
-        """How many are probably wrong: those with the lowest scores."""
-        found = np.searchsorted(np.sort(self.scores), np.quantile(self.exchanged, QUANTILES), side="right")
-        return int(min(found / QUANTILES))
+        """The number of pairs that are probably wrong: the pairs with the lowest scores."""
+        return int(min(self._count_below(QUANTILES) / QUANTILES))
+
+    @property
+    def likely_wrong(self) -> int:
+        """The number of pairs, of the lowest scores, that are wrong with few exceptions; never more than `wrong`."""
+        odds, high = QUANTILES / (1 - QUANTILES), RIGHT_QUANTILE / (1 - RIGHT_QUANTILE)
+        right = self._count_below(np.array([RIGHT_QUANTILE])) * odds / high
+        right += np.sqrt(right)  # and as many more as the standard deviation of a Poisson count
+        excess = (self._count_below(QUANTILES) - right) / QUANTILES
+        return max(0, min(int(min(excess)), self.wrong))
+
+    def _count_below(self, quantiles: np.ndarray) -> np.ndarray:
+        """Counts the pairs whose scores are below each of some quantiles of the exchanged pairs' scores."""
+        return np.searchsorted(np.sort(self.scores), np.quantile(self.exchanged, quantiles), side="right")
 
 
 def deal_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
