@@ -201,8 +201,8 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
         names = rows[name].to_pylist()
         if (place := first_unplain(names)) is not None:
             raise IntegrityError(
-                f"{path} row {first + place}: its {name} {repr(names[place])[:SHOWN]} is not a plain relative name;"
-                f" {DISTRUST}"
+                f"{path} row {first + place}: its {name} {repr(names[place])[:SHOWN]} is not a plain relative name; if"
+                f" you built this index, rename that photo and build the index again; otherwise {DISTRUST}"
             )
 
 

@@ -11,6 +11,7 @@ import damage
 import pytest
 import tiny_run
 import yaml
+from bundle_forgeries import cell
 from click.testing import CliRunner
 from made_up import retell
 
@@ -182,6 +183,14 @@ def test_an_index_is_verified_where_it_was_copied(run: Path, tmp_path: Path) -> 
     assert [(fault.path.name, fault.target) for fault in faults] == [("images.faiss", None), ("stray.faiss", None)]
     with pytest.raises(IntegrityError, match="copy them"):
         command.callback(copy, sweep=False, quick=False, as_json=True)
+
+
+def test_a_row_that_search_refuses_is_found(run: Path, tmp_path: Path) -> None:
+    (index,) = run.glob("index/*")
+    copy = shutil.copytree(index, tmp_path / "copy")
+    cell("images", "path", "Strand\\Ebbe.jpg")(copy, tmp_path)
+    (fault,) = examine(copy).faults
+    assert "images.parquet row 3" in fault.reason and "rename that photo and build the index again" in fault.reason
 
 
 def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path) -> None:

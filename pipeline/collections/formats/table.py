@@ -17,6 +17,7 @@ from pipeline.collections.formats.rows import further, is_text, read_rows, schem
 from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
+from pipeline.image_names import relative_name
 from pipeline.parquet_photographs import photograph_column
 
 FURTHER = tuple(split for split in SPLITS if split != "train")
@@ -124,7 +125,7 @@ def _read_shard(
     for row, values, _ in read_rows(folder, path, (f"{column}.path", *names.values()), needed, options.own_columns):
         photograph = values.get(column)
         name = photograph.get("path") if isinstance(photograph, dict) else None
-        member = posixpath.basename((name or "").replace("\\", "/")) or f"row {row}"
+        member = posixpath.basename(relative_name(name or "")) or f"row {row}"
         key, asked = f"{shard}/{row}", lists.split_name(str(values.get(names["split"]) or split))
         yield ImageRecord(key, shard, asked, shard, row, member, row - 1)
         yield from lists.document(key, [values.get(names.get(ours)) for ours in DOCUMENT], shard, row)
