@@ -185,7 +185,7 @@ class Intake:
         if not isinstance(sentence.text, str):
             return f"not a text but {type(sentence.text).__name__}"
         if not sentence.text or sentence.text.isspace():
-            return "empty"
+            return "empty: it has no words, and its photo is read without it"
         if sentence.number is not None and sentence.number > LARGEST_NUMBER:
             return f"the number of a sentence is at most {LARGEST_NUMBER}"
         return _text_fault(sentence.text, self.max_chars)

@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+import pyarrow as pa
+
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.rows import further, is_text, read_rows, schema
+from pipeline.collections.formats.rows import further, is_text, read_rows, rows_without, schema
 from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
@@ -61,7 +63,11 @@ def _read_rows(
     last = None
     for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
-        if not isinstance(name, str) or not name:
+        if not fault and (name is None or not str(name).strip()):
+            options.tally.notes[f"rows of {file} name no photo and are left out"] += 1
+            continue
+        name = str(name) if type(name) is int else name
+        if not isinstance(name, str):
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
             continue
         name = posixpath.join(*folders, name)
@@ -118,11 +124,15 @@ def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
 def _read_shard(
     folder: CollectionFolder, path: Path, split: str, names: dict[str, str], options: Options
 ) -> Iterator[Record]:
-    column, shard = photograph_column(schema(folder, path)), folder.label(path)
-    if column is None:
+    fields, shard = schema(folder, path), folder.label(path)
+    if (column := photograph_column(fields)) is None:
         raise InputError(f"{path} has no column of photos (bytes, or structs of bytes and path)")
+    without = rows_without(folder, path, f"{column}.bytes" if pa.types.is_struct(fields.field(column).type) else column)
+    options.tally.notes["rows of Parquet files have no photo and are left out"] += len(without)
     needed = [names[ours] for ours in options.columns]
     for row, values, _ in read_rows(folder, path, (f"{column}.path", *names.values()), needed, options.own_columns):
+        if row in without:
+            continue
         photograph = values.get(column)
         name = photograph.get("path") if isinstance(photograph, dict) else None
         member = posixpath.basename(relative_name(name or "")) or f"row {row}"
