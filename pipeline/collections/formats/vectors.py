@@ -70,9 +70,9 @@ def read(root: Path, options: Options) -> Iterator[Record]:
         elif owner is None:
             table = next((path for path in foreign_files(texts) if path.suffix.lower() == ".parquet"), None)
             column = f" in the column {names_column(texts, table)}" if table else ""
+            reason = f"not named IMAGE#k: {text[:40]!r}{column}, of {len(words)} texts for {len(names)} images"
             remedy = "name all rows so, or give the image of each in a column file"
-            reason = f"not named IMAGE#k: {text[:40]!r}{column}, of {len(words)} texts for {len(names)} images; {remedy}"
-            yield Reject(file, row, "sentences", reason)
+            yield Reject(file, row, "sentences", f"{reason}; {remedy}")
         else:
             yield SentenceRecord(owner, None, text, file, row)
 
