@@ -47,6 +47,8 @@ PLAIN = Options({}, {}, "gallery")
 LOOKED_AT = 20
 """Photographs that are looked for, and rows of a table that are looked at."""
 DIGITS = re.compile(r"\d+")
+SAMPLED = 500
+"""Photos of a list that are looked for, and beyond them one of so many."""
 LEAST_WORDS = 3
 """Words of a text that may be a caption, on average."""
 LEAST_TITLE_WORDS = 1.5
@@ -182,12 +184,16 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
             files = by_split or {"table": name}
-            alike = [other for other in tables if DIGITS.sub("", other) == DIGITS.sub("", name)]
+            pattern = DIGITS.sub("*", glob.escape(name))
+            alike = list(map(folder.label, folder.glob(pattern))) if files == {"table": name} else []
             if len(alike) > 1 and 2 * kinds["texts"] > photographs:  # as img2dataset writes them
                 unused |= dict.fromkeys(alike, "captions are read from the text files beside the photos")
                 break
-            remedy = "one table is read: put the rows of all into one"
-            others = {other: unused.get(other, remedy) for other in tables if other not in files.values()}
+            with suppress(InputError):
+                if len(alike) > 1 and all(_columns(folder, folder.root / other) == columns for other in alike):
+                    files = {"table": pattern}
+            used = alike if pattern in files.values() else files.values()
+            others = {other: unused.get(other, "one table is read") for other in tables if other not in used}
             return _as_table(folder, files, columns, _name_unused(others))
     if not photographs:
         if shards := [name for name in found if name.lower().endswith(".tar")]:
@@ -290,6 +296,8 @@ def _with_place_of_images(detected: Detected) -> Detected:
     # Path's own method fails on too long a name.
     if not first or any(os.path.exists(detected.root / image.path) for image in first):
         return detected
+    with suppress(JointspaceError):
+        first += (image for number, image in enumerate(images) if number < SAMPLED or number % SAMPLED == 0)
     named: dict[str, set[str]] = {}
     for below, names in CollectionFolder(detected.root, PLAIN).walk():
         stems = {posixpath.splitext(name)[0] for name in names if is_image(name)}

@@ -16,6 +16,8 @@ from pipeline.plain_files import UnopenedFile, open_plain
 
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
 ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
+SEVERAL = "table"
+"""The key of collection.files that may be a pattern of several files."""
 PHOTOGRAPH, MOST_KINDS = "photo", 5
 """What photographs are counted as, and how many kinds of other files are named."""
 LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
@@ -101,7 +103,8 @@ class CollectionFolder:
         if given is not None:
             path = self.root / given
             if not path.exists():
-                if not Path(given).is_absolute() and len(paths := self.glob(given)) == 1:
+                paths = [] if Path(given).is_absolute() else self.glob(given)
+                if paths and (len(paths) == 1 or key == SEVERAL):
                     return paths[0]
                 raise UsageError(f"{path} does not exist; correct collection.files.{key}")
             return path
@@ -113,6 +116,11 @@ class CollectionFolder:
             if paths:
                 return paths[0]
         return None
+
+    def tables(self, first: Path) -> list[Path]:
+        """The `first` table, or all that collection.files.table matches."""
+        given = self._given.get(SEVERAL, "")
+        return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
     def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
         """The `path` that `locate` found for `key`. Raises UsageError if it found none."""

@@ -82,7 +82,9 @@ def _not_read(path: str) -> str:
 def _lists(folder: CollectionFolder, form: str) -> list[Path]:
     if form == vectors.FORMAT:
         return vectors.list_files(folder)
-    return [path for path in folder.locate(NAMED[form]).values() if path and path.is_file()]
+    where = folder.locate(NAMED[form])
+    several = folder.tables(where["table"]) if where.get("table") else []
+    return [path for path in dict.fromkeys([*where.values(), *several]) if path and path.is_file()]
 
 
 def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, str]) -> set[str]:

@@ -13,6 +13,7 @@ from made_up import ingest
 from test_formats import write_tar
 
 from pipeline.collections.detect import detect
+from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.inventory import describe_state
 from pipeline.config.loading import validate
 from pipeline.errors import InputError
@@ -221,3 +222,11 @@ def test_only_what_the_format_reads_counts(watched: Path, form: str, seen: set[s
         before = describe_state(watched, form, {})
         edit(watched / name)
         assert (describe_state(watched, form, {}) != before) == (name in seen), name
+
+
+def test_a_star_in_a_path_stays_within_a_folder() -> None:
+    exclusion = Exclusion(["raw/*.jpg", "old/*/small", "any/**/x*.png"])
+    out = ("raw/1.jpg", "old/2020/small", "any/x.png", "any/a/b/xy.png")
+    assert all(exclusion.of_path(path) and exclusion.excludes(path) for path in out)
+    kept = ("raw/2020/1.jpg", "old/2020/june/small", "any/a/xb/y.png", "raw.jpg", "x/raw/1.jpg")
+    assert not any(exclusion.of_path(path) or exclusion.excludes(path) for path in kept)

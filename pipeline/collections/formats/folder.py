@@ -186,3 +186,5 @@ def _description(folder: CollectionFolder, key: str, file: str) -> Iterator[Sent
         return
     if isinstance(value, dict) and value.get("description"):
         yield SentenceRecord(key, None, value["description"], file)
+    else:
+        folder.tally.notes["JSON files next to photos have no description"] += 1

@@ -115,13 +115,16 @@ def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any
 
 
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
-    """The columns of the table `path`, of JSON all keys of its first LOOKED_AT rows. Raises as `read_rows`."""
+    """The columns of the table `path`, of JSON those of its first LOOKED_AT rows. Raises as `read_rows`."""
     if path.suffix.lower() == ".parquet":
         names = schema(folder, path).names
         _check_columns(path, names, ())
         return names
-    found = (row.values for row in read_rows(folder, path, (), ()) if row.values)
-    return list(dict.fromkeys(chain.from_iterable(islice(found, 1 if is_text(path) else LOOKED_AT))))
+    first = list(islice(read_rows(folder, path, (), ()), LOOKED_AT))
+    names = list(dict.fromkeys(chain.from_iterable(row.values for row in first)))
+    if first and not names:
+        raise InputError(f"{path}: row {first[0].number}: {first[0].fault or 'an object without keys'}")
+    return names
 
 
 def is_text(path: Path) -> bool:

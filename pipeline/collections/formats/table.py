@@ -42,7 +42,8 @@ def read_table(root: Path, options: Options) -> Iterator[Record]:
     where = folder.locate(TABLE)
     first = folder.require(where["table"], "table", TABLE["table"])
     prefix = folder.image_prefix(where["images"])
-    yield from _read_rows(folder, first, prefix, options.default_split, options)
+    for path in folder.tables(first):
+        yield from _read_rows(folder, path, prefix, options.default_split, options)
     for split in FURTHER:
         if where[split]:
             yield from _read_rows(folder, where[split], prefix, split, options)
