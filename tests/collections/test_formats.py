@@ -99,6 +99,16 @@ def write_parquet(root: Path, photograph) -> dict:
     return {}
 
 
+def write_hub(root: Path, photograph) -> dict:
+    """As the hub converts data sets: a folder for each split."""
+    for number, (name, texts) in enumerate(SENTENCES.items()):
+        folder = root / "default" / {"dev": "validation"}.get(SPLITS[name], SPLITS[name])
+        folder.mkdir(parents=True)
+        row = {"image": {"bytes": photograph(number), "path": name}, "sentence": texts}
+        pq.write_table(pa.Table.from_pylist([row]), folder / "0000.parquet")
+    return {}
+
+
 def write_text_files(root: Path, photograph) -> dict:
     for number, (name, texts) in enumerate(SENTENCES.items()):
         folder = root / SPLITS[name] / "deep"
@@ -161,6 +171,7 @@ WRITERS = {
     "csv": ("table", write_csv),
     "jsonl": ("table", write_jsonl),
     "parquet": ("table", write_parquet),
+    "hub": ("parquet", write_hub),
     "text-files": ("text-files", write_text_files),
     "webdataset": ("webdataset", write_webdataset),
 }

@@ -92,7 +92,7 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
     of which a column has the photograph, as `{bytes, path}` or as bytes.
 
     collection.files may name a pattern of shards for each split, or for `divided`; by default all are read, each in the
-    split with which its name begins, as the hub has them, unless that is one of train, dev and test for all of them.
+    split with which its name begins or that its folder is called after, as the hub has them, unless that is one of train, dev and test for all of them.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -103,8 +103,9 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
         if not shards:
             raise folder.lacks(f"Parquet files {pattern}", f"correct collection.files.{split or DIVIDED} or data_root")
         for path in shards:
-            named = lists.split_name(NUMBERED.sub("", path.name.lower()))
-            splits[path] = split or (named if named in SPLITS else options.default_split)
+            parts = (NUMBERED.sub("", path.name), *reversed(PurePosixPath(folder.label(path)).parent.parts))
+            named = (part for part in map(lists.split_name, parts) if part in SPLITS)
+            splits[path] = split or next(named, options.default_split)
     if not options.files and len(named := {*splits.values()}) == 1 and named < {"train", "dev", "test"}:
         splits = dict.fromkeys(splits, options.default_split)
     for path, split in splits.items():
