@@ -81,7 +81,9 @@ def command(
         missing = list(_leave_out_unusable(intake, found))
         splits = Assembly(intake).splits
         if not splits:
-            raise InputError(f"{found.root} has no photo that can be used: {next(chain(missing, _faults(intake)))}")
+            rejects = (_describe(one.file, one.row, one.reason) for one in intake.rejects)
+            reason = next(chain(missing, rejects, ["its lists name none"]))
+            raise InputError(f"{found.root} has no photo that can be used: {reason}")
         seen = {
             "root": str(found.root),
             "format": found.format,
@@ -210,17 +212,13 @@ def _refusals(intake: "Intake") -> Iterator[str]:
     from pipeline.config import loading
     from pipeline.errors import too_many
 
-    limit, left_out, value = (
-        loading.load().collection.reject_limit,
-        intake.rejects.summarise(False),
-        intake.tables.value,
-    )
+    limit, left_out = loading.load().collection.reject_limit, intake.rejects.summarise(False)
     faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
     for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
         count = left_out.of(what, "") - left_out.of(what, *HARMLESS)
-        count += value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
+        count += intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
         if too_many(count, intake.given[what], limit):
-            reason = value("SELECT max(fault) FROM images") or left_out.most_frequent(what)[0]
+            reason = intake.tables.value("SELECT max(fault) FROM images") or left_out.most_frequent(what)[0]
             counts = f"{count:,} of {intake.given[what]:,} {called} cannot be used"
             yield f"{counts}, more than collection.reject_limit {limit:g} allows ({reason})"
 
@@ -269,13 +267,6 @@ def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
 
 def _describe(file: str, row: int | None, reason: str) -> str:
     return f"{file}, row {row}: {reason}" if row else f"{file}: {reason}"
-
-
-def _faults(intake: "Intake") -> Iterator[str]:
-    """Why photographs and lists cannot be used, in lines for the user."""
-    yield from (_describe(one.file, one.row, one.reason) for one in intake.rejects)
-    yield from (fault for (fault,) in intake.tables.rows("SELECT fault FROM images WHERE fault IS NOT NULL"))
-    yield "its lists name none"
 
 
 def _bundles(results: Path) -> list[Path]:

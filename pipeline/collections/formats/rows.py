@@ -163,9 +163,7 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
                 raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
             encoding = "cp1252"
             first = first.encode("utf-8", "surrogateescape").decode(encoding, "surrogateescape")
-            folder.tally.notes[
-                f"table is read as WINDOWS-1252 (Latin-1), as its header looks: {folder.label(path)}"
-            ] = 1
+            folder.tally.notes[f"table is read as WINDOWS-1252, as its header looks: {folder.label(path)}"] = 1
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
         file.seek(0)
         quoting = csv.QUOTE_MINIMAL if _is_quoted(_texts(file, path, encoding), delimiter) else csv.QUOTE_NONE

@@ -91,8 +91,9 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
     """Parquet files as the Hugging Face hub has them, read in place, in the order of their names: a row is an image,
     of which a column has the photograph, as `{bytes, path}` or as bytes.
 
-    collection.files may name a pattern of shards for each split, or for `divided`; by default all are read, each in the
-    split with which its name begins or that its folder is called after, as the hub has them, unless that is one of train, dev and test for all of them.
+    collection.files may name a pattern of shards for each split, or for `divided`. By default all are read, each in the
+    split with which its name begins or that its folder is called after, as the hub has them, unless that is one of
+    train, dev and test for all of them.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
