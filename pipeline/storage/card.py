@@ -184,8 +184,8 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
-    """Raises IntegrityError naming the first row of the table at `path` that is not as it must be; `rows` are some of
-    its columns, from row `first` on."""
+    """Check some columns of the table at `path`, `rows`, which begin with the row `first`. Raises IntegrityError that
+    names the first wrong row."""
     limits = {**dict.fromkeys(IDS, ID_LIMIT), "offset": SIZE_LIMIT, "size": SIZE_LIMIT}
     for name in limits.keys() & set(rows.column_names):
         numbers = rows[name].to_numpy()  # of a column with nulls, floats with NaN

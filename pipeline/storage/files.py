@@ -53,7 +53,7 @@ def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> It
 
 
 def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
-    """A sentence for an `error` from reading `path`."""
+    """Describe an `error` from reading `path` in a sentence."""
     if error.errno == errno.ENOENT:
         return f"{path} {missing or 'does not exist; run the stage that makes it'}"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -63,7 +63,7 @@ def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | Non
 
 
 def read_bytes(path: Path) -> bytes:
-    """All bytes of a file. Raises IntegrityError."""
+    """Read all bytes of a file. Raises IntegrityError."""
     with refusing(path), open_regular(path) as file:
         return file.read()
 
@@ -122,8 +122,7 @@ def plain(name: Any, source: Path | str) -> str:
 def name_fault(name: str, listed: bool = False) -> str | None:
     """Say why no index may hold `name`, the relative path of a photo or a member of a shard; None if an index may.
 
-    A `listed` name comes from a list and is not yet found as a file: it may have backslashes and a drive, as Windows
-    writes them.
+    A `listed` name comes from a list and may have backslashes and a drive: the file can have another name.
     """
     if not UNPLAIN.search(name):
         return None

@@ -129,7 +129,7 @@ def command(
 
 
 def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
-    """What was found, in words."""
+    """Say what was found, in lines for the user."""
     parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
     yield from (f"  file {ours}: {theirs}" for ours, theirs in seen["files"].items())
@@ -161,7 +161,7 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
 
 
 def _read(found: "Detected") -> "tuple[Intake, Tally]":
-    """The collection's records, counted and checked but for the images themselves, and its files."""
+    """Read the records of the collection, count them and its files, and check everything except the pixels."""
     from tqdm import tqdm
 
     from pipeline.collections.files import CollectionFolder
@@ -182,8 +182,8 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
 
 
 def _leave_out_unusable(intake: "Intake", found: "Detected") -> Iterator[str]:
-    """Leave out photos that are not there and those that this installation cannot read; say so, and what else cannot be
-    used, in lines for the user."""
+    """Leave out photos that are not there or that this installation cannot read. Yields lines for the user on these and
+    on all others that cannot be used."""
     from importlib.util import find_spec
 
     from pipeline.collections.files import CollectionFolder
@@ -237,7 +237,7 @@ def _name_unread_splits(intake: "Intake") -> Iterator[str]:
 
 
 def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
-    """How many photographs, and how much of what belongs to them, `ingest` will find without a fault."""
+    """Count the photos, and the texts and boxes that belong to them, which `ingest` will find without a fault."""
     usable = "SELECT seq FROM images WHERE fault IS NULL"
     yield "images", intake.tables.value(f"SELECT count(*) FROM ({usable})")
     for what in ("sentences", "documents", "boxes"):
@@ -245,7 +245,7 @@ def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
 
 
 def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
-    """That photographs without sentences have descriptions inside, which are not read."""
+    """Say if photos without captions have descriptions inside the files, which are not read."""
     from pipeline.config import loading
     from pipeline.errors import InputError
     from pipeline.images.decode import written_description
@@ -270,7 +270,7 @@ def _describe(file: str, row: int | None, reason: str) -> str:
 
 
 def _bundles(results: Path) -> list[Path]:
-    """An index of each run in the folder `results`, the latest first; none that was made of drawn scenes."""
+    """Find an index of each run in the folder `results`, the latest first, except the indexes of the demo."""
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD, bundles_in
     from pipeline.storage.demo_folder import MARK
@@ -294,7 +294,7 @@ def _configure(
     architecture: str | None,
     output: Path | None,
 ) -> dict[str, Any]:
-    """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
+    """List the keys that differ from config/default.yaml. Raises UsageError if they are not a configuration."""
     from pipeline.config import loading
     from pipeline.config.section import as_name
 
@@ -327,7 +327,7 @@ def _configure(
 
 
 def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two sides of a dual encoder, as encoders of images and of texts."""
+    """Name the image encoder and the text encoder of a dual encoder."""
     dual = DUAL_ENCODERS[encoder]
     named = {"architecture": dual.architecture, "weights": dual.weights}
     texts = {"name": f"{encoder}-text", "kind": "open_clip", "open_clip": named}
@@ -360,7 +360,7 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
 
 def _name_network(weights: Path) -> str:
-    """The network whose name the file's begins with. Raises UsageError where that is none."""
+    """Find the network with whose name the file name begins. Raises UsageError if there is none."""
     from torchvision import models
 
     from pipeline.errors import UsageError
