@@ -311,3 +311,11 @@ def test_of_a_list_only_the_items_that_are_asked_for_are_read(tmp_path: Path) ->
     (tmp_path / "list.json").write_text('[{"file": "a.jpg"}, no more JSON')
     folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
     assert next(rows.read_rows(folder, tmp_path / "list.json", (), ())).values == {"file": "a.jpg"}
+
+
+def test_a_sentence_on_the_page_of_pascal_may_have_marked_words(tmp_path: Path) -> None:
+    cells = "<td> A <i>red</i> bus <b>turns</b> . </td><td>Two buses .</td>"
+    (tmp_path / "index.html").write_text(f'<table><tr><td><img src="bus/1.jpg"></td>{cells}</tr></table>')
+    (tmp_path / "images").mkdir()
+    _, *sentences = FORMATS["pascal1k"](tmp_path, Options({}, {}, "train"))
+    assert [record.text for record in sentences] == ["A red bus turns .", "Two buses ."]

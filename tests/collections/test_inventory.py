@@ -230,3 +230,10 @@ def test_a_star_in_a_path_stays_within_a_folder() -> None:
     assert all(exclusion.of_path(path) and exclusion.excludes(path) for path in out)
     kept = ("raw/2020/1.jpg", "old/2020/june/small", "any/a/xb/y.png", "raw.jpg", "x/raw/1.jpg")
     assert not any(exclusion.of_path(path) or exclusion.excludes(path) for path in kept)
+
+
+def test_what_every_collection_leaves_out_is_told_from_the_patterns_of_the_user() -> None:
+    exclusion = Exclusion(["masks", "raw/*"])
+    assert exclusion.excludes(".hidden/a.jpg") is None and exclusion.of_path(".hidden")
+    assert exclusion.excludes("a/masks/1.jpg") and exclusion.excludes("raw/1.jpg")
+    assert exclusion.of_name("Icon\r").startswith("Icon (")

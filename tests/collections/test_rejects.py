@@ -165,3 +165,8 @@ def test_a_broken_photograph_in_a_split_that_was_drawn_costs_itself_alone(tmp_pa
         (tmp_path / f"{number}.jpg").write_bytes(b"<html>")
     with pytest.raises(InputError, match="none of the 10 images can be used"):
         gather(tmp_path, "table", default="divided").check(1, "rejects.jsonl")
+
+
+def test_rejects_are_in_the_order_of_the_rows(collection: Path, gather) -> None:
+    append(collection / "captions.tsv", "a.jpg\tone\tA dog\nb.jpg\n" + "a.jpg\ttwo\tA dog\n" * 3)
+    assert [row for _, row, _ in gather(collection).rejected("sentences")] == [4, 5, 6, 7, 8]
