@@ -200,9 +200,11 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
     for name in set(PLACES) & set(rows.column_names):
         names = rows[name].to_pylist()
         if (place := first_unplain(names)) is not None:
+            addition = next((folder for folder in path.parents if folder.parent.name == ADDED), None)
+            remedy = f"delete {addition} and `add` the photos again" if addition else "repeat the `run` or `apply`"
             raise IntegrityError(
                 f"{path} row {first + place}: its {name} {repr(names[place])[:SHOWN]} is not a plain relative name; if"
-                f" you built this index, rename that photo and build the index again; otherwise {DISTRUST}"
+                f" the index is your own, rename that photo and {remedy}; otherwise {DISTRUST}"
             )
 
 
