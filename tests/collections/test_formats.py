@@ -14,6 +14,7 @@ import pytest
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import FORMATS, lists, rows
 from pipeline.collections.records import Options
+from pipeline.config.loading import validate
 from pipeline.errors import InputError, UsageError
 from pipeline.storage.sources import ImageSource
 
@@ -319,3 +320,21 @@ def test_a_sentence_on_the_page_of_pascal_may_have_marked_words(tmp_path: Path) 
     (tmp_path / "images").mkdir()
     _, *sentences = FORMATS["pascal1k"](tmp_path, Options({}, {}, "train"))
     assert [record.text for record in sentences] == ["A red bus turns .", "Two buses ."]
+
+
+def test_a_caption_comes_from_the_first_column_that_is_not_empty(tmp_path: Path, photograph, gather) -> None:
+    add_images(tmp_path, photograph)
+    with open(tmp_path / "t.csv", "w", newline="") as file:
+        rows = [("a.jpg", "Vase", "A blue vase ."), ("b c.jpg", "Teapot", " "), ("-rf.jpg", "", "")]
+        csv.writer(file).writerows([("file", "Titel", "Beschreibung"), *rows])
+    columns = validate({"collection": {"columns": {"sentence": ["Beschreibung", "Titel"]}}}).collection.columns
+    result = gather(tmp_path, "table", columns=columns)
+    assert result.tables["sentences"]["text"].to_pylist() == ["A blue vase .", "Teapot"]
+    assert result.counts["images"]["kept"] == 3 and result.rejects == []
+    assert {"Titel", "Beschreibung"}.isdisjoint(result.tables["images"].column_names)
+    both = gather(tmp_path, "table", columns={**columns, "title": "Titel"})
+    assert both.tables["documents"]["title"].to_pylist() == ["Vase", "Teapot"]
+    with pytest.raises(InputError, match="has no column Untertitel"):
+        gather(tmp_path, "table", columns={"sentence": "Beschreibung | Untertitel"})
+    with pytest.raises(InputError, match="has no column caption#"):
+        gather(tmp_path, "table", columns={"sentence": "caption#"})

@@ -46,6 +46,8 @@ UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 DELIMITERS, UNQUOTED = ",;\t|", "\t|"
 NUMBER = re.compile(r"(?<=[^\W\d_])[ _.-]?\d+$")
 """What tells columns of one stem apart: caption1, caption_2, caption 3."""
+EITHER = " | "
+"""What is between the names of columns of which the first that is not empty counts."""
 SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
 Names = Collection[str]
 
@@ -63,19 +65,21 @@ def read_rows(
 ) -> Iterator[TableRow]:
     """The rows of the table `path`, with at least those of `columns` that it has, and of all others of plain values
     at least those of `own` (None: all). A column `caption#` stands for all of that stem, such as caption1 and caption2,
-    and is a list of what is in them.
+    and is a list of what is in them. A column `A | B` stands for A, or for B in rows in which A is empty.
 
     Raises InputError if it lacks a `needed` column or cannot be read, and UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
-    if any(name.endswith("#") for name in columns):
+    if any(name.endswith("#") or EITHER in name for name in columns):
         present = column_names(folder, path)
-        numbered = [name for name in columns if name.endswith("#") and name not in present]
-        stems = {name: [column for column in present if f"{stem(column)}#" == name] or [name] for name in numbered}
-        columns, needed = ([*chain(*(stems.get(name, [name]) for name in names))] for names in (columns, needed))
-        return (_gather(row, numbered) for row in read_rows(folder, path, columns, needed, own))
+        stems = {name: [column for column in present if f"{stem(column)}#" == name] for name in columns}
+        parts = {name: name.split(EITHER) if EITHER in name else stems[name] for name in {*columns}.difference(present)}
+        parts = {name: of for name, of in parts.items() if of}
+        if parts:
+            flat = ([*chain(*(parts.get(name, [name]) for name in names))] for names in (columns, needed))
+            return (_gather(row, parts, columns) for row in read_rows(folder, path, *flat, own))
     if (own is None or own) and reader is _read_parquet:
         fields = schema(folder, path)
         _check_columns(path, fields.names, ())
@@ -98,12 +102,14 @@ def stem(column: str) -> str:
     return NUMBER.sub("", column)
 
 
-def _gather(row: TableRow, numbered: Names) -> TableRow:
-    values = dict(row.values)
-    for name in numbered:
-        texts = [values.pop(column) for column in row.values if f"{stem(column)}#" == name]
-        values[name] = [text for text in texts if text not in (None, "")]
-    return row._replace(values=values)
+def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableRow:
+    """The row with the `parts` of columns put together, and without those that `columns` does not name, too."""
+    used = set(chain(*parts.values())).difference(columns)
+    values = {name: value for name, value in row.values.items() if name not in used}
+    for name, of in parts.items():
+        texts = [text for column in of if (text := row.values.get(column)) is not None and str(text).strip()]
+        values[name] = texts if name.endswith("#") else next(iter(texts), None)
+    return row._replace(values=values) if row.values else row
 
 
 def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any]:

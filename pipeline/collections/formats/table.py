@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.rows import further, is_text, read_rows, rows_without, schema
+from pipeline.collections.formats.rows import EITHER, further, is_text, read_rows, rows_without, schema
 from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
@@ -119,7 +119,8 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
 def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
     if unknown := set(options.columns) - set(ours):
         raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(ours)}")
-    renamed = set(options.columns.values())  # a title that is read as the sentence is not the title, too
+    # A title that is read as the sentence is not the title, too.
+    renamed = {name for theirs in options.columns.values() for name in theirs.split(EITHER)}
     names = {column: column for column in ours if column not in DOCUMENT or column not in renamed}
     return names | options.columns
 
