@@ -21,6 +21,7 @@ READINGS = (
     "as paths inside data_root",
     "in another case",
     "without the file's ending",
+    "without the zeros before a number",
     "in another folder",
 )
 """How a name may be read. Each reading allows for all before it; of the photographs that a name may mean, those count
@@ -35,7 +36,7 @@ DRIVE, LINK = re.compile(r"[A-Za-z]:"), re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://"
 BELOW = len(READINGS) - 1
 """The reading for lists of photographs that are there, by which IMG_1.jpg, and another machine's C:\\me\\IMG_1.jpg, is
 2019/IMG_1.jpg."""
-ENDING = BELOW - 1
+ENDING = BELOW - 2
 CASE = ENDING - 1
 FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
@@ -106,7 +107,9 @@ class Readings:
         folded = _without(self._folded, _composed(below.casefold()))
         stem, ending = posixpath.splitext(folded)
         stem = stem if ending in IMAGE_SUFFIXES else folded
-        return name, composed, plain, slashed, bare, below, folded, stem, posixpath.basename(stem)
+        parent, last = posixpath.split(stem)
+        last = without_zeros(last)
+        return name, composed, plain, slashed, bare, below, folded, stem, posixpath.join(parent, last), last
 
     def match(
         self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]], last: int = ENDING
@@ -187,7 +190,8 @@ def describe(reading: int, count: int, of: int, what: str) -> str:
 
 
 def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int) -> Match | None:
-    compared = CASE if forms[ENDING] != forms[CASE] else ENDING  # a.jpg is no a.png
+    # a.jpg is not a.png, and 7.jpg is not 007.jpg.
+    compared = CASE if forms[ENDING] != forms[CASE] else BELOW - 1 if last == BELOW else ENDING
     for reading in (*range(compared + 1), *range(BELOW, last + 1)):
         if reading == BELOW:
             agreeing = _elsewhere(forms[compared], [(theirs[compared], spelling) for theirs, spelling in alike])
@@ -213,6 +217,11 @@ def _elsewhere(name: str, alike: list[tuple[str, Spelling]]) -> list[Spelling]:
     shared = [len(os.path.commonprefix([backwards, path.split("/")[::-1]])) for path, _ in alike]
     most = max(shared, default=0)
     return [spelling for (_, spelling), depth in zip(alike, shared, strict=True) if depth == most]
+
+
+def without_zeros(name: str) -> str:
+    """A name without the zeros before it, if it is a number: 500 for 000000000500."""
+    return (name.lstrip("0") or "0") if name.isdecimal() else name
 
 
 def is_plain(path: str) -> bool:

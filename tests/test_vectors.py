@@ -127,6 +127,40 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
         ]
 
 
+@pytest.mark.parametrize("form", ["file", "name", "npy"])
+def test_captions_have_words_and_images_of_their_own(planted: SimpleNamespace, tmp_path: Path, form: str) -> None:
+    """Two captions of each image, in another order than the images."""
+    data, rows = tmp_path / "data", np.random.default_rng(2).permutation(np.repeat(np.arange(PAIRS), 2))
+    words = [f"caption {number} of {planted.words[row]}" for number, row in enumerate(rows)]
+    owners = [planted.names[row] + f"#{number}" * (form == "name") for number, row in enumerate(rows)]
+    write_npy(data, planted)
+    np.save(data / "texts.npy", planted.texts[rows])
+    if form == "npy":
+        (data / "texts.npy.txt").write_text(
+            "".join(f"{owner}\t{text}\n" for owner, text in zip(owners, words, strict=True))
+        )
+    else:
+        (data / "texts.npy").unlink()
+        table = {form: owners, "caption": words, "vector": planted.texts[rows].tolist()}
+        pq.write_table(pa.table(table), data / "texts.parquet")
+    run = begin(tmp_path, data)
+    make_stage("ingest", run)
+    make_stage("import_features", run, "images")
+    make_stage("import_sentences", run, "texts")
+    sentences = Manifest(run / "manifest").sentences.to_pylist()
+    assert sorted((one["image_id"], one["text"]) for one in sentences) == sorted(zip(rows, words, strict=True))
+
+
+def test_an_error_names_the_column_that_is_taken_for_names(planted: SimpleNamespace, tmp_path: Path) -> None:
+    write_npy(tmp_path / "data", planted)
+    (tmp_path / "data/texts.npy").unlink()
+    table = {"text": ["a dog"] * 3, "vector": planted.texts[:3].tolist()}
+    pq.write_table(pa.table(table), tmp_path / "data/texts.parquet")
+    options = Options({"images": "images.npy", "texts": "texts.parquet"}, {}, "x")
+    reasons = [one.reason for one in FORMATS["vectors"](tmp_path / "data", options) if isinstance(one, Reject)]
+    assert len(reasons) == 3 and all("'a dog' in the column text" in reason for reason in reasons)
+
+
 def test_texts_are_not_paired_by_row_where_most_name_their_image(planted: SimpleNamespace, tmp_path: Path) -> None:
     words = [f"{name}#0" for name in planted.names[::-1]]
     write_npy(tmp_path / "data", planted, [*words[:-1], "its own words"])

@@ -4,21 +4,22 @@ import glob
 import os
 import posixpath
 import re
+import shlex
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_image
+from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_archive, is_image
 from pipeline.collections.formats import FORMATS, NAMED, lists, rows, vectors
 from pipeline.collections.formats.folder import FOLDER, KEYS, described_by, usual_names
 from pipeline.collections.formats.table import METADATA
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
-from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, JointspaceError, UsageError
-from pipeline.image_names import BELOW, TOGETHER
+from pipeline.image_names import BELOW, TOGETHER, without_zeros
 from pipeline.parquet_photographs import photograph_column
 from pipeline.storage.foreign import CLIP_RETRIEVAL, columns_of_vectors, marked
 
@@ -45,8 +46,13 @@ VECTOR_SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5"
 PLAIN = Options({}, {}, "gallery")
 LOOKED_AT = 20
 """Photographs that are looked for, and rows of a table that are looked at."""
+DIGITS = re.compile(r"\d+")
+SAMPLED = 500
+"""Photos of a list that are looked for, and beyond them one of so many."""
 LEAST_WORDS = 3
 """Words of a text that may be a caption, on average."""
+LEAST_TITLE_WORDS = 1.5
+"""Words of a title that may be a caption, on average: file names and numbers have one."""
 SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 """A character of a script without spaces between words, of which a word has about two."""
 BESIDE = ("splits", "boxes")
@@ -54,6 +60,7 @@ BESIDE = ("splits", "boxes")
 MAY_BE_TABLES = (".txt", ".json")
 """Endings of tables that other files have, too: only one with a header that names images, and photographs of the folder
 below it, counts, and after all other tables."""
+SAVED_TO_DISK = "export what `save_to_disk` wrote: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet')"
 LACKING = "give the folder of photos, or name files of vectors images.npy and captions.npy"
 MOST_NAMED = 3
 """Lists that are named as not used."""
@@ -99,7 +106,7 @@ def _detect_file(path: Path) -> Detected:
     folder = CollectionFolder(path.parent, PLAIN)
     if suffix == ".parquet" and (column := photograph_column(rows.schema(folder, path))):
         return _with_photographs(folder, path, column, {DIVIDED: glob.escape(path.name)})
-    if suffix == ".parquet" and "images" in (of := _vectors_in(folder, path)) and not _is_headed(folder, path):
+    if suffix == ".parquet" and "images" in (of := _vectors_in(folder, path)) and _fault_of_table(folder, path):
         return Detected(folder.root, vectors.FORMAT, {OF_VECTORS[side]: path.name for side in of})
     if suffix == ".json" and (files := _captions_of_coco(folder, [path.name])):
         return Detected(folder.root, "coco", files)
@@ -108,13 +115,13 @@ def _detect_file(path: Path) -> Detected:
 
 def _with_photographs(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
     """Parquet files like the one at `path`, whose `column` holds photographs."""
-    columns = _usual_columns(folder, path)
-    columns.pop("file", None)
-    columns, notes = _with_sentences(columns)
+    usual = _usual_columns(folder, path)
+    usual.pop("file", None)
+    columns, notes = _with_sentences(_with_texts(usual, _texts(folder, path)))
     note = f"{folder.label(path)} has its photos in the column {column}"
     if "sentence" in columns:
         note += f", its sentences in {columns['sentence']}"
-    return Detected(folder.root, "parquet", files, _renamed(columns), "sentence" in columns, (note, *notes))
+    return Detected(folder.root, "parquet", files, _renamed(columns), "sentence" in columns, notes=(note, *notes))
 
 
 def _with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -159,13 +166,15 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             if column := photograph_column(rows.schema(folder, shard)):
                 return _with_photographs(folder, shard, column, {})
             break
-    maybe = (name for name in found if not _is_table(name) and name in alone and "/" not in name)
-    tables = [*filter(_is_table, found), *(name for name in maybe if _is_headed(folder, folder.root / name))]
-    unused = dict.fromkeys((name for name in tables if "/" in name), "only a table in the folder itself is read")
+    maybe = [name for name in found if not _is_table(name) and name in alone and "/" not in name]
+    faults = {name: _fault_of_table(folder, folder.root / name) for name in maybe}
+    tables = [*filter(_is_table, found), *(name for name in maybe if not faults[name])]
+    below = [folder.root / name for name in tables if "/" in name]
+    unused = {folder.label(path): _why_not_below(path) if path in below[:MOST_NAMED] else "" for path in below}
     may_be_of_split = (name for name in tables if "/" not in name or Path(name).stem.lower() == METADATA)
-    by_split = _tables_by_split(folder, [name for name in may_be_of_split if _split_in(name)])
+    by_split = _tables_by_split(folder, [name for name in may_be_of_split if lists.split_in(name)])
     files_of_vectors: dict[str, str] = {}
-    for name in [by_split["table"]] if by_split else [name for name in tables if name not in unused]:
+    for name in [by_split["table"]] if by_split else [name for name in tables if "/" not in name]:
         try:
             columns = _columns(folder, folder.root / name)
         except InputError as error:
@@ -175,23 +184,31 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
             files = by_split or {"table": name}
-            others = {other: unused.get(other, "one table is read") for other in tables if other not in files.values()}
+            pattern = DIGITS.sub("*", glob.escape(name))
+            alike = list(map(folder.label, folder.glob(pattern))) if files == {"table": name} else []
+            if len(alike) > 1 and 2 * kinds["texts"] > photographs:  # as img2dataset writes them
+                unused |= dict.fromkeys(alike, "captions are read from the text files beside the photos")
+                break
+            with suppress(InputError):
+                if len(alike) > 1 and all(_columns(folder, folder.root / other) == columns for other in alike):
+                    files = {"table": pattern}
+            used = alike if pattern in files.values() else files.values()
+            others = {other: unused.get(other, "one table is read") for other in tables if other not in used}
             return _as_table(folder, files, columns, _name_unused(others))
     if not photographs:
         if shards := [name for name in found if name.lower().endswith(".tar")]:
-            patterns = [re.sub(r"\d+", "*", glob.escape(name)) for name in shards]
+            patterns = [DIGITS.sub("*", glob.escape(name)) for name in shards]
             return Detected(folder.root, "webdataset", _by_split(list(dict.fromkeys(patterns))))
         if files := files_of_vectors or _files_of_vectors(folder):
             return Detected(folder.root, vectors.FORMAT, files)
-        raise folder.lacks("tar shard or table of them", "; ".join([LACKING, *_name_unused(unused)]))
+        arrow = [SAVED_TO_DISK] if folder.glob("**/*.arrow") else []
+        raise folder.lacks("tar shard or table of them", "; ".join([*arrow, LACKING, *_name_unused(unused)]))
     if files := _captions_of_coco(folder, [name for name in found if name.lower().endswith(".json") and name in alone]):
         return Detected(folder.root, "coco", files, notes=_name_unused(unused))
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}
-    remedy = f"no table ({', '.join(rows.READERS)}) with a header and names of photos of this folder: save it as one"
-    unused |= {name: remedy for name in found if "/" not in name and name not in unused}
-    return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
+    return Detected(folder.root, "folder", files, {}, False, _name_unused({**faults, **unused}))
 
 
 def _captions_of_coco(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
@@ -225,14 +242,8 @@ def _tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, st
 
 def _by_split(names: list[str]) -> dict[str, str]:
     """Files, or patterns of them, by split; nothing unless each has one of its own, and there are several."""
-    splits = {_split_in(name): name for name in names}
+    splits = {lists.split_in(name): name for name in names}
     return splits if 1 < len(splits) == len(names) and None not in splits else {}
-
-
-def _split_in(name: str) -> str | None:
-    """The split that is part of a file's name or its folder's: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
-    parts = map(lists.split_name, re.split(r"[-_./]", name.lower()))
-    return next((part for part in reversed([*parts]) if part in SPLITS), None)
 
 
 def _files_of_vectors(folder: CollectionFolder) -> dict[str, str]:
@@ -285,6 +296,8 @@ def _with_place_of_images(detected: Detected) -> Detected:
     # Path's own method fails on too long a name.
     if not first or any(os.path.exists(detected.root / image.path) for image in first):
         return detected
+    with suppress(JointspaceError):
+        first += (image for number, image in enumerate(images) if number < SAMPLED or number % SAMPLED == 0)
     named: dict[str, set[str]] = {}
     for below, names in CollectionFolder(detected.root, PLAIN).walk():
         stems = {posixpath.splitext(name)[0] for name in names if is_image(name)}
@@ -294,7 +307,7 @@ def _with_place_of_images(detected: Detected) -> Detected:
     if not named[folder] or named[folder] < set().union(*named.values()):
         return detected  # `ingest` looks for each in all folders
     also = [other for other in others if named[other]][:1]
-    splits = {_split_in(below) for below in named if named[below]} - {None}
+    splits = {lists.split_in(below) for below in named if named[below]} - {None}
     if len(splits) > 1 and not splits.isdisjoint(detected.files):  # a table of each names 1.jpg of its own folder
         raise UsageError(
             f"{folder} and {also[0]} in {detected.root} have photos of the same names; write the folders into the names"
@@ -311,56 +324,93 @@ def _is_table(name: str) -> bool:
 
 
 def _is_table_alone(folder: CollectionFolder, path: Path) -> bool:
-    return _is_headed(folder, path) and not any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
+    beside = any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
+    return not beside and not _fault_of_table(folder, path)
 
 
-def _is_headed(folder: CollectionFolder, path: Path) -> bool:
-    """Whether a file can be read as a table whose header names images, and whose rows photographs of the folder."""
-    with suppress(InputError):
-        if path.suffix.lower() in rows.READERS and (column := _usual_columns(folder, path).get("file")):
-            values = (row.values.get(column) for row in rows.read_rows(folder, path, (column,), ()))
-            names: set[str] = set()
-            for name in islice(values, TOGETHER):
-                if isinstance(name, str) and is_image(name):
-                    if folder.has(name):
-                        return True
-                    names.add(name)
-            return any(folder.readings.match(names, folder.spellings, BELOW))
-    return False
+def _fault_of_table(folder: CollectionFolder, path: Path) -> str:
+    """Say why a file is not a table with a header and names of photos of the folder; "" if it is one."""
+    if path.suffix.lower() not in rows.READERS:
+        return "an archive: unpack it first" if is_archive(path.name) else f"save it as {', '.join(rows.READERS)}"
+    try:
+        column = _columns(folder, path)["file"]
+        values = (row.values.get(column) for row in rows.read_rows(folder, path, (column,), ()))
+        names = {str(value): None for value in islice(values, TOGETHER) if value not in (None, "")}
+    except InputError as error:
+        return str(error).removeprefix(str(path)).lstrip(": ")
+    if any(map(folder.has, names)) or any(folder.readings.match(names, folder.spellings, BELOW)):
+        return ""
+    return f"no photo of this folder has a name of its column {column}, such as {next(iter(names), '')!r}"
+
+
+def _why_not_below(path: Path) -> str:
+    """Say what has to be done to have a table in a folder below read."""
+    command = shlex.join(["jointspace", "init", str(path.parent)])
+    fault = _fault_of_table(CollectionFolder(path.parent, PLAIN), path)
+    return fault or f"only a table in the folder itself is read; to read this one: {command}"
 
 
 def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """The columns of a table that have a use here, by our names: those of usual names, else, as names are in any
-    language, that whose values are files of photographs, and as a description that of the longest texts. Raises
-    InputError where none holds the names of files, and for a table that cannot be read."""
-    columns = _usual_columns(folder, path)
-    if name := next(filter(is_image, rows.column_names(folder, path)), None):
+    """Find the columns of a table that have a use here, by our names.
+
+    They are the columns of usual names, else, as names are in any language, the column whose values are files of photos
+    and the column with the texts. Raises InputError if no column holds the names of files, and for a table that cannot
+    be read.
+    """
+    columns, texts = _usual_columns(folder, path), _texts(folder, path)
+    stems = set() if "file" in columns else folder.stems.difference(columns.values())
+    if name := next((name for name in texts if is_image(name) or without_zeros(name) in stems), None):
         raise InputError(f"{path} has no header: its first line is of {name}; put one above it, such as file,caption")
-    texts: dict[str, list[str]] = {}
-    for row in islice(rows.read_rows(folder, path, (), (), None), LOOKED_AT):
-        for name, value in row.values.items():
-            if isinstance(value, str) and value.strip() and name not in columns.values():
-                texts.setdefault(name, []).append(value)
     if "file" not in columns:
-        links = [name for name, values in texts.items() if all("://" in value for value in values)]
-        of_files = [name for name, values in texts.items() if all(map(is_image, values)) and name not in links]
-        if not of_files:
-            stems = {posixpath.splitext(name)[0] for _, names in folder.walk() for name in names if is_image(name)}
-            of_files = [name for name, values in texts.items() if sum(v in stems for v in values) > len(values) / 2]
-        if len(of_files) != 1:
-            remedy = f"({', '.join(COLUMNS['file'])}); rename the one that has them to file"
-            if links:
-                remedy = f"but links in {links[0]}; download the photos first, for example with img2dataset"
-            raise InputError(f"{path} has no column of file names {remedy}")
-        columns = {"file": of_files[0], **columns}
-        texts.pop(of_files[0])
+        columns = {"file": _file_column(path, texts, stems), **columns}
+    return _with_texts(columns, texts)
+
+
+def _texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
+    """The first values of each column of a table that are not empty, as texts."""
+    texts: dict[str, list[str]] = {name: [] for name in rows.column_names(folder, path)}
+    for row in islice(rows.read_rows(folder, path, (), (), None), rows.LOOKED_AT):
+        for name, value in row.values.items():
+            if len(few := texts.setdefault(name, [])) < LOOKED_AT and type(value) in (str, int) and str(value).strip():
+                few.append(str(value))
+    return texts
+
+
+def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> str:
+    """Find the column most of whose values are names of files, or else `stems` of photos. Raises InputError."""
+
+    def mostly(fits: Callable[[str], bool]) -> list[str]:
+        return [name for name, values in texts.items() if 2 * sum(map(fits, values)) > len(values)]
+
+    links = mostly(lambda value: "://" in value)
+    found = [name for name in mostly(is_image) if name not in links]
+    found = found or mostly(lambda value: without_zeros(value) in stems)
+    if len(found) == 1:
+        return found[0]
+    remedy = f"has no column of file names ({', '.join(COLUMNS['file'])}); rename the one that has them to file"
+    if found:
+        remedy = f"has names of files in {' and '.join(found)}; rename the one that is meant to file"
+    elif links:
+        link = max(links, key=lambda name: sum(map(is_image, texts[name])))
+        remedy = f"has no column of file names but links in {link}; download the photos first, as with img2dataset"
+    raise InputError(f"{path} {remedy}")
+
+
+def _with_texts(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:
+    """The `columns` with one for captions: a column that is called so and has sentences, or else the column of the
+    longest texts, as a description, if there is no other. A title of one word is no caption."""
+    words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
+    called = [name for name in words if "caption" in name.lower() and words[name] >= LEAST_WORDS]
+    if called and "sentence" not in columns:
+        return {**columns, "sentence": called[0]}
+    if words.get(columns.get("title", ""), LEAST_WORDS) < LEAST_TITLE_WORDS:
+        columns = {ours: theirs for ours, theirs in columns.items() if ours != "title"}
     if columns.keys().isdisjoint(("sentence", *IN_PLACE_OF_SENTENCES)):
-        words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items()}
-        longest = max(words, key=words.__getitem__, default="")
+        longest = max((name for name in words if name not in columns.values()), key=words.__getitem__, default="")
         if longest and words[longest] >= LEAST_WORDS:
-            same = [name for name in rows.column_names(folder, path) if rows.stem(name) == rows.stem(longest)]
+            same = [name for name in texts if rows.stem(name) == rows.stem(longest)]
             are_texts = len(same) > 1 and all(words.get(name, 0) >= LEAST_WORDS for name in same)
-            columns["description"] = f"{rows.stem(longest)}#" if are_texts else longest
+            columns = {**columns, "description": f"{rows.stem(longest)}#" if are_texts else longest}
     return columns
 
 

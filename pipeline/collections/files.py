@@ -11,10 +11,13 @@ from typing import BinaryIO
 from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.records import Options
 from pipeline.errors import InputError, UsageError
-from pipeline.image_names import IMAGE_SUFFIXES, Readings, Spelling, is_plain
+from pipeline.image_names import IMAGE_SUFFIXES, Readings, Spelling, is_plain, without_zeros
 from pipeline.plain_files import UnopenedFile, open_plain
 
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
+ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
+SEVERAL = "table"
+"""The key of collection.files that may be a pattern of several files."""
 PHOTOGRAPH, MOST_KINDS = "photo", 5
 """What photographs are counted as, and how many kinds of other files are named."""
 LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
@@ -37,6 +40,13 @@ class CollectionFolder:
     def readings(self) -> Readings:
         """How lists may spell the names of its photographs."""
         return Readings(self.root)
+
+    @cached_property
+    def stems(self) -> set[str]:
+        """The names of its photos without folder, ending and zeros before a number."""
+        return {
+            without_zeros(os.path.splitext(name)[0]) for _, names in self.walk() for name in names if is_image(name)
+        }
 
     def has(self, name: str) -> bool:
         """Whether there is a file of exactly this name, relative to the root."""
@@ -93,7 +103,8 @@ class CollectionFolder:
         if given is not None:
             path = self.root / given
             if not path.exists():
-                if not Path(given).is_absolute() and len(paths := self.glob(given)) == 1:
+                paths = [] if Path(given).is_absolute() else self.glob(given)
+                if paths and (len(paths) == 1 or key == SEVERAL):
                     return paths[0]
                 raise UsageError(f"{path} does not exist; correct collection.files.{key}")
             return path
@@ -106,6 +117,11 @@ class CollectionFolder:
                 return paths[0]
         return None
 
+    def tables(self, first: Path) -> list[Path]:
+        """The `first` table, or all that collection.files.table matches."""
+        given = self._given.get(SEVERAL, "")
+        return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
+
     def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
         """The `path` that `locate` found for `key`. Raises UsageError if it found none."""
         if path is None:
@@ -114,7 +130,12 @@ class CollectionFolder:
 
     def lacks(self, what: str, remedy: str) -> UsageError:
         """The error for a folder that contains no `what`; it says what is there instead."""
-        return UsageError(f"{self.root} holds {self._contents()} and no {what}: {remedy}")
+        packed = [f"{name} is an archive: unpack it first; " for name in self.archives() if not name.endswith(".tar")]
+        return UsageError(f"{self.root} holds {self._contents()} and no {what}: {''.join(packed[:1])}{remedy}")
+
+    def archives(self) -> list[str]:
+        """The names of the archives in it, at any depth."""
+        return [posixpath.join(below, name) for below, names in self.walk() for name in names if is_archive(name)]
 
     def _contents(self) -> str:
         """How many photographs and other files of the most frequent kinds the folder contains, at any depth."""
@@ -145,9 +166,11 @@ class CollectionFolder:
         return "" if prefix == "." else prefix
 
     def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:
-        """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files,
-        both sorted and without what `exclusion` leaves out; those directly under the root may be links to other disks.
-        Raises InputError for a folder that cannot be read."""
+        """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files.
+
+        Both are sorted, a.jpg before its copy `a (1).jpg`, and without what `exclusion` leaves out; folders directly
+        under the root may be links to other disks. Raises InputError for a folder that cannot be read.
+        """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)
         for top in ("", *([] if prefix else self._other_disks())):
@@ -199,7 +222,10 @@ class CollectionFolder:
             reason = reasons.pop(parent, None)
             into = {name: reason or self.exclusion.of_path(posixpath.join(whole, name)) for name in folders}
             folders[:] = sorted(name for name in folders if everything or into[name] is None)
-            files = [(name, reason or self.exclusion.of_path(posixpath.join(whole, name))) for name in sorted(names)]
+            files = [
+                (name, reason or self.exclusion.of_path(posixpath.join(whole, name)))
+                for name in sorted(names, key=os.path.splitext)
+            ]
             if everything:
                 links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
                 files += [(name, into[name] or "a link to a folder, which is not followed") for name in links]
@@ -230,6 +256,10 @@ def _any_case(pattern: str) -> str:
     if "." not in name or "[" in name:
         return pattern
     return folder + slash + "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() and c.isascii() else c for c in name)
+
+
+def is_archive(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in ARCHIVES
 
 
 def is_image(name: str) -> bool:

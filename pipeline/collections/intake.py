@@ -33,6 +33,7 @@ from pipeline.collections.tables import REJECTS, Rejects, Tables, to_bytes, to_t
 from pipeline.config.section import SPLITS
 from pipeline.image_names import BELOW, CASE, WHOLE, Readings, Spelling, Takedown, describe
 from pipeline.printable import is_unicode
+from pipeline.storage.files import name_fault
 
 ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|nbsp|#\d{1,7}|#[xX][\da-fA-F]{1,6});")
 LARGEST_NUMBER = (1 << 31) - 1
@@ -150,10 +151,11 @@ class Intake:
 
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
-        fault = self._path_fault(image.path) or (image.member is not None and _name_fault(image.member)) or None
+        fault = self._path_fault(image.path) or (image.member is not None and _name_fault(image.member, False)) or None
         looked_at = not (self.folder is None or image.row is None or image.member is not None or fault)
         there = not looked_at or self.folder.has(image.path)
         location = (None,) * len(LOCATION) if fault else (image.path, image.member, image.offset, image.size)
+        fault = fault or (name_fault(image.path) if there else None)
         split = image.split if image.split in SPLITS or image.split == DIVIDED else None
         if split is None:
             fault = fault or f"unknown split {image.split!r}; there are {', '.join(SPLITS)}"
@@ -185,7 +187,7 @@ class Intake:
         if not isinstance(sentence.text, str):
             return f"not a text but {type(sentence.text).__name__}"
         if not sentence.text or sentence.text.isspace():
-            return "empty"
+            return "empty: it has no words, and its photo is read without it"
         if sentence.number is not None and sentence.number > LARGEST_NUMBER:
             return f"the number of a sentence is at most {LARGEST_NUMBER}"
         return _text_fault(sentence.text, self.max_chars)
@@ -247,7 +249,7 @@ class Intake:
             elif match and match.ambiguous:
                 self.tables.append("respelt", (path, None, f"ambiguous: {path!r} {match.choice}", None))
             elif match:
-                self.tables.append("respelt", (path, match.spelt[0], None, match.reading))
+                self.tables.append("respelt", (path, match.spelt[0], name_fault(match.spelt[0]), match.reading))
         # Lists that name a photograph exactly mean another one by the same name in another case or without its ending.
         exact = 'SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL'
         self.tables.run(f"DELETE FROM respelt WHERE reading >= {CASE} AND file IN ({exact})")
@@ -342,12 +344,6 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
     return None if text.isascii() or is_unicode(text) else f"{NOT_UTF8}: lone surrogate"
 
 
-def _name_fault(name: str) -> str | None:
-    """Why `name`, relative to the root or inside a shard, must not be opened; None if it may."""
-    if not name or "\0" in name:
-        return f"no file name: {name!r}"
-    if not is_unicode(name):
-        return f"{NOT_UTF8}: {name!r}"
-    if name.startswith("/") or ".." in name.split("/"):
-        return f"outside: {name!r} leads out of the collection; use names relative to it"
-    return None
+def _name_fault(name: str, listed: bool = True) -> str | None:
+    """Say why a name must not be opened, as `name_fault` does, or return None if it may be."""
+    return name_fault(name, listed) if is_unicode(name) else f"{NOT_UTF8}: {name!r}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.collections.files import CollectionFolder, is_image
+from pipeline.collections.files import CollectionFolder, is_archive, is_image
 from pipeline.collections.formats import NAMED, SHARDS, vectors
 from pipeline.collections.formats.folder import described_by
 from pipeline.collections.records import Options
@@ -16,7 +16,6 @@ from pipeline.collections.tables import Tables
 UNNAMED = "photos that no list names"
 NOT_READ = "neither photos nor lists that the format reads"
 BESIDE = "photos next to the shards that the format reads"
-PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar")
 LONGEST_SUFFIX = 10
 """Characters; a longer one is no kind of file."""
 
@@ -77,13 +76,15 @@ def count_files(root: Path, form: str, options: Options, tables: Tables, takedow
 def _not_read(path: str) -> str:
     suffix = Path(path).suffix.lower()
     kind = suffix if 1 < len(suffix) <= LONGEST_SUFFIX and suffix[1:].isalnum() else "others"
-    return f"{'packed: unpack them first' if suffix in PACKED else NOT_READ} ({kind})"
+    return f"{'packed: unpack them first' if is_archive(path) else NOT_READ} ({kind})"
 
 
 def _lists(folder: CollectionFolder, form: str) -> list[Path]:
     if form == vectors.FORMAT:
         return vectors.list_files(folder)
-    return [path for path in folder.locate(NAMED[form]).values() if path and path.is_file()]
+    where = folder.locate(NAMED[form])
+    several = folder.tables(where["table"]) if where.get("table") else []
+    return [path for path in dict.fromkeys([*where.values(), *several]) if path and path.is_file()]
 
 
 def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, str]) -> set[str]:

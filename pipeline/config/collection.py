@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pipeline.config.section import AboveZero, Count, ImportPath, Place, Positive, Section, Seed, Share, Split, key
 from pipeline.printable import UNSAFE
@@ -15,6 +15,12 @@ def _name_column(value: str) -> str:
     if not value.strip() or UNSAFE.search(value):
         raise ValueError("a column's name is printable, and not empty")
     return value
+
+
+def _join_choices(value: object) -> object:
+    """Write a list of columns, of which the first that is not empty counts, as the readers of tables do."""
+    are_names = isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value)
+    return " | ".join(value) if are_names else value
 
 
 OwnName = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name_column)]
@@ -50,7 +56,7 @@ class CollectionSettings(Section):
         " (made elsewhere; no photos) | module:function of yours",
     )
     files: dict[str, Place] = key({}, "the format's files, if they do not have their usual names")
-    columns: dict[str, str] = key(
+    columns: dict[str, Annotated[str, BeforeValidator(_join_choices)]] = key(
         {}, "formats table and parquet: which column holds file, sentence, split, title, tags, description"
     )
     own_columns: tuple[str, ...] | dict[OwnName, str] | None = key(

@@ -185,8 +185,8 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
-    """Raises IntegrityError naming the first row of the table at `path` that is not as it must be; `rows` are some of
-    its columns, from row `first` on."""
+    """Check some columns of the table at `path`, `rows`, which begin with the row `first`. Raises IntegrityError that
+    names the first wrong row."""
     limits = {**dict.fromkeys(IDS, ID_LIMIT), "offset": SIZE_LIMIT, "size": SIZE_LIMIT}
     for name in limits.keys() & set(rows.column_names):
         numbers = rows[name].to_numpy()  # of a column with nulls, floats with NaN
@@ -201,9 +201,11 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
     for name in set(PLACES) & set(rows.column_names):
         names = rows[name].to_pylist()
         if (place := first_unplain(names)) is not None:
+            addition = next((folder for folder in path.parents if folder.parent.name == ADDED), None)
+            remedy = f"delete {addition} and `add` the photos again" if addition else "repeat the `run` or `apply`"
             raise IntegrityError(
-                f"{path} row {first + place}: its {name} {repr(names[place])[:SHOWN]} is not a plain relative name;"
-                f" {DISTRUST}"
+                f"{path} row {first + place}: its {name} {repr(names[place])[:SHOWN]} is not a plain relative name; if"
+                f" the index is your own, rename that photo and {remedy}; otherwise {DISTRUST}"
             )
 
 

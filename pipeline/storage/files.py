@@ -53,7 +53,7 @@ def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> It
 
 
 def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
-    """A sentence for an `error` from reading `path`."""
+    """Describe an `error` from reading `path` in a sentence."""
     if error.errno == errno.ENOENT:
         return f"{path} {missing or 'does not exist; run the stage that makes it'}"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -63,7 +63,7 @@ def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | Non
 
 
 def read_bytes(path: Path) -> bytes:
-    """All bytes of a file. Raises IntegrityError."""
+    """Read all bytes of a file. Raises IntegrityError."""
     with refusing(path), open_regular(path) as file:
         return file.read()
 
@@ -119,10 +119,26 @@ def plain(name: Any, source: Path | str) -> str:
     return name
 
 
+def name_fault(name: str, listed: bool = False) -> str | None:
+    """Say why no index may hold `name`, the relative path of a photo or a member of a shard; None if an index may.
+
+    A `listed` name comes from a list and may have backslashes and a drive: the file can have another name.
+    """
+    if not UNPLAIN.search(name):
+        return None
+    if not name or "\0" in name:
+        return f"no file name: {name!r}"
+    if name.startswith("/") or ".." in name.split("/"):
+        return f"outside: {name!r} leads out of the collection; use names relative to it"
+    if listed:
+        return None
+    odd = "has a backslash" if "\\" in name else "begins with a letter and a colon, as a drive of Windows does"
+    return f"unusable name: {name!r} {odd}; rename the file"
+
+
 def first_unplain(names: Sequence[str | None]) -> int | None:
-    """The place of the first of the relative paths of photographs `names` that may not be opened or shown: one that is
-    absolute or empty, or has `..`, a drive, a backslash or NUL. None of them: None."""
-    return next((place for place, name in enumerate(names) if name is not None and UNPLAIN.search(name)), None)
+    """Find the first of `names` that `name_fault` refuses and return its position, or None if there is none."""
+    return next((place for place, name in enumerate(names) if name is not None and name_fault(name)), None)
 
 
 def inside(folder: Path, name: Any, source: Path | str) -> Path:

@@ -45,6 +45,19 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "sentences": ("caption", "text", "sentence"),
 }
 """Columns that are taken for the names of rows where there are others, the first that there is."""
+OWNERS = (
+    "image_path",
+    "path",
+    "file",
+    "file_name",
+    "filename",
+    "image",
+    "image_name",
+    "image_file",
+    "image_id",
+    "name",
+)
+"""Columns beside the words of sentences that name the image of each, the first that there is."""
 MARKS = {
     "images": ("image", "img", "photo", "picture", "visual", "vision"),
     "sentences": ("text", "txt", "caption", "sentence", "title"),
@@ -174,9 +187,25 @@ def _read_names(source: Source) -> list[str]:
     if not first.exists():
         raise InputError(f"{first} does not exist; list the names there, one per line, or set `names`")
     names = read_lines(first)
+    if source.of == "sentences" and all("\t" in name for name in names):
+        return [name.partition("\t")[2] for name in names]
     if any(read_lines(other) != names for other in others):
         raise InputError(f"{first} and {others[0]} list other names; remove one of them, or say which in `names`")
     return names
+
+
+def owner_names(source: Source) -> list[str] | None:
+    """Read which image each sentence belongs to: from a column of OWNERS beside the words of a Parquet file, or from
+    before a tab in the list of names. None if neither says so."""
+    owners: list[str] = []
+    for path in (path for path in foreign_files(source) if path.suffix.lower() == ".parquet"):
+        words, present = names_column(source, path), pq.read_schema(path).names
+        column = next((name for name in OWNERS if name in present and name != words), None)
+        owners += map(str, _strings(path, _read_columns(path, [column])[0])) if column else ()
+    if _names_are_beside(source):
+        lines = [line.partition("\t") for line in read_lines(_names_files(source)[0])]
+        owners = [owner for owner, tab, _ in lines if tab]
+    return owners or None
 
 
 def _read_clip_retrieval(source: Source) -> ForeignFeatures:

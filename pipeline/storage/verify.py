@@ -78,8 +78,13 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         vouched |= {path.parent / name: path for name in commit.files}
         result.checked += len(commit.files)
         place = path.relative_to(run).as_posix()
-        found = commits.faults(place, hashed) if commit.place and not alone else file_faults(commit, hashed)
+        found = list(commits.faults(place, hashed) if commit.place and not alone else file_faults(commit, hashed))
         result.faults += [FaultyFile(fault.path, fault.reason, fault.path if fault.gone else path) for fault in found]
+        if hashed and path.name == CARD and not found:
+            try:
+                Bundle(path.parent).check_rows()
+            except IntegrityError as error:  # which `search` would raise
+                result.faults.append(FaultyFile(path, f"unusable: {error}", path))
     for path in files:
         if path in vouched or path in records:
             continue

@@ -68,7 +68,7 @@ def command(
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.detect import detect
     from pipeline.config.section import as_name
-    from pipeline.errors import InputError, UsageError
+    from pipeline.errors import InputError, RejectLimitError, UsageError
     from pipeline.printable import printable
 
     if encoder and (weights or architecture):
@@ -78,25 +78,28 @@ def command(
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
-        missing = list(_leave_out_missing(intake))
+        missing = list(_leave_out_unusable(intake, found))
         assembly = Assembly(intake)
         given = assembly.splits
         if "train" in given:
             assembly.place([split for split in ("dev", "test") if split not in given])
         splits = assembly.splits
         if not splits:
-            raise InputError(f"{found.root} has no photo that can be used: {next(chain(missing, _faults(intake)))}")
+            rejects = (_describe(one.file, one.row, one.reason) for one in intake.rejects)
+            reason = next(chain(missing, rejects, ["its lists name none"]))
+            raise InputError(f"{found.root} has no photo that can be used: {reason}")
         seen = {
             "root": str(found.root),
             "format": found.format,
             "counts": {what: count for what, count in _count(intake) if count},
             "files": found.files,
             "notes": [*found.notes, *intake.notes, *missing, *tally.describe(), *intake.own.describe()]
-            + list(_described_inside(found, intake)),
+            + [*_described_inside(found, intake), *_name_unread_splits(intake)],
             "filters": intake.own.schema().names,
             "splits": splits,
             "drawn": [split for split in splits if split not in given],
             "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
+            "refused": next(_refusals(intake), None),
         }
     if not as_json:
         click.echo("\n".join(map(printable, _lines(seen, encoder))))
@@ -112,20 +115,26 @@ def command(
         if path.exists():
             raise UsageError(f"{path} exists; give another --output, or remove it")
         _write(path, values)
-        commands = [["jointspace", "run", str(path)]]
+        commands = [] if seen["refused"] else [["jointspace", "run", str(path)]]
     if as_json:
-        click.echo(json.dumps({**seen, "configuration": path and str(path), "next": commands[0]}, default=str))
-        return
-    if path:
-        click.echo(printable(f"wrote {path}; next:"))
-    for number, command_line in enumerate(commands):
-        if number == 1:
-            click.echo("or with an index that you built from other photos:")
-        click.echo(printable(shlex.join(command_line)))
+        following = commands[0] if commands else None
+        click.echo(json.dumps({**seen, "configuration": path and str(path), "next": following}, default=str))
+    else:
+        if path:
+            click.echo(printable(f"wrote {path}{'; next:' * bool(commands)}"))
+        for number, command_line in enumerate(commands):
+            if number == 1:
+                click.echo("or with an index that you built from other photos:")
+            click.echo(printable(shlex.join(command_line)))
+    if path is None:
+        raise InputError("no configuration was written; choose one of these commands")
+    if seen["refused"]:
+        remedy = f"repair them, or raise that key in {path}, and then: jointspace run {shlex.quote(str(path))}"
+        raise RejectLimitError(f"`run` would refuse this collection: {seen['refused']}; {remedy}")
 
 
 def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
-    """What was found, in words."""
+    """Say what was found, in lines for the user."""
     parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
     yield from (f"  file {ours}: {theirs}" for ours, theirs in seen["files"].items())
@@ -159,7 +168,7 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
 
 
 def _read(found: "Detected") -> "tuple[Intake, Tally]":
-    """The collection's records, counted and checked but for the images themselves, and its files."""
+    """Read the records of the collection, count them and its files, and check everything except the pixels."""
     from tqdm import tqdm
 
     from pipeline.collections.files import CollectionFolder
@@ -179,19 +188,63 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     return intake, options.tally
 
 
-def _leave_out_missing(intake: "Intake") -> Iterator[str]:
-    """Leave out photographs that are not there, and say so in lines for the user; and what cannot be used."""
+def _leave_out_unusable(intake: "Intake", found: "Detected") -> Iterator[str]:
+    """Leave out photos that are not there or that this installation cannot read. Yields lines for the user on these and
+    on all others that cannot be used."""
+    from importlib.util import find_spec
+
+    from pipeline.collections.files import CollectionFolder
+    from pipeline.collections.records import Options
+    from pipeline.images.opening import NEEDS_HEIF
+
     missing = "FROM images WHERE NOT there AND fault IS NULL"
     for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
         count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
-        yield f"{count:,} photos that the lists name are not there, such as {first}"
-    faults = "SELECT count(*), min(fault) FROM images WHERE fault <> 'missing' HAVING count(*) > 0"
+        archives = CollectionFolder(found.root, Options({}, {}, "")).archives()
+        also = f"; {archives[0]} is an archive: unpack it first" if archives else ""
+        yield f"{count:,} photos that the lists name are not there, such as {first}{also}"
+    if find_spec("pillow_heif") is None:
+        heic = r"regexp_matches(lower(coalesce(member, path)), '\.hei[cf]$')"
+        needed = NEEDS_HEIF.replace("'", "''")
+        intake.tables.run(f"UPDATE images SET fault = '{needed}' WHERE fault IS NULL AND {heic}")
+    faults = """SELECT count(*), min(fault) FROM images WHERE fault <> 'missing'
+        GROUP BY split_part(fault, ':', 1) ORDER BY count(*) DESC"""
     for count, first in intake.tables.rows(faults):
         yield f"{count:,} photos cannot be used: {first}"
 
 
+def _refusals(intake: "Intake") -> Iterator[str]:
+    """Say for which kind of rejects `ingest` would refuse the collection, as far as the lists tell."""
+    from pipeline.collections.assembly import HARMLESS
+    from pipeline.config import loading
+    from pipeline.errors import too_many
+
+    limit, left_out = loading.load().collection.reject_limit, intake.rejects.summarise(False)
+    faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
+    for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
+        count = left_out.of(what, "") - left_out.of(what, *HARMLESS)
+        count += intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
+        if too_many(count, intake.given[what], limit):
+            reason = intake.tables.value("SELECT max(fault) FROM images") or left_out.most_frequent(what)[0]
+            counts = f"{count:,} of {intake.given[what]:,} {called} cannot be used"
+            yield f"{counts}, more than collection.reject_limit {limit:g} allows ({reason})"
+
+
+def _name_unread_splits(intake: "Intake") -> Iterator[str]:
+    """Name folders that are called after splits, although the splits of the collection are drawn."""
+    from pipeline.collections.formats.lists import split_in
+
+    drawn = """SELECT DISTINCT regexp_replace(path, '/?[^/]*$', '') FROM images JOIN placed USING (seq)
+        WHERE drawn AND placed.split IN ('train', 'dev', 'test')"""
+    parts = {part for (folder,) in intake.tables.rows(drawn) for part in folder.split("/")}
+    called = sorted(part for part in parts if split_in(part) in ("train", "dev", "test"))
+    if len(set(map(split_in, called))) > 1:
+        remedy = "name the split of each photo in a column split of the table, or in splits.tsv"
+        yield f"the folders {', '.join(called[:SHOWN])} look like splits and are not read as splits: {remedy}"
+
+
 def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
-    """How many photographs, and how much of what belongs to them, `ingest` will find without a fault."""
+    """Count the photos, and the texts and boxes that belong to them, which `ingest` will find without a fault."""
     usable = "SELECT seq FROM images WHERE fault IS NULL"
     yield "images", intake.tables.value(f"SELECT count(*) FROM ({usable})")
     for what in ("sentences", "documents", "boxes"):
@@ -199,7 +252,7 @@ def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
 
 
 def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
-    """That photographs without sentences have descriptions inside, which are not read."""
+    """Say if photos without captions have descriptions inside the files, which are not read."""
     from pipeline.config import loading
     from pipeline.errors import InputError
     from pipeline.images.decode import written_description
@@ -223,15 +276,8 @@ def _describe(file: str, row: int | None, reason: str) -> str:
     return f"{file}, row {row}: {reason}" if row else f"{file}: {reason}"
 
 
-def _faults(intake: "Intake") -> Iterator[str]:
-    """Why photographs and lists cannot be used, in lines for the user."""
-    yield from (_describe(one.file, one.row, one.reason) for one in intake.rejects)
-    yield from (fault for (fault,) in intake.tables.rows("SELECT fault FROM images WHERE fault IS NOT NULL"))
-    yield "its lists name none"
-
-
 def _bundles(results: Path) -> list[Path]:
-    """An index of each run in the folder `results`, the latest first; none that was made of drawn scenes."""
+    """Find an index of each run in the folder `results`, the latest first, except the indexes of the demo."""
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD, bundles_in
     from pipeline.storage.demo_folder import MARK
@@ -256,7 +302,7 @@ def _configure(
     architecture: str | None,
     output: Path | None,
 ) -> dict[str, Any]:
-    """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
+    """List the keys that differ from config/default.yaml. Raises UsageError if they are not a configuration."""
     from pipeline.config import loading
     from pipeline.config.section import as_name
 
@@ -294,7 +340,7 @@ def _configure(
 
 
 def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two sides of a dual encoder, as encoders of images and of texts."""
+    """Name the image encoder and the text encoder of a dual encoder."""
     dual = DUAL_ENCODERS[encoder]
     named = {"architecture": dual.architecture, "weights": dual.weights}
     texts = {"name": f"{encoder}-text", "kind": "open_clip", "open_clip": named}
@@ -327,7 +373,7 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
 
 def _name_network(weights: Path) -> str:
-    """The network whose name the file's begins with. Raises UsageError where that is none."""
+    """Find the network with whose name the file name begins. Raises UsageError if there is none."""
     from torchvision import models
 
     from pipeline.errors import UsageError

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.collections.detect import detect
 from pipeline.collections.formats import FORMATS, rows
+from pipeline.collections.inventory import describe_state
 from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.errors import JointspaceError, UsageError
 
@@ -257,3 +258,28 @@ def test_a_table_without_a_header_is_named_and_not_read(make) -> None:
     (folder / "list.csv").write_text("0.jpg,a dog\n1.jpg,a cat\n")
     found = detect(folder)
     assert found.format == "folder" and "list.csv (has no header" in found.notes[0]
+
+
+def test_the_first_names_of_a_list_do_not_decide_the_folder_of_the_others(make, gather) -> None:
+    folder = make(*(f"{'one' if number < 25 else 'two'}/{number}.jpg" for number in range(30)), "list.csv")
+    (folder / "list.csv").write_text("\n".join(["file,text", *(f"{number}.jpg,a dog" for number in range(30))]))
+    found = detect(folder)
+    result = gather(folder, found.format, files=found.files, columns=found.columns)
+    assert result.counts["images"]["kept"] == 30
+
+
+def test_tables_of_the_same_columns_are_one_table(make, gather) -> None:
+    folder = make(*(f"{number}.jpg" for number in range(6)), "part-1.csv", "part-2.csv", "part-3.csv")
+    for part in range(3):
+        rows = [f"{number}.jpg,number {number} of six" for number in (2 * part, 2 * part + 1)]
+        (folder / f"part-{part + 1}.csv").write_text("\n".join(["file,text", *rows]))
+    found = detect(folder)
+    assert found.files == {"table": "part-*.csv"}
+    result = gather(folder, found.format, files=found.files, columns=found.columns)
+    assert sorted(result.tables["sentences"]["text"].to_pylist()) == [f"number {number} of six" for number in range(6)]
+    before = describe_state(folder, found.format, found.files)
+    (folder / "part-3.csv").write_text("file,text\n5.jpg,another\n")
+    assert describe_state(folder, found.format, found.files) != before
+    (folder / "part-2.csv").write_text("file,price\n2.jpg,7\n")
+    found = detect(folder)
+    assert found.files == {"table": "part-1.csv"} and "part-2.csv (one table is read)" in "".join(found.notes)

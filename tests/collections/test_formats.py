@@ -14,6 +14,7 @@ import pytest
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import FORMATS, lists, rows
 from pipeline.collections.records import Options
+from pipeline.config.loading import validate
 from pipeline.errors import InputError, UsageError
 from pipeline.storage.sources import ImageSource
 
@@ -99,6 +100,16 @@ def write_parquet(root: Path, photograph) -> dict:
     return {}
 
 
+def write_hub(root: Path, photograph) -> dict:
+    """As the hub converts data sets: a folder for each split."""
+    for number, (name, texts) in enumerate(SENTENCES.items()):
+        folder = root / "default" / {"dev": "validation"}.get(SPLITS[name], SPLITS[name])
+        folder.mkdir(parents=True)
+        row = {"image": {"bytes": photograph(number), "path": name}, "sentence": texts}
+        pq.write_table(pa.Table.from_pylist([row]), folder / "0000.parquet")
+    return {}
+
+
 def write_text_files(root: Path, photograph) -> dict:
     for number, (name, texts) in enumerate(SENTENCES.items()):
         folder = root / SPLITS[name] / "deep"
@@ -161,6 +172,7 @@ WRITERS = {
     "csv": ("table", write_csv),
     "jsonl": ("table", write_jsonl),
     "parquet": ("table", write_parquet),
+    "hub": ("parquet", write_hub),
     "text-files": ("text-files", write_text_files),
     "webdataset": ("webdataset", write_webdataset),
 }
@@ -299,4 +311,30 @@ def test_an_object_on_the_only_line_is_no_json_lines(text: str, read: str, tmp_p
 def test_of_a_list_only_the_items_that_are_asked_for_are_read(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('[{"file": "a.jpg"}, no more JSON')
     folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
-    assert rows.column_names(folder, tmp_path / "list.json") == ["file"]
+    assert next(rows.read_rows(folder, tmp_path / "list.json", (), ())).values == {"file": "a.jpg"}
+
+
+def test_a_sentence_on_the_page_of_pascal_may_have_marked_words(tmp_path: Path) -> None:
+    cells = "<td> A <i>red</i> bus <b>turns</b> . </td><td>Two buses .</td>"
+    (tmp_path / "index.html").write_text(f'<table><tr><td><img src="bus/1.jpg"></td>{cells}</tr></table>')
+    (tmp_path / "images").mkdir()
+    _, *sentences = FORMATS["pascal1k"](tmp_path, Options({}, {}, "train"))
+    assert [record.text for record in sentences] == ["A red bus turns .", "Two buses ."]
+
+
+def test_a_caption_comes_from_the_first_column_that_is_not_empty(tmp_path: Path, photograph, gather) -> None:
+    add_images(tmp_path, photograph)
+    with open(tmp_path / "t.csv", "w", newline="") as file:
+        rows = [("a.jpg", "Vase", "A blue vase ."), ("b c.jpg", "Teapot", " "), ("-rf.jpg", "", "")]
+        csv.writer(file).writerows([("file", "Titel", "Beschreibung"), *rows])
+    columns = validate({"collection": {"columns": {"sentence": ["Beschreibung", "Titel"]}}}).collection.columns
+    result = gather(tmp_path, "table", columns=columns)
+    assert result.tables["sentences"]["text"].to_pylist() == ["A blue vase .", "Teapot"]
+    assert result.counts["images"]["kept"] == 3 and result.rejects == []
+    assert {"Titel", "Beschreibung"}.isdisjoint(result.tables["images"].column_names)
+    both = gather(tmp_path, "table", columns={**columns, "title": "Titel"})
+    assert both.tables["documents"]["title"].to_pylist() == ["Vase", "Teapot"]
+    with pytest.raises(InputError, match="has no column Untertitel"):
+        gather(tmp_path, "table", columns={"sentence": "Beschreibung | Untertitel"})
+    with pytest.raises(InputError, match="has no column caption#"):
+        gather(tmp_path, "table", columns={"sentence": "caption#"})

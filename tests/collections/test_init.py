@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from click.testing import CliRunner
 from made_up import ingest, run_command
 from PIL import ExifTags, Image
 
@@ -15,6 +17,7 @@ from pipeline.config import loading
 from pipeline.errors import InputError, JointspaceError, RejectLimitError, UsageError
 from pipeline.storage.demo_folder import MARK
 from pipeline.storage.manifest import Manifest
+from stages.cli import cli
 
 
 @pytest.fixture
@@ -26,6 +29,13 @@ def photos(tmp_path: Path, photograph, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return folder
+
+
+def refuse(*arguments: object) -> tuple[str, JointspaceError]:
+    """What init prints, and the error in which it ends."""
+    result = CliRunner().invoke(cli.get_command(None, "init"), list(map(str, arguments)))
+    assert isinstance(result.exception, JointspaceError), result.output
+    return result.stdout, result.exception
 
 
 def caption(folder: Path, kind: str) -> None:
@@ -132,14 +142,15 @@ def test_a_run_without_a_split_that_it_needs_ends_before_a_photo_is_decoded(tmp_
 
 
 def test_photographs_without_sentences_are_searched_with_a_pretrained_model(photos: Path, tmp_path: Path) -> None:
-    assert run_command("init", photos).splitlines()[-1].endswith("--encoder clip")
+    said, error = refuse(photos)
+    assert said.splitlines()[-1].endswith("--encoder clip") and "no configuration was written" in str(error)
     assert not list(Path.cwd().iterdir())
     (tmp_path / MARK).touch()
     for name, data_root in (("drawn", tmp_path), ("holiday", photos)):
         card = Path("results") / name / "index/ncca/card.json"
         card.parent.mkdir(parents=True)
         card.write_text(json.dumps({"data_root": str(data_root)}))
-    *_, first, _, second = run_command("init", photos).splitlines()
+    *_, first, _, second = refuse(photos)[0].splitlines()
     assert first.endswith("--encoder clip") and "drawn" not in second
     assert second.startswith("jointspace apply results/holiday/index/ncca") and second.endswith("results/my-photos")
     (photos / "notes.txt").write_text("sun cream")
@@ -163,7 +174,7 @@ def test_descriptions_inside_of_photographs_are_named(photos: Path) -> None:
         exif = Image.Exif()
         exif[ExifTags.Base.ImageDescription] = text
         Image.new("RGB", (40, 40)).save(photos / f"{number:02d}.jpg", exif=exif)
-    said = run_command("init", photos)
+    said, _ = refuse(photos)
     assert "1 of 20 photos looked into have a description, such as 'Anna and her dog'" in said
     caption(photos, "folder")
     assert "looked into" not in run_command("init", photos)
@@ -172,7 +183,9 @@ def test_descriptions_inside_of_photographs_are_named(photos: Path) -> None:
 def test_a_table_with_titles_alone_and_photographs_that_are_not_there(photos: Path, tmp_path: Path) -> None:
     rows = [f"{number:02d}.jpg;Vase {number};19{number};3,{number}" for number in range(22)]
     (photos / "archive.csv").write_text("\n".join(["file;Title;year;price", *rows]))
-    said = run_command("init", photos)
+    said, error = refuse(photos)
+    assert error.exit_code == 3 and "2 of 22 photos cannot be used" in str(error) and "reject_limit 0.05" in str(error)
+    assert str(error).endswith("jointspace run my-photos.yaml") and "jointspace run" not in said
     assert "20 images, 20 sentences (format table)" in said and "train 16, dev 2, test 2" in said
     assert "Title is used as the caption" in said and "2 photos that the lists name are not there" in said
     assert "columns to filter by: year (int64), price (double)" in said
@@ -221,3 +234,154 @@ def test_photographs_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: 
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
         pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")
         assert f"{number + 1} images" in run_command("init", folder, "--output", tmp_path / f"{number}.yaml")
+
+
+WORDS = ("A red bench in the snow .", "A green kite over the water .", "Two lamps , one of them blue .")
+
+
+def described(folder: Path) -> list[tuple[str, str]]:
+    """The photos of the folder, each with a caption of its own."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
+    return [(name, f"{WORDS[number % 3]} {number}") for number, name in enumerate(names)]
+
+
+def write_messages(folder: Path) -> None:
+    """A chat whose first 30 messages have no photo."""
+    chat = [{"id": 7 * number, "text": "Good morning to you all"} for number in range(30)]
+    chat += [{"id": 999, "text": text, "photo": name} for name, text in described(folder)]
+    (folder / "chat.json").write_text(json.dumps({"messages": chat}))
+
+
+def write_placeholders_first(folder: Path) -> None:
+    rows = [{"Bild": "n/a", "words": "none"}, *({"Bild": name, "words": text} for name, text in described(folder))]
+    (folder / "list.json").write_text(json.dumps(rows))
+
+
+def write_unquoted_commas(folder: Path) -> None:
+    lines = [f"{name},{text.replace(' .', ', and more,')}" for name, text in described(folder)]
+    (folder / "captions.txt").write_text("\n".join(["image,caption", *lines]))
+
+
+def write_commas_before_the_name(folder: Path) -> None:
+    (folder / "list.csv").write_text(
+        "\n".join(["caption;file", *(f"{text};;{name}" for name, text in described(folder))])
+    )
+
+
+def write_names_without_endings(folder: Path) -> None:
+    rows = [{"picture": name.removesuffix(".jpg"), "legend": text} for name, text in described(folder)]
+    (folder / "list.json").write_text(json.dumps({"data": rows}))
+
+
+def write_numbers_without_zeros(folder: Path) -> None:
+    for number, path in enumerate(sorted(folder.glob("*.jpg")), 40):
+        path.rename(folder / f"{number:012d}.jpg")
+    rows = [{"image_id": int(name.removesuffix(".jpg")), "caption": text} for name, text in described(folder)]
+    (folder / "narratives.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_titles_and_captions(folder: Path) -> None:
+    rows = [f"{name}\tDSC{number}\t{text}" for number, (name, text) in enumerate(described(folder))]
+    (folder / "exif.tsv").write_text("\n".join(["SourceFile\tTitle\tCaption-Abstract", *rows]))
+
+
+def write_titles_of_one_word(folder: Path) -> None:
+    rows = [f"{name};IMG{number};{text}" for number, (name, text) in enumerate(described(folder))]
+    (folder / "liste.csv").write_text("\n".join(["Datei;Title;Beschreibung", *rows]))
+
+
+def write_windows_1252(folder: Path) -> None:
+    rows = [f"{name};{text} größer" for name, text in described(folder)]
+    (folder / "liste.csv").write_bytes("\r\n".join(["Bild;Erläuterung", *rows]).encode("cp1252"))
+
+
+def write_several_tables_and_text_files(folder: Path) -> None:
+    for part in range(2):
+        keys = [{"key": name.removesuffix(".jpg"), "caption": text} for name, text in described(folder)[part::2]]
+        pq.write_table(pa.Table.from_pylist(keys), folder / f"{part:05d}.parquet")
+    for name, text in described(folder):
+        (folder / name).with_suffix(".txt").write_text(text)
+
+
+def write_parquet_with_failed_downloads(folder: Path) -> None:
+    rows = [{"jpg": (folder / name).read_bytes(), "caption": text} for name, text in described(folder)]
+    for path in folder.glob("*.jpg"):
+        path.unlink()
+    table = [row for one in rows for row in (one, {"jpg": None, "caption": "a download that failed"})]
+    pq.write_table(pa.Table.from_pylist(table), folder / "00000.parquet", row_group_size=7)
+
+
+@pytest.mark.parametrize("write", [one for name, one in list(globals().items()) if name.startswith("write_")])
+def test_ingest_keeps_what_init_counts(photos: Path, tmp_path: Path, write) -> None:
+    """Twenty photos, each with one caption, in layouts of other programs."""
+    write(photos)
+    said = run_command("init", photos)
+    assert "20 images, 20 sentences" in said and said.splitlines()[-1] == "jointspace run my-photos.yaml"
+    written = yaml.safe_load(Path("my-photos.yaml").read_text())
+    ingest(tmp_path / "run", photos, {"collection": written.get("collection", {})})
+    manifest = Manifest(tmp_path / "run/manifest")
+    counts, missing = manifest.summary["counts"]["images"], int(write is write_placeholders_first)
+    assert counts == {"given": 20 + missing, "kept": 20, "rejected": missing, "duplicate": 0}
+    texts = manifest.sentences["text"].to_pylist()
+    assert sorted(int(re.search(r"\d+", text)[0]) for text in texts) == list(range(20))
+    expected = {"messages": "30 rows of chat.json name no photo", "failed": "20 rows of Parquet files have no photo"}
+    expected |= {"unquoted": "20 rows of captions.txt have ','", "windows": "1 table is read as WINDOWS-1252"}
+    assert all(note in said for word, note in expected.items() if word in write.__name__)
+
+
+def test_folders_called_after_splits_are_read_or_named(photos: Path, tmp_path: Path) -> None:
+    caption(photos, "text-files")
+    folders = {"Training": 12, "Validation": 5, "tests": 3}
+    names = sorted(photos.glob("*.jpg"))
+    for folder, count in folders.items():
+        (photos / "data" / folder).mkdir(parents=True)
+        for path in [names.pop() for _ in range(count)]:
+            for file in (path, path.with_suffix(".txt")):
+                file.rename(photos / "data" / folder / file.name)
+    assert "train 12, dev 5, test 3" in run_command("init", photos)
+    for path in photos.rglob("*.txt"):
+        path.unlink()
+    rows = "".join(f"{name}\t{text}\n" for name, text in described(photos))
+    (photos / "captions.tsv").write_text(rows)
+    said = run_command("init", photos, "--output", "other.yaml")
+    assert "train 16, dev 2, test 2" in said and "Training, Validation, tests look like splits and are not read" in said
+
+
+def test_what_keeps_a_collection_from_use_is_said_with_its_remedy(photos: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "unpacked"
+    inner.mkdir()
+    photos.rename(inner / photos.name)
+    (inner / photos.name / "results.csv").write_text("image_name|comment\n00.jpg|a dog\n")
+    said, _ = refuse(inner)
+    assert f"jointspace init '{inner / photos.name}'" in said
+    (inner / photos.name / "results.csv").rename(inner / photos.name / "metadata.csv")
+    (inner / photos.name / "metadata.csv").write_text("before,after\n00.jpg,01.jpg\n02.jpg,03.jpg\n")
+    said, _ = refuse(inner)
+    assert "has names of files in before and after; rename the one that is meant to file" in said
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    (packed / "list.csv").write_text("file,caption\n0.jpg,a dog\n")
+    (packed / "photos.tar.gz").touch()
+    assert "photos.tar.gz is an archive: unpack it first" in str(refuse(packed)[1])
+    (packed / "list.csv").unlink()
+    assert "photos.tar.gz is an archive: unpack it first" in str(refuse(packed)[1])
+    (packed / "data-0.arrow").touch()
+    assert "load_from_disk" in str(refuse(packed)[1])
+
+
+def test_photos_that_need_an_extra_are_counted(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    caption(photos, "folder")
+    for number in range(3):
+        (photos / f"{number}.HEIC").touch()
+    said, error = refuse(photos)
+    assert "3 photos cannot be used: HEIC, read after `pip install 'jointspace[heif]'`" in said
+    assert "3 of 23 photos cannot be used" in str(error) and "20 images" in said
+
+
+def test_the_copy_of_a_photo_with_the_shorter_name_is_kept(photos: Path, tmp_path: Path) -> None:
+    for copy in ("07 (1).jpg", "07(1).jpg", "07-Kopie.jpg"):
+        (photos / copy).write_bytes((photos / "07.jpg").read_bytes())
+    ingest(tmp_path / "run", photos, {"collection": {"default_split": "gallery"}})
+    kept = Manifest(tmp_path / "run/manifest").images["path"].to_pylist()
+    assert kept == [f"{number:02d}.jpg" for number in range(20)]

@@ -13,6 +13,7 @@ from made_up import ingest
 from test_formats import write_tar
 
 from pipeline.collections.detect import detect
+from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.inventory import describe_state
 from pipeline.config.loading import validate
 from pipeline.errors import InputError
@@ -132,7 +133,7 @@ def test_a_table_is_read_as_it_was_written(name: str, photograph, gather: Callab
     [
         ("t.csv", b"file,caption, caption\n1.jpg,a,b\n", "two columns named caption"),
         ("t.csv", "file,sentence\n1.jpg,a\n".encode("utf-16-le"), "UTF-16"),
-        ("t.tsv", "file\tlégende\n1.jpg\ta\n".encode("latin-1"), "WINDOWS-1252"),
+        ("t.tsv", "file\tподпись\n1.jpg\ta\n".encode("cp1251"), "WINDOWS-1251"),
     ],
 )
 def test_what_a_table_cannot_be_is_named(name: str, data: bytes, said: str, gather: Callable, tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_photographs_in_parquet_are_read_in_place(photograph, gather: Callable, 
     found = detect(tmp_path)
     assert (found.format, found.columns) == ("parquet", {"sentence": "caption"})
     result = gather(tmp_path, found.format, columns=found.columns)
-    assert result.counts["images"] == {"given": 72, "kept": 70, "rejected": 2, "duplicate": 0}
+    assert result.counts["images"] == {"given": 71, "kept": 70, "rejected": 1, "duplicate": 0}
     assert Counter(result.tables["images"]["split"].to_pylist()) == {"train": 60, "dev": 10}
     assert result.tables["images"]["label"].to_pylist() == list(range(70))
     assert result.counts["sentences"]["kept"] == 140
@@ -221,3 +222,18 @@ def test_only_what_the_format_reads_counts(watched: Path, form: str, seen: set[s
         before = describe_state(watched, form, {})
         edit(watched / name)
         assert (describe_state(watched, form, {}) != before) == (name in seen), name
+
+
+def test_a_star_in_a_path_stays_within_a_folder() -> None:
+    exclusion = Exclusion(["raw/*.jpg", "old/*/small", "any/**/x*.png"])
+    out = ("raw/1.jpg", "old/2020/small", "any/x.png", "any/a/b/xy.png")
+    assert all(exclusion.of_path(path) and exclusion.excludes(path) for path in out)
+    kept = ("raw/2020/1.jpg", "old/2020/june/small", "any/a/xb/y.png", "raw.jpg", "x/raw/1.jpg")
+    assert not any(exclusion.of_path(path) or exclusion.excludes(path) for path in kept)
+
+
+def test_what_every_collection_leaves_out_is_told_from_the_patterns_of_the_user() -> None:
+    exclusion = Exclusion(["masks", "raw/*"])
+    assert exclusion.excludes(".hidden/a.jpg") is None and exclusion.of_path(".hidden")
+    assert exclusion.excludes("a/masks/1.jpg") and exclusion.excludes("raw/1.jpg")
+    assert exclusion.of_name("Icon\r").startswith("Icon (")

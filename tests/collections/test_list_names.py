@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import InputError
+from pipeline.image_names import Readings, Spelling
 from pipeline.images.box_formats import match_boxes
 from pipeline.images.matching import match_names
 from pipeline.plain_files import read_lines
@@ -291,3 +292,10 @@ def test_a_name_may_lack_its_ending_but_has_no_other_one(tmp_path: Path, photogr
     assert "b.jpg" in reasons["captions.tsv"] and "b.png" in reasons["captions.tsv"]
     assert "missing" in reasons["images/a.png"]
     assert [reject.reason for reject in result.rejects if reject.what == "boxes"] == ["unknown image: 'gone.jpg'"]
+
+
+def test_a_name_is_ambiguous_if_it_may_mean_two_photos_that_are_called_otherwise() -> None:
+    photos = [Spelling("a/Dog.jpg", 1), Spelling("A/dog.jpg", 2), Spelling("cat.jpg", 3), Spelling("CAT.jpg", 3)]
+    matches = dict(Readings().match(["a/dog.JPG", "Cat.jpg"], lambda: photos))
+    assert matches["a/dog.JPG"].ambiguous and not matches["Cat.jpg"].ambiguous
+    assert sorted(matches["a/dog.JPG"].targets) == [1, 2] and [*matches["Cat.jpg"].targets] == [3]

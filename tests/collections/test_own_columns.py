@@ -185,3 +185,12 @@ def test_hostile_values_and_names_are_left_out_and_counted() -> None:
     table = made(columns, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
     assert table.column_names == names[:MOST_COLUMNS] and table["c0"].to_pylist() == [2]
     assert sum(columns.left_out.values()) == 5 + 50
+
+
+def test_integers_of_64_bits_are_numbers_and_longer_ones_text() -> None:
+    edges = {"first": -(2**63), "last": 2**63 - 1, "before": -(2**63) - 1, "after": 2**63}
+    own = OwnColumns(100)
+    packed = [own.pack(edges)]
+    own.see(packed)
+    row = own.table(packed).to_pylist()[0]
+    assert row == {**edges, "before": "-9223372036854775809", "after": "9223372036854775808"}

@@ -1,7 +1,9 @@
 """Images that cannot be used: each has a reason, takes its texts with it, and is counted."""
 
+import io
 import os
 import random
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.errors import InputError
+from pipeline.storage.card import require_plain_rows
 
 
 def append(path: Path, text: str) -> None:
@@ -65,6 +68,27 @@ def test_names_that_lead_out_are_never_opened(collection: Path, photograph, gath
     rejected = [(file, row, reason.partition(":")[0]) for file, row, reason in result.rejected("images")]
     assert rejected == [("captions.tsv", row, "outside") for row in (4, 5, 6)]
     assert result.rejected("sentences") == [("captions.tsv", row, "image rejected") for row in (4, 5, 6)]
+    result.check_counts()
+
+
+def test_names_that_no_index_may_hold_are_rejected_with_what_to_rename(tmp_path: Path, photograph, gather) -> None:
+    odd = {"Strand\\Ebbe.jpg": "has a backslash", "E:plan.png": "begins with a letter and a colon"}
+    sound = ("Strand.jpg", "Ebbe: 12.jpg", "12:30.jpg")
+    for number, name in enumerate((*odd, *sound)):
+        (tmp_path / name).write_bytes(photograph(number))
+    member = tarfile.TarInfo("Strand\\Flut.jpg")
+    member.size = len(photograph(9))
+    with tarfile.open(tmp_path / "shard.tar", "w") as tar:
+        tar.addfile(member, io.BytesIO(photograph(9)))
+    (tmp_path / "captions.tsv").write_text("Strand/Ebbe.jpg\tlow tide\nStrand.jpg\thigh tide\n")
+    result, inside = gather(tmp_path, default="gallery"), gather(tmp_path, "webdataset")
+    rejected = [*result.rejected("images"), *inside.rejected("images")]
+    assert len(rejected) == 3 and all(reason.endswith("rename the file") for _, _, reason in rejected)
+    for name, why in {**odd, member.name: "has a backslash"}.items():
+        assert sum(f"{name!r} {why}" in reason for _, _, reason in rejected) == 1
+    require_plain_rows(Path("images.parquet"), result.tables["images"], 0)  # as every index is read
+    assert sorted(result.tables["images"]["path"].to_pylist()) == sorted(sound)
+    assert result.tables["sentences"]["text"].to_pylist() == ["high tide"]
     result.check_counts()
 
 
@@ -141,3 +165,8 @@ def test_a_broken_photograph_in_a_split_that_was_drawn_costs_itself_alone(tmp_pa
         (tmp_path / f"{number}.jpg").write_bytes(b"<html>")
     with pytest.raises(InputError, match="none of the 10 images can be used"):
         gather(tmp_path, "table", default="divided").check(1, "rejects.jsonl")
+
+
+def test_rejects_are_in_the_order_of_the_rows(collection: Path, gather) -> None:
+    append(collection / "captions.tsv", "a.jpg\tone\tA dog\nb.jpg\n" + "a.jpg\ttwo\tA dog\n" * 3)
+    assert [row for _, row, _ in gather(collection).rejected("sentences")] == [4, 5, 6, 7, 8]

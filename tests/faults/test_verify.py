@@ -11,10 +11,12 @@ import damage
 import pytest
 import tiny_run
 import yaml
+from bundle_forgeries import cell
 from click.testing import CliRunner
 from made_up import retell
 
 from pipeline.errors import IntegrityError
+from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import commit_path, publish
 from pipeline.storage.locks import hold
 from pipeline.storage.verify import examine, whole
@@ -182,6 +184,17 @@ def test_an_index_is_verified_where_it_was_copied(run: Path, tmp_path: Path) -> 
     assert [(fault.path.name, fault.target) for fault in faults] == [("images.faiss", None), ("stray.faiss", None)]
     with pytest.raises(IntegrityError, match="copy them"):
         command.callback(copy, sweep=False, quick=False, as_json=True)
+
+
+def test_a_row_that_search_refuses_is_found(run: Path, tmp_path: Path) -> None:
+    (index,) = run.glob("index/*")
+    copy = shutil.copytree(index, tmp_path / "copy")
+    cell("images", "path", "Strand\\Ebbe.jpg")(copy, tmp_path)
+    (fault,) = examine(copy).faults
+    assert "images.parquet row 3" in fault.reason and "rename that photo and repeat the `run`" in fault.reason
+    added = tmp_path / "home/added/1-holiday"
+    with pytest.raises(IntegrityError, match=f"rename that photo and delete {added} and `add`"):
+        Bundle(shutil.copytree(copy, added / "index/ncca")).check_rows()
 
 
 def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path) -> None:

@@ -48,8 +48,8 @@ KEYS = (
     *("image_name", "imagename", "img_name", "image_file", "image_filename", "photo_name", "img_path"),
 )
 """The usual names, as `usual_names` spells them, of a column that names images; the first that there is does."""
-TEXT_FILES = {**{split: (split,) for split in SPLITS}, "dev": ("dev", "val")}
-"""The splits' folders; images outside them go to the default split."""
+TEXT_FILES: dict[str, tuple[str, ...]] = dict.fromkeys(SPLITS, ())
+"""The splits' folders, which `lists.split_folders` finds; images outside them go to the default split."""
 LARGEST_TEXT = 1 << 24  # bytes of the sentences of one photograph
 SIDE = re.compile(r"(.+?)(\.\w+)(?:\.s[-a-z]*)?(\(\d+\))?\.json", re.IGNORECASE | re.DOTALL)
 """The JSON of a photograph: a.jpg.json, a.jpg.supplemental-metadata.json, of which Takeout cuts off what makes the name
@@ -131,7 +131,8 @@ def _box(name: str, *fields: str | int) -> BoxRecord:
 def read_text_files(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder in the order of the paths. Hidden files are skipped."""
     folder = CollectionFolder(root, options)
-    splits = {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}
+    splits = lists.split_folders([below for below, names in folder.walk() if any(map(is_image, names))])
+    splits |= {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}
     for below, names in folder.walk():
         above = map(str, (PurePosixPath(below), *PurePosixPath(below).parents))
         split = next((splits[path] for path in above if path in splits), options.default_split)
@@ -185,3 +186,5 @@ def _description(folder: CollectionFolder, key: str, file: str) -> Iterator[Sent
         return
     if isinstance(value, dict) and value.get("description"):
         yield SentenceRecord(key, None, value["description"], file)
+    else:
+        folder.tally.notes["JSON files next to photos have no description"] += 1

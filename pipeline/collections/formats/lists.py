@@ -2,21 +2,27 @@
 
 import ast
 import json
+import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject, Tally
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 from pipeline.plain_files import UTF16_MARKS, each_line
 
-SPLIT_NAMES = {"val": "dev", "valid": "dev", "validation": "dev", "testing": "test"} | dict.fromkeys(
-    ("restval", "training"), "train"
-)
+SPLIT_NAMES = {
+    **dict.fromkeys(("val", "valid", "validation", "validate", "development", "eval", "evaluation"), "dev"),
+    **dict.fromkeys(("restval", "training"), "train"),
+    **dict.fromkeys(("testing", "tests"), "test"),
+}
 """Other collections' names for our splits."""
+YEAR = re.compile(r"[-_ ]?\d+$")
+"""What follows the split in the name of a folder: `train2017`."""
 WORDS = ("raw", "caption", "sentence", "text")
 """What a caption that is an object has its words under."""
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
@@ -34,6 +40,21 @@ def split_name(name: str) -> str:
     """Our name for a collection's split `name`, in any case; intake rejects unknown names."""
     plain = name.strip().lower()
     return SPLIT_NAMES.get(plain, plain)
+
+
+def split_in(name: str) -> str | None:
+    """The split that is part of a file's name or its folder's: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
+    parts = map(split_name, re.split(r"[-_./ ]|(?<=[a-z])(?=\d)", name.lower()))
+    return next((part for part in reversed([*parts]) if part in SPLITS), None)
+
+
+def split_folders(folders: Collection[str]) -> dict[str, str]:
+    """Find the folders that are called after splits, such as `Validation` or `val2017`, below the folder that has all
+    `folders`. One such folder that has all of them is not a split."""
+    common = posixpath.commonpath(folders) if folders else ""
+    inside = {folder.removeprefix(common).lstrip("/").split("/")[0] for folder in folders}
+    named = {posixpath.join(common, name): split_name(YEAR.sub("", name)) for name in inside}
+    return {folder: split for folder, split in named.items() if split in SPLITS}
 
 
 def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]:
@@ -61,16 +82,19 @@ def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
         return data
 
 
-def not_utf8(data: bytes | str) -> str:
-    """The reason to reject bytes that are not UTF-8, or a text with lone surrogates in their place: which encoding they
-    look like, and how the file is converted."""
+def encoding_of(data: bytes | str) -> str | None:
+    """Name the encoding that bytes which are not UTF-8 look like, or a text with lone surrogates in their place."""
     data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     single, high = len(ACCENT.findall(data)), sum(byte > 127 for byte in data)
     if data.startswith(UTF16_MARKS) or is_utf16(data):
-        name = "UTF-16"
-    elif 2 * single >= high:
-        name = "WINDOWS-1252"  # of which Latin-1 is a part
-    else:
+        return "UTF-16"
+    return "WINDOWS-1252" if 2 * single >= high else None  # Latin-1 is a part of it
+
+
+def not_utf8(data: bytes | str) -> str:
+    """The reason to reject bytes that are not UTF-8, or a text with lone surrogates in their place: which encoding they
+    look like, and how the file is converted."""
+    if (name := encoding_of(data)) is None:
         return f"{NOT_UTF8} but another encoding (such as GB18030 or WINDOWS-1251); save the file as UTF-8"
     also = " (Latin-1)" if name == "WINDOWS-1252" else ""
     return f"{NOT_UTF8} but, by its looks, {name}{also}; convert the file by `iconv -f {name} -t UTF-8 OLD > NEW`"

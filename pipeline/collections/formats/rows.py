@@ -14,9 +14,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from pipeline.collections.files import CollectionFolder
+from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
 from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
@@ -25,6 +26,8 @@ from pipeline.printable import is_unicode
 from pipeline.storage.tables import stored_type
 from pipeline.trial import try_first
 
+LOOKED_AT = 10_000
+"""Rows that are read to learn the columns of a table, and what is in them."""
 BATCH = 1 << 13  # rows of a Parquet file in memory at once
 LARGEST_GROUP = 1 << 32  # bytes that a row group may claim to unpack to
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
@@ -32,6 +35,8 @@ FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 LARGEST_BATCH = 1 << 28
 """Bytes of text in one column of a batch: a dictionary can hold a long text once and refer to it in every row."""
 MOST_VALUES = 1 << 22  # values in one column of a batch, whose rows may hold lists
+FEW_PHOTOS = 32
+"""Rows whose photos are in memory together."""
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal() - date(1970, 1, 1).toordinal() + 1)
@@ -41,6 +46,8 @@ UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 DELIMITERS, UNQUOTED = ",;\t|", "\t|"
 NUMBER = re.compile(r"(?<=[^\W\d_])[ _.-]?\d+$")
 """What tells columns of one stem apart: caption1, caption_2, caption 3."""
+EITHER = " | "
+"""What is between the names of columns of which the first that is not empty counts."""
 SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
 Names = Collection[str]
 
@@ -58,19 +65,21 @@ def read_rows(
 ) -> Iterator[TableRow]:
     """The rows of the table `path`, with at least those of `columns` that it has, and of all others of plain values
     at least those of `own` (None: all). A column `caption#` stands for all of that stem, such as caption1 and caption2,
-    and is a list of what is in them.
+    and is a list of what is in them. A column `A | B` stands for A, or for B in rows in which A is empty.
 
     Raises InputError if it lacks a `needed` column or cannot be read, and UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
-    if any(name.endswith("#") for name in columns):
+    if any(name.endswith("#") or EITHER in name for name in columns):
         present = column_names(folder, path)
-        numbered = [name for name in columns if name.endswith("#") and name not in present]
-        stems = {name: [column for column in present if f"{stem(column)}#" == name] or [name] for name in numbered}
-        columns, needed = ([*chain(*(stems.get(name, [name]) for name in names))] for names in (columns, needed))
-        return (_gather(row, numbered) for row in read_rows(folder, path, columns, needed, own))
+        stems = {name: [column for column in present if f"{stem(column)}#" == name] for name in columns}
+        parts = {name: name.split(EITHER) if EITHER in name else stems[name] for name in {*columns}.difference(present)}
+        parts = {name: of for name, of in parts.items() if of}
+        if parts:
+            flat = ([*chain(*(parts.get(name, [name]) for name in names))] for names in (columns, needed))
+            return (_gather(row, parts, columns) for row in read_rows(folder, path, *flat, own))
     if (own is None or own) and reader is _read_parquet:
         fields = schema(folder, path)
         _check_columns(path, fields.names, ())
@@ -93,12 +102,14 @@ def stem(column: str) -> str:
     return NUMBER.sub("", column)
 
 
-def _gather(row: TableRow, numbered: Names) -> TableRow:
-    values = dict(row.values)
-    for name in numbered:
-        texts = [values.pop(column) for column in row.values if f"{stem(column)}#" == name]
-        values[name] = [text for text in texts if text not in (None, "")]
-    return row._replace(values=values)
+def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableRow:
+    """The row with the `parts` of columns put together, and without those that `columns` does not name, too."""
+    used = set(chain(*parts.values())).difference(columns)
+    values = {name: value for name, value in row.values.items() if name not in used}
+    for name, of in parts.items():
+        texts = [text for column in of if (text := row.values.get(column)) is not None and str(text).strip()]
+        values[name] = texts if name.endswith("#") else next(iter(texts), None)
+    return row._replace(values=values) if row.values else row
 
 
 def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any]:
@@ -110,12 +121,16 @@ def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any
 
 
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
-    """The columns of the table `path`, of JSON lines those of the first. Raises as `read_rows`."""
+    """The columns of the table `path`, of JSON those of its first LOOKED_AT rows. Raises as `read_rows`."""
     if path.suffix.lower() == ".parquet":
         names = schema(folder, path).names
         _check_columns(path, names, ())
         return names
-    return list(next((row.values for row in read_rows(folder, path, (), ()) if row.values), ()))
+    first = list(islice(read_rows(folder, path, (), ()), LOOKED_AT))
+    names = list(dict.fromkeys(chain.from_iterable(row.values for row in first)))
+    if first and not names:
+        raise InputError(f"{path}: row {first[0].number}: {first[0].fault or 'an object without keys'}")
+    return names
 
 
 def is_text(path: Path) -> bool:
@@ -148,15 +163,21 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):
             raise InputError(f"{path} is UTF-16; save it as UTF-8")
+        encoding = "utf-8"
         if not is_unicode(first):
-            raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
+            if lists.encoding_of(first) != "WINDOWS-1252":
+                raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
+            encoding = "cp1252"
+            first = first.encode("utf-8", "surrogateescape").decode(encoding, "surrogateescape")
+            folder.tally.notes[f"table is read as WINDOWS-1252, as its header looks: {folder.label(path)}"] = 1
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
         file.seek(0)
-        quoting = csv.QUOTE_MINIMAL if _is_quoted(_texts(file, path), delimiter) else csv.QUOTE_NONE
+        quoting = csv.QUOTE_MINIMAL if _is_quoted(_texts(file, path, encoding), delimiter) else csv.QUOTE_NONE
         file.seek(0)
         lines = csv.reader(
-            _texts(file, path), delimiter=delimiter, strict=True, quoting=quoting, skipinitialspace=delimiter == "|"
-        )
+            _texts(file, path, encoding), delimiter=delimiter, strict=True, quoting=quoting,
+            skipinitialspace=delimiter == "|",
+        )  # fmt: skip
         header: list[str] = []
         while True:
             number = lines.line_num + 1
@@ -173,16 +194,27 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
                 header = [name.strip() for name in values]
                 if header:
                     _check_columns(path, header, needed)
-            elif len(values) == len(header):
+                continue
+            if len(values) > len(header) == 2:
+                values = _join_unquoted(values, delimiter)
+                folder.tally.notes[f"rows of {folder.label(path)} have {delimiter!r} in a field without quotes"] += 1
+            if len(values) == len(header):
                 yield TableRow(number, dict(zip(header, values, strict=True)))
             elif values:
-                yield TableRow(number, {}, f"{len(values)} fields, not {len(header)}")
+                remedy = f": put each field with {delimiter!r} in it into double quotes" * (len(values) > len(header))
+                yield TableRow(number, {}, f"{len(values)} fields, not {len(header)}{remedy}")
 
 
-def _texts(file: BinaryIO, path: Path) -> Iterator[str]:
+def _join_unquoted(values: list[str], delimiter: str) -> list[str]:
+    """The two fields of a row that has more delimiters: one is the name of a photo, and the other all the rest."""
+    first = len(values) - 1 if is_image(values[-1]) and not is_image(values[0]) else 1
+    return [delimiter.join(part).rstrip(f"{delimiter} ") for part in (values[:first], values[first:])]
+
+
+def _texts(file: BinaryIO, path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """The lines of a table, each with a line feed; none in place of a first `sep=;`, which is for Excel. Bytes that are
-    not UTF-8 become lone surrogates, for which only their row is rejected."""
-    lines = (line.decode("utf-8", "surrogateescape") + "\n" for line in each_line(file, path))
+    not of the encoding become lone surrogates, for which only their row is rejected."""
+    lines = (line.decode(encoding, "surrogateescape") + "\n" for line in each_line(file, path))
     yield from ("\n" if SEPARATOR.fullmatch(line) else line for line in islice(lines, 1))
     yield from lines
 
@@ -289,6 +321,27 @@ def _batches(
             for batch in table.iter_batches(BATCH, row_groups=[group], columns=names):
                 yield batch.schema.names, [plain_column(path, number, column) for column in batch.columns]
                 number += batch.num_rows
+
+
+def rows_without(folder: CollectionFolder, path: Path, leaf: str) -> Collection[int]:
+    """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as `image.bytes`.
+
+    The column is read only if the file counts nulls there. Raises InputError.
+    """
+    try_first(path, _rows_without, folder, path, leaf)
+    return _rows_without(folder, path, leaf)
+
+
+def _rows_without(folder: CollectionFolder, path: Path, leaf: str) -> Collection[int]:
+    with _refusing(path), folder.open(path, math.inf) as file:
+        metadata = pq.read_metadata(file)
+        at = [metadata.schema.column(place).path for place in range(len(metadata.schema))].index(leaf)
+        counts = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
+        if not any(count and count.null_count for count in counts):
+            return ()
+        fragment, null = ds.ParquetFileFormat().make_fragment(file), pc.is_null(pc.field(*leaf.split(".")))
+        found = fragment.to_table(columns={"null": null}, batch_size=FEW_PHOTOS, use_threads=False)["null"]
+        return {row for row, is_null in enumerate(found.to_pylist(), 1) if is_null}
 
 
 @contextmanager

@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+import pyarrow as pa
+
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.rows import further, is_text, read_rows, schema
+from pipeline.collections.formats.rows import EITHER, further, is_text, read_rows, rows_without, schema
 from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
+from pipeline.image_names import relative_name
 from pipeline.parquet_photographs import photograph_column
 
 FURTHER = tuple(split for split in SPLITS if split != "train")
@@ -39,7 +42,8 @@ def read_table(root: Path, options: Options) -> Iterator[Record]:
     where = folder.locate(TABLE)
     first = folder.require(where["table"], "table", TABLE["table"])
     prefix = folder.image_prefix(where["images"])
-    yield from _read_rows(folder, first, prefix, options.default_split, options)
+    for path in folder.tables(first):
+        yield from _read_rows(folder, path, prefix, options.default_split, options)
     for split in FURTHER:
         if where[split]:
             yield from _read_rows(folder, where[split], prefix, split, options)
@@ -60,7 +64,11 @@ def _read_rows(
     last = None
     for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
-        if not isinstance(name, str) or not name:
+        if not fault and (name is None or not str(name).strip()):
+            options.tally.notes[f"rows of {file} name no photo and are left out"] += 1
+            continue
+        name = str(name) if type(name) is int else name
+        if not isinstance(name, str):
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
             continue
         name = posixpath.join(*folders, name)
@@ -83,8 +91,9 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
     """Parquet files as the Hugging Face hub has them, read in place, in the order of their names: a row is an image,
     of which a column has the photograph, as `{bytes, path}` or as bytes.
 
-    collection.files may name a pattern of shards for each split, or for `divided`; by default all are read, each in the
-    split with which its name begins, as the hub has them, unless that is one of train, dev and test for all of them.
+    collection.files may name a pattern of shards for each split, or for `divided`. By default all are read, each in the
+    split with which its name begins or that its folder is called after, as the hub has them, unless that is one of
+    train, dev and test for all of them.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -95,8 +104,9 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
         if not shards:
             raise folder.lacks(f"Parquet files {pattern}", f"correct collection.files.{split or DIVIDED} or data_root")
         for path in shards:
-            named = lists.split_name(NUMBERED.sub("", path.name.lower()))
-            splits[path] = split or (named if named in SPLITS else options.default_split)
+            parts = (NUMBERED.sub("", path.name), *reversed(PurePosixPath(folder.label(path)).parent.parts))
+            named = (part for part in map(lists.split_name, parts) if part in SPLITS)
+            splits[path] = split or next(named, options.default_split)
     if not options.files and len(named := {*splits.values()}) == 1 and named < {"train", "dev", "test"}:
         splits = dict.fromkeys(splits, options.default_split)
     for path, split in splits.items():
@@ -109,7 +119,8 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
 def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
     if unknown := set(options.columns) - set(ours):
         raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(ours)}")
-    renamed = set(options.columns.values())  # a title that is read as the sentence is not the title, too
+    # A title that is read as the sentence is not the title, too.
+    renamed = {name for theirs in options.columns.values() for name in theirs.split(EITHER)}
     names = {column: column for column in ours if column not in DOCUMENT or column not in renamed}
     return names | options.columns
 
@@ -117,14 +128,18 @@ def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
 def _read_shard(
     folder: CollectionFolder, path: Path, split: str, names: dict[str, str], options: Options
 ) -> Iterator[Record]:
-    column, shard = photograph_column(schema(folder, path)), folder.label(path)
-    if column is None:
+    fields, shard = schema(folder, path), folder.label(path)
+    if (column := photograph_column(fields)) is None:
         raise InputError(f"{path} has no column of photos (bytes, or structs of bytes and path)")
+    without = rows_without(folder, path, f"{column}.bytes" if pa.types.is_struct(fields.field(column).type) else column)
+    options.tally.notes["rows of Parquet files have no photo and are left out"] += len(without)
     needed = [names[ours] for ours in options.columns]
     for row, values, _ in read_rows(folder, path, (f"{column}.path", *names.values()), needed, options.own_columns):
+        if row in without:
+            continue
         photograph = values.get(column)
         name = photograph.get("path") if isinstance(photograph, dict) else None
-        member = posixpath.basename((name or "").replace("\\", "/")) or f"row {row}"
+        member = posixpath.basename(relative_name(name or "")) or f"row {row}"
         key, asked = f"{shard}/{row}", lists.split_name(str(values.get(names["split"]) or split))
         yield ImageRecord(key, shard, asked, shard, row, member, row - 1)
         yield from lists.document(key, [values.get(names.get(ours)) for ours in DOCUMENT], shard, row)
