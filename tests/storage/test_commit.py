@@ -11,8 +11,10 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.storage import commit as commits_module
 from pipeline.storage.commit import (
+    CARRIED,
     Commits,
     Provenance,
+    carry,
     combined,
     commit_path,
     describe_file,
@@ -24,6 +26,8 @@ from pipeline.storage.commit import (
     remove_artefact,
     remove_from,
 )
+
+from pipeline.storage.json_files import publish_json
 
 
 def of(run: Path, stage: str, **inputs: str) -> Provenance:
@@ -208,6 +212,28 @@ def test_a_job_is_done_if_it_was_made_like_this_from_what_is_there(change: dict,
     assert Commits(run).is_done(path, Provenance(run, "fit", **about)) is done
     os.truncate(run / "models/m/model.safetensors", 2)
     assert not Commits(run).is_done(path, Provenance(run, "fit", **about))
+
+
+def test_a_card_carries_its_commit_until_another_index_is_made_from_it(tmp_path: Path) -> None:
+    path, digest = tmp_path / "run/index/m/card.json", "5" * 64
+    carried = carry(of(tmp_path / "run", "build-index", model="d"), path, digest)
+    assert carried["digest"] == digest and "files" not in carried
+    card = {"model": "m", "files": {"images.faiss": {"bytes": 1, "sha256": "0" * 64}}, CARRIED: carried}
+    publish_json(path, {**card, "fingerprint": digest})
+    commit = read_commit(path)
+    assert (commit.digest, commit.place, commit.files) == (digest, "index/m/card.json", card["files"])
+    assert (commit.inputs, commit.made_by["stage"]) == ({"model": "d"}, "build-index")
+    publish_json(path, {**card, "fingerprint": "6" * 64})
+    with pytest.raises(IntegrityError, match="is not a commit of this version"):
+        read_commit(path)
+
+
+def test_unfinished_work_is_known_by_all_that_decides_it_but_its_folder(tmp_path: Path) -> None:
+    about = {"stage": "extract", "version": 2, "keys": {"size": 3}, "inputs": {"encoder": "d"}}
+    others = {"stage": "regions", "version": 3, "keys": {"size": 4}, "inputs": {"encoder": "e"}}
+    prints = [Provenance(tmp_path, **about).fingerprint]
+    prints += [Provenance(tmp_path, **{**about, name: other}).fingerprint for name, other in others.items()]
+    assert len(set(prints)) == 5 and Provenance(tmp_path / "moved", **about).fingerprint == prints[0]
 
 
 def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
