@@ -26,7 +26,6 @@ from pipeline.storage.commit import (
     remove_artefact,
     remove_from,
 )
-
 from pipeline.storage.json_files import publish_json
 
 
