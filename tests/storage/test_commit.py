@@ -138,7 +138,7 @@ SOURCES = ["encoders/e/model.json", "features/e/shard-*.h5.json", "models/m/mode
 
 
 def answers(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str]:
-    """What `ask` returns for each name, or the message with which it refuses the name."""
+    """Ask for each name, and collect the answers and the messages of refusals."""
     found = {}
     for name in names:
         try:
@@ -177,7 +177,7 @@ def test_shards_other_than_their_part_vouches_for_are_no_input(run: Path) -> Non
 
 
 def test_a_part_compares_the_commits_of_its_shards_by_their_hash(run: Path) -> None:
-    """The shard was made again with other bytes, and its new commit is as long as the one that the part describes."""
+    """The shard was made again with other bytes. Its new commit is as long as the old one, which the part describes."""
     path, shards = run / "features/e/shard-00001.h5", "features/e/shard-*.h5.json"
     commit = commit_path(path)
     files, made_of = {commit.name: describe_file(commit)}, of(run, "extract", **read_commit(commit).inputs)
@@ -236,7 +236,7 @@ def test_unfinished_work_is_known_by_all_that_decides_it_but_its_folder(tmp_path
 
 
 def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader has the former commit, and would take the new bytes for what that describes."""
+    """The reader has the former commit, which does not describe the new bytes."""
     path, check = run / "models/m/model.safetensors", commits_module.open_commit
 
     def check_and_replace(*given: object, **named: object) -> object:

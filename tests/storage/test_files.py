@@ -180,7 +180,7 @@ DEAD = 999_999_999
 
 
 def test_only_what_the_dead_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of this machine that lives or is dead, and processes of other machines, of which one wrote long ago."""
+    """The processes are a living and a dead one of this machine, and three of other machines. One wrote long ago."""
     here, path = socket.gethostname(), tmp_path / "x.bin"
     files = {
         "living": half_written(path, here, os.getppid(), monkeypatch),
