@@ -1,4 +1,4 @@
-"""Files that are published together, so that no reader takes a mixture of old and new files for an artefact.
+"""Publishes several files together, so that readers never see a mixture of old and new files.
 
 Each file is written under a temporary name in its own folder and synced. Only when all of them are there does
 `os.replace` give each its name, so a full disk is noticed before any older file is touched. Plain Python file objects
@@ -40,8 +40,8 @@ class FileBatch:
         self._orphans: dict[Path, dict[str, list[Path]]] = {}  # by folder and name, found when it is first written to
 
     def add(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> dict[str, Any]:
-        """Write `data`, or all of it in turn, under a temporary name beside `path`; returns the `bytes` and `sha256` of
-        the file, as a commit has them.
+        """Write `data`, in parts if it is an iterator, under a temporary name beside `path`. Return the `bytes` and
+        `sha256` of the file for its commit.
 
         A `commit` vouches for files that were added before it. Raises JointspaceError if `data` cannot be written, and
         then removes everything in the batch.
@@ -111,7 +111,7 @@ class FileBatch:
 
     @contextmanager
     def discarded_on_error(self) -> Iterator[None]:
-        """Within, an error of whoever computes what is added removes the temporary files, too."""
+        """Remove the temporary files if the block raises an error."""
         try:
             yield
         except BaseException:
@@ -120,7 +120,7 @@ class FileBatch:
 
     def discard(self) -> None:
         for temporary in self._written.values():
-            with suppress(OSError):  # whatever made the batch fail is what the caller has to know
+            with suppress(OSError):  # the caller gets the error that made the batch fail
                 temporary.unlink(missing_ok=True)
         self._written, self._commits = {}, []
 
@@ -217,8 +217,8 @@ def sweep(folder: Path) -> None:
 
 
 def is_orphan(path: Path) -> bool:
-    """Whether `path` is a temporary file that nobody will publish: its process on this machine is dead, or it is of
-    another machine, whose processes cannot be seen from here, and has not changed for ABANDONED_SECONDS."""
+    """Whether `path` is the temporary file of a dead process. A process of another machine cannot be seen from here; it
+    counts as dead if its file has not changed for ABANDONED_SECONDS."""
     return is_regular(path) and _is_abandoned(path)
 
 

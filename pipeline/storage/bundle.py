@@ -107,7 +107,7 @@ class BundleWriter:
         """Add all files of another bundle except `but`, without reading them where the file system has links: readers
         check them against the card. The files of a bundle in the same folder are there.
 
-        Raises JointspaceError if another process has changed that bundle meanwhile, whose lock nobody needs to hold.
+        Raises JointspaceError if another process has changed that bundle since it was opened.
         """
         files = {name: about for name, about in bundle.card["files"].items() if name not in but}
         if bundle.folder == self.folder:

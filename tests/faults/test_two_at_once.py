@@ -79,14 +79,14 @@ def test_a_reader_sees_one_of_two_writers_whole_or_is_refused(tmp_path: Path) ->
 # --- two changes of one index
 
 HERE, FIRST, SECOND = range(24), range(30, 40), range(40, 50)
-"""The numbers of the photos that the index has, and of those in the indexes `03` and `04` of the same model."""
+"""The numbers of the photos in the index, and in the indexes `03` and `04` of the same model."""
 BUSY = "is being written by "
 Change = Callable[[Path], None]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose index has one part, and the same run whose index has two parts; both with `new`, other indexes."""
+    """A run whose index has one part, and a copy with an index of two parts. Both have further indexes in `new`."""
     folder = tmp_path_factory.mktemp("changed")
     others = build_bundle(make_run(folder / "others", images=56), {"index": {"bundles": 6}})
     run = make_run(folder / "one")
@@ -155,7 +155,7 @@ def after(*names: str) -> list[int]:
 
 
 def attempt(run: Path, name: str) -> bool:
-    """Whether the change `name` was made; if it was refused, the message has to name the process that is in the way."""
+    """Whether the change `name` was made. The message of a refusal has to say that another process writes."""
     try:
         CHANGES[name](run)
     except JointspaceError as error:
@@ -198,7 +198,7 @@ def test_a_change_that_begins_during_another_is_refused(
 
 
 def test_an_index_is_not_changed_while_one_of_its_additions_is(run: Path) -> None:
-    """Somebody changes the addition by its own folder."""
+    """Another process changes the addition under the name of its own folder."""
     add(run, "03")
     with hold(index_of(run) / "added/00-03"):
         assert not attempt(run, "remove 5") and not attempt(run, "add 04")

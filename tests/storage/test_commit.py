@@ -11,8 +11,10 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.storage import commit as commits_module
 from pipeline.storage.commit import (
+    CARRIED,
     Commits,
     Provenance,
+    carry,
     combined,
     commit_path,
     describe_file,
@@ -24,6 +26,7 @@ from pipeline.storage.commit import (
     remove_artefact,
     remove_from,
 )
+from pipeline.storage.json_files import publish_json
 
 
 def of(run: Path, stage: str, **inputs: str) -> Provenance:
@@ -135,7 +138,7 @@ SOURCES = ["encoders/e/model.json", "features/e/shard-*.h5.json", "models/m/mode
 
 
 def answers(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str]:
-    """What `ask` returns for each name, or the message with which it refuses the name."""
+    """Ask for each name, and collect the answers and the messages of refusals."""
     found = {}
     for name in names:
         try:
@@ -174,7 +177,7 @@ def test_shards_other_than_their_part_vouches_for_are_no_input(run: Path) -> Non
 
 
 def test_a_part_compares_the_commits_of_its_shards_by_their_hash(run: Path) -> None:
-    """The shard was made again with other bytes, and its new commit is as long as the one that the part describes."""
+    """The shard was made again with other bytes. Its new commit is as long as the old one, which the part describes."""
     path, shards = run / "features/e/shard-00001.h5", "features/e/shard-*.h5.json"
     commit = commit_path(path)
     files, made_of = {commit.name: describe_file(commit)}, of(run, "extract", **read_commit(commit).inputs)
@@ -210,8 +213,30 @@ def test_a_job_is_done_if_it_was_made_like_this_from_what_is_there(change: dict,
     assert not Commits(run).is_done(path, Provenance(run, "fit", **about))
 
 
+def test_a_card_carries_its_commit_until_another_index_is_made_from_it(tmp_path: Path) -> None:
+    path, digest = tmp_path / "run/index/m/card.json", "5" * 64
+    carried = carry(of(tmp_path / "run", "build-index", model="d"), path, digest)
+    assert carried["digest"] == digest and "files" not in carried
+    card = {"model": "m", "files": {"images.faiss": {"bytes": 1, "sha256": "0" * 64}}, CARRIED: carried}
+    publish_json(path, {**card, "fingerprint": digest})
+    commit = read_commit(path)
+    assert (commit.digest, commit.place, commit.files) == (digest, "index/m/card.json", card["files"])
+    assert (commit.inputs, commit.made_by["stage"]) == ({"model": "d"}, "build-index")
+    publish_json(path, {**card, "fingerprint": "6" * 64})
+    with pytest.raises(IntegrityError, match="is not a commit of this version"):
+        read_commit(path)
+
+
+def test_unfinished_work_is_known_by_all_that_decides_it_but_its_folder(tmp_path: Path) -> None:
+    about = {"stage": "extract", "version": 2, "keys": {"size": 3}, "inputs": {"encoder": "d"}}
+    others = {"stage": "regions", "version": 3, "keys": {"size": 4}, "inputs": {"encoder": "e"}}
+    prints = [Provenance(tmp_path, **about).fingerprint]
+    prints += [Provenance(tmp_path, **{**about, name: other}).fingerprint for name, other in others.items()]
+    assert len(set(prints)) == 5 and Provenance(tmp_path / "moved", **about).fingerprint == prints[0]
+
+
 def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader has the former commit, and would take the new bytes for what that describes."""
+    """The reader has the former commit, which does not describe the new bytes."""
     path, check = run / "models/m/model.safetensors", commits_module.open_commit
 
     def check_and_replace(*given: object, **named: object) -> object:

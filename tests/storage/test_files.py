@@ -180,7 +180,7 @@ DEAD = 999_999_999
 
 
 def test_only_what_the_dead_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of this machine that lives or is dead, and processes of other machines, of which one wrote long ago."""
+    """The processes are a living and a dead one of this machine, and three of other machines. One wrote long ago."""
     here, path = socket.gethostname(), tmp_path / "x.bin"
     files = {
         "living": half_written(path, here, os.getppid(), monkeypatch),
@@ -197,14 +197,24 @@ def test_only_what_the_dead_left_is_swept(tmp_path: Path, monkeypatch: pytest.Mo
     for name, days in {"living": 99, "elsewhere": 29, "long ago": 31}.items():
         then = time.time() - days * 24 * 3600
         os.utime(files[name], (then, then))
+    files["a folder"], files["a link"] = tmp_path / f".x.bin.tmp.{DEAD + 1}", tmp_path / f".x.bin.tmp.{DEAD + 2}"
+    files["a folder"].mkdir()
+    files["a link"].symlink_to(files["living"].name)
     gone = {"dead", "long ago", "of an earlier version"}
     assert {name for name, file in files.items() if is_orphan(file)} == gone
-    copies = [shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-{number}")) for number in range(2)]
+    copies = [shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-{n}"), symlinks=True) for n in range(2)]
     sweep(copies[0])
     FileBatch().add(copies[1] / "x.bin", b"more")
     FileBatch().add(copies[1] / "y.bin", b"more")
     for folder in copies:
         assert {name for name, file in files.items() if not (folder / file.name).exists()} == gone
+
+
+def test_a_file_that_is_published_meanwhile_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parts").mkdir()
+    file = half_written(tmp_path / "parts/x.bin", "another", DEAD, monkeypatch)
+    monkeypatch.setattr(batch, "is_regular", lambda path: path.unlink() is None)
+    assert not is_orphan(file)
 
 
 def test_two_machines_write_one_file_under_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,10 +234,15 @@ def test_a_new_folder_replaces_only_what_the_dead_left_of_it(tmp_path: Path, mon
     for file in names.values():
         file.unlink()
         (file / "deep").mkdir(parents=True)
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino) or sync(number))
     with batch.new_folder(output) as folder:
-        (folder / "x").write_text("x")
+        (folder / "deep").mkdir()
+        for name in ("x", "deep/y"):
+            (folder / name).write_text(name)
+    assert sorted(synced) == sorted((output / name).stat().st_ino for name in ("x", "deep/y"))
     assert {path.name for path in tmp_path.iterdir()} == {"copy", names["elsewhere"].name}
-    assert [path.name for path in output.iterdir()] == ["x"]
+    assert {path.name for path in output.iterdir()} == {"x", "deep"}
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,6 +298,14 @@ def test_what_is_no_file_is_refused_at_once(odd: str, tmp_path: Path, monkeypatc
         read_bytes(tmp_path / "x")
     with pytest.raises(OSError):
         open_regular(tmp_path / "x")
+
+
+def test_a_refused_file_is_closed_although_the_error_is_kept(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="it is a pipe") as error:
+        open_regular(tmp_path / "x")
+    assert os.listdir("/proc/self/fd") == before and error.tb
 
 
 def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path) -> None:

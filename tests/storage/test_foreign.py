@@ -221,6 +221,17 @@ def test_a_row_without_a_vector_is_named(tmp_path: Path, kind: pa.DataType, row:
         read(tmp_path / "f.parquet")
 
 
+def test_small_files_may_be_compressed_well(tmp_path: Path) -> None:
+    same = np.ones((2000, 64), np.float32)
+    np.savez_compressed(tmp_path / "f.npz", embeddings=same, files=np.array([f"{n}.jpg" for n in range(2000)]))
+    assert same.nbytes > 50 * (tmp_path / "f.npz").stat().st_size
+    np.savez_compressed(tmp_path / "g.npz", same)
+    (tmp_path / "g.txt").write_text("".join(f"{n}.jpg\n" for n in range(2000)))
+    assert same.nbytes > 100 * (tmp_path / "g.npz").stat().st_size
+    for name in ("f.npz", "g.npz"):
+        np.testing.assert_array_equal(read(tmp_path / name).take(np.array([1999])), same[:1])
+
+
 @pytest.mark.parametrize("bad", [[1.0, 2.0], None])
 def test_a_ragged_row_is_named(tmp_path: Path, bad: list[float] | None) -> None:
     table = pa.table({"vector": pa.array([[1.0, 2, 3], bad], pa.list_(pa.float32())), "file": ["a", "b"]})

@@ -110,6 +110,11 @@ def test_the_pairs_of_a_split_are_those_of_a_plain_loop(tmp_path: Path) -> None:
         assert pairs.image_id.tolist() == ids["images"].tolist() == images
         assert pairs.sentence_id.tolist() == ids["sentences"].tolist() == sentences
         assert pairs.image_id[pairs.owners].tolist() == [number // 2 for number in sentences]
+        for split in wanted:
+            texts = {number: f"A dog {number} ." for number in range(10) if splits[number] == split}
+            assert list(manifest.texts_of(split)) == [text for text in texts.values() for _ in range(2)]
+            of_shards = [text for number, text in texts.items() if number >= SHARD_SIZE for _ in range(2)]
+            assert list(manifest.texts_of(split, range(1, 3))) == of_shards
         assert split_ids(manifest, wanted, [2])["images"].tolist() == [number for number in images if number >= 8]
 
 

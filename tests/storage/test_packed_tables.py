@@ -50,6 +50,17 @@ def test_groups_that_unpack_to_too_much_together_are_refused(monkeypatch: pytest
         packed.unpack()
 
 
+def test_groups_without_rows_are_nothing() -> None:
+    table = pa.table({"image_id": np.arange(5), "path": list("abcde")})
+    with pq.ParquetWriter(sink := pa.BufferOutputStream(), table.schema) as writer:
+        for part in (table[:0], table[:2], table[:0], table[2:], table[:0]):
+            writer.write_table(part, row_group_size=5)
+    packed = PackedTable(sink.getvalue(), Path("images.parquet"))
+    assert packed.unpack().equals(table) and packed.bounds("image_id") == (0, 4)
+    assert packed.records([4, 0]) == table.take([4, 0]).to_pylist()
+    assert packed.find("image_id", np.array([1, 4])).tolist() == [1, 4]
+
+
 def test_text_that_is_not_unicode_is_refused_when_it_is_read() -> None:
     texts = pa.array([b"a dog", b"a c\xfft"]).view(pa.string())
     packed = PackedTable(to_parquet(pa.table({"text": texts})), Path("images.parquet"))
