@@ -218,6 +218,16 @@ def test_slow_gains_go_on_to_the_floor_where_more_lists_can_reach_it() -> None:
     assert 3800 <= min(effort for effort in efforts if effort / 4000 >= 0.95) <= 3800 * 9 / 8
 
 
+def test_gains_that_are_not_slow_go_on_whatever_a_few_queries_say() -> None:
+    for reached_at, recall in (
+        (1024, lambda effort: 0.05 * np.log2(effort)),  # each step gains much
+        (16, lambda effort: float(effort >= 16)),  # the first steps gain nothing
+    ):
+        efforts, operate = climbing(recall)
+        find_least(operate, lambda: True, 1, 4000, 0.5, np.inf)
+        assert max(efforts) == reached_at
+
+
 def test_slow_gains_end_where_no_number_of_lists_reaches_the_floor() -> None:
     efforts, operate = climbing(lambda effort: 0.9 - 0.1 / effort)
     find_least(operate, lambda: True, 1, 4000, 0.95, np.inf)
