@@ -171,6 +171,16 @@ def test_a_candidate_below_the_margin_is_built_when_the_others_are_too_large() -
     assert "on the sample" in built.tradeoff["candidates"][0]["failure"]
 
 
+def test_an_index_that_is_faster_than_its_estimate_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.index.chooser.latency", lambda *_: 0.001)  # 4 ms with four times as many vectors
+    monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 0.0015)
+    asked = {"candidates": ("PQ4x4", "Flat"), "sample": 2000, "recall_floor": 0.95}
+    built = make(*clustered(8000, 16), latency_ms=2, **asked)
+    assert built.card["factory"] == "Flat" and built.card["latency_ms"] == 1.5
+    with pytest.raises(UsageError, match="within index.latency_ms 1 ms; .*: raise index.latency_ms"):
+        make(*clustered(8000, 16), latency_ms=1, **asked)
+
+
 def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every index is too slow with all vectors, and none was on the sample."""
     factories = []
