@@ -73,6 +73,21 @@ def naive_scores(what: str, sets: MultiVectors, query: MultiVectors, rule: Score
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("what", ["images", "sentences"])
+def test_a_shortlist_is_the_same_whatever_the_items_of_a_block(
+    what: str, rule: ScoreRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    gallery = make_gallery(what, make_sets(rng, 60, 4), rule, "IVF6,Flat")
+    query = make_sets(rng, 1, 4)
+    shortlists = []
+    for block in (1, 20, 59, 60, 61):
+        monkeypatch.setattr("pipeline.index.gallery.BLOCK", block)
+        shortlists.append(search(gallery, query, 5, Shortlist(3, 12)).rows.tolist())
+    assert shortlists == [shortlists[-1]] * 5
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("what", ["images", "sentences"])
 def test_scores_are_exact_and_all_are_found_where_all_are_on_the_shortlist(what: str, rule: ScoreRule) -> None:
     rng = np.random.default_rng(1)
     sets, queries = make_sets(rng, 100, 5), make_sets(rng, 12, 4)
