@@ -55,7 +55,7 @@ RULE = (
 )
 """How a candidate is chosen, as the table of candidates says it."""
 OUT_OF_REACH = 3
-"""Candidates that cost so many times as much as the best one take no part in the rounds."""
+"""Candidates that cost so many times as much as the best one, or as is allowed, are not considered further."""
 FINALISTS = 3
 """Maximum number of candidates of one tier that are built with all vectors."""
 FLATTERY = 1 / 3
@@ -284,8 +284,9 @@ def choose(
     """Yields the candidates of one tier after the other, measured when they are asked for; lists are found on `gpu`.
 
     The exact index is among the finalists of its tier wherever it meets the requirements. After the tiers come the
-    candidates that reach the recall floor on the sample without a margin. The last round has no finalists, and
-    its trials include the candidates that are too large, for the message that nothing meets the requirements.
+    candidates that reach the recall floor on the sample without a margin, with an estimated latency that is at most
+    OUT_OF_REACH times too long. The last round has no finalists, and its trials include the candidates that are too
+    large, for the message that nothing meets the requirements.
     """
     if requirements.candidates == "auto":
         tiers = candidate_factories(vectors.count, vectors.dim)
@@ -300,7 +301,8 @@ def choose(
         trials = [*good, *trials, *(trial for trial in tried if trial.failure)]
         exact = [trial for trial in good[FINALISTS:] if trial.factory == "Flat"]
         yield Round(good[:FINALISTS] + exact, trials)
-    doubtful = [t for t in trials if t.failure and requirements.failure(t.recall, t.bytes, t.latency_ms) is None]
+    near = [requirements.failure(t.recall, t.bytes, t.latency_ms / OUT_OF_REACH) is None for t in trials]
+    doubtful = [trial for trial, is_near in zip(trials, near, strict=True) if trial.failure and is_near]
     yield Round(sorted(doubtful, key=lambda trial: -trial.recall)[:FINALISTS], trials)
     rest = [factory for tier in tiers for factory in tier if factory not in {trial.factory for trial in trials}]
     yield Round([], trials + [bench.try_out(factory) for factory in progress(rest, "measuring")])

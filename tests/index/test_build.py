@@ -12,7 +12,7 @@ from pipeline.index.build import BuiltIndex, choose_and_build
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.chooser import Requirements
 from pipeline.index.format import from_bytes, to_bytes, view_bytes
-from pipeline.index.tuning import stages_of
+from pipeline.index.tuning import Operation, SearchSetting, stages_of
 from pipeline.index.vectors import ArrayVectors
 
 ANY = {
@@ -57,6 +57,13 @@ def test_few_vectors_are_indexed_exactly(metric: str) -> None:
     index = from_bytes(built.data, "images.faiss", card)
     assert (index.search(queries, 10)[1] == nearest(vectors, queries, metric)).all()
     np.testing.assert_array_equal(index.reconstruct(7), vectors[7])
+
+
+def test_the_card_says_queries_per_second_and_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.index.build.tune", lambda *_, **__: Operation(SearchSetting(), 1.0, 0.25))
+    monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 0.003)
+    card = make(*clustered(400, 8)).card
+    assert (card["queries_per_second"], card["latency_ms"], card["recall@10"]) == (4, 3, 1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from made_up import build_bundle, make_run, run_command
 
 import jointspace
 from pipeline.errors import IntegrityError
-from pipeline.index.calibration import BACKGROUND, Calibration, compare
+from pipeline.index.calibration import BACKGROUND, Calibration, Judgement, compare
 from pipeline.index.search import Searcher
 from pipeline.serve.answers import list_images
 from pipeline.storage.bundle import Bundle, BundleWriter
@@ -86,6 +86,28 @@ def test_a_score_stands_against_all_of_the_background_but_its_own_photograph() -
     assert not calibration.judge(9 * sentences[:1], [], 60, (4, 1)).off_topic
     assert calibration.judge(9 * sentences[:1], [], 60, (4, 2)).warning.endswith("2 of its 4 words are unknown")
     assert Calibration.fit(images, sentences[:5], owners[:5], "inner_product", 0.9).score < -1e30, "too few to miss one"
+
+
+def test_remarks_count_the_likely_photos() -> None:
+    remarks = {
+        (0, 5, 3): "nothing here is likely: in 90 % of searches, the photo that is meant scores higher",
+        (1, 5, 1): "the photo you mean, if it is here, is this one in 90 % of searches",
+        (2, 5, 2): "the photo you mean, if it is here, is among these 2 in 90 % of searches",
+        (5, 5, 6): "all of these are likely, and about 1 more; a longer query would tell them apart",
+        (5, 5, 5): "all of these are likely: the photo you mean, if it is here, is among them in 90 % of searches",
+        (1, 1, None): "the photo you mean, if it is here, is this one in 90 % of searches",
+    }
+    for (likely, shown, expected), remark in remarks.items():
+        assert Judgement(likely, shown, expected, 0.9, far=False, words=2, unknown=0).remark == remark
+
+
+@pytest.mark.parametrize(("words", "unknown", "far", "off"), [(4, 2, False, True), (4, 1, False, False),
+    (5, 2, False, False),
+    (0, 0, False, False), (3, 0, True, True), (1, 1, True, True)])  # fmt: skip
+def test_queries_are_off_the_collection_by_half_of_their_words_or_by_distance(
+    words: int, unknown: int, far: bool, off: bool
+) -> None:
+    assert Judgement(1, 5, 1, 0.9, far, words, unknown).off_topic == off
 
 
 @pytest.fixture(scope="module")

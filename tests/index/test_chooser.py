@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import faiss
 import numpy as np
 import pytest
 from test_build import clustered, make, nearest, overlap
@@ -11,8 +12,8 @@ from pipeline.index.build import BuiltIndex
 from pipeline.index.candidates import Built, build
 from pipeline.index.chooser import SAMPLE_QUERIES, CandidateTrial, in_order
 from pipeline.index.format import from_bytes
-from pipeline.index.tuning import Operation, SearchSetting, find_least
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.tuning import Operation, Questions, SearchSetting, ask, find_least, tune
+from pipeline.index.vectors import ArrayVectors, evenly_spaced
 
 THREE = {"candidates": ("Flat", "SQ8", "PQ4x4"), "sample": 2000}
 
@@ -54,6 +55,13 @@ def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
 
 def trial(factory: str, size: int, seconds: float, build_seconds: float) -> CandidateTrial:
     return CandidateTrial(factory, SearchSetting(), 0.96, size, seconds, 1.0, build_seconds, None)
+
+
+def test_the_table_of_candidates_has_the_figures_of_a_trial() -> None:
+    assert trial("SQ8", 100, 0.25, 2.0).to_dict() == {
+        "factory": "SQ8", "bytes": 100, "latency_ms": 1.0, "build_seconds": 2.0, "failure": None, "nprobe": None,
+        "efSearch": None, "k_factor": None, "recall@10": 0.96, "queries_per_second": 4.0, "bytes_times_seconds": 25.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -163,6 +171,16 @@ def test_a_candidate_below_the_margin_is_built_when_the_others_are_too_large() -
     assert "on the sample" in built.tradeoff["candidates"][0]["failure"]
 
 
+def test_an_index_that_is_faster_than_its_estimate_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.index.chooser.latency", lambda *_: 0.001)  # 4 ms with four times as many vectors
+    monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 0.0015)
+    asked = {"candidates": ("PQ4x4", "Flat"), "sample": 2000, "recall_floor": 0.95}
+    built = make(*clustered(8000, 16), latency_ms=2, **asked)
+    assert built.card["factory"] == "Flat" and built.card["latency_ms"] == 1.5
+    with pytest.raises(UsageError, match="within index.latency_ms 1 ms; .*: raise index.latency_ms"):
+        make(*clustered(8000, 16), latency_ms=1, **asked)
+
+
 def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every index is too slow with all vectors, and none was on the sample."""
     factories = []
@@ -176,6 +194,21 @@ def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UsageError, match="raise index.latency_ms"):
         make(*clustered(2000, 16), candidates=("Flat", "SQ8", "IVF40,Flat"), latency_ms=8000, exact_limit=2000)
     assert sorted(factories) == ["Flat", "IVF40,Flat", "SQ8"]
+
+
+def test_more_refinement_ends_where_it_takes_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, queries = clustered(1000, 16)
+    index = build("IVF8,PQ4x4fsr,Refine(SQ8)", ArrayVectors(vectors), "inner_product").index
+    questions = ask(queries, [vectors], 1000, "inner_product")
+    factors = []
+
+    def search(index: faiss.Index, questions: Questions) -> tuple[np.ndarray, float]:
+        factors.append(index.k_factor)
+        return questions.right[:, :10], index.k_factor
+
+    monkeypatch.setattr("pipeline.index.tuning.timed_search", search)
+    assert tune(index, questions, 0.9).setting.k_factor == 2
+    assert set(factors) == {2, 4, 8}
 
 
 def climbing(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int], Operation]]:
@@ -193,6 +226,16 @@ def test_slow_gains_go_on_to_the_floor_where_more_lists_can_reach_it() -> None:
     efforts, operate = climbing(lambda effort: effort / 4000)
     find_least(operate, lambda: False, 1, 4000, 0.95, np.inf)
     assert 3800 <= min(effort for effort in efforts if effort / 4000 >= 0.95) <= 3800 * 9 / 8
+
+
+def test_gains_that_are_not_slow_go_on_whatever_a_few_queries_say() -> None:
+    for reached_at, recall in (
+        (1024, lambda effort: 0.05 * np.log2(effort)),  # each step gains much
+        (16, lambda effort: float(effort >= 16)),  # the first steps gain nothing
+    ):
+        efforts, operate = climbing(recall)
+        find_least(operate, lambda: True, 1, 4000, 0.5, np.inf)
+        assert max(efforts) == reached_at
 
 
 def test_slow_gains_end_where_no_number_of_lists_reaches_the_floor() -> None:

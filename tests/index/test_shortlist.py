@@ -1,11 +1,14 @@
 """Search by several vectors an item against a plain loop over all items."""
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import faiss
 import numpy as np
 import pytest
 
+from pipeline.index.build import measure_shortlist
 from pipeline.index.exact import Neighbours
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
 from pipeline.multivectors import MultiVectors, ScoreRule
@@ -27,6 +30,20 @@ def make_gallery(
     index.train(sets.vectors)
     index.add(sets.vectors)
     return MultiVectorGallery(what, index, replace(sets, vectors=None), rule, shortlist)
+
+
+@pytest.mark.parametrize(("shortlist", "seconds", "exact"), [(Shortlist(3, 20), 2, 4), (None, 2, 2)])
+def test_the_speed_of_a_shortlist_is_in_queries_per_second(
+    shortlist: Shortlist | None, seconds: int, exact: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes on by 2 during a search, and by 4 while everything is scored."""
+    rng = np.random.default_rng(3)
+    gallery = make_gallery("images", make_sets(rng, 40, 3), RULES[0], shortlist=shortlist)
+    times = itertools.cycle([0, seconds, seconds + exact] if shortlist else [0, seconds])
+    monkeypatch.setattr("pipeline.index.build.time", SimpleNamespace(perf_counter=lambda: next(times)))
+    card = measure_shortlist(gallery, make_sets(rng, 6, 3))
+    assert (card["queries_per_second"], card["exact_queries_per_second"]) == (1 / seconds, 1 / exact)
+    assert card["queries"] == 6
 
 
 def search(gallery: MultiVectorGallery, query: MultiVectors, top: int, shortlist: Shortlist | None) -> Neighbours:
@@ -52,6 +69,21 @@ def naive_scores(what: str, sets: MultiVectors, query: MultiVectors, rule: Score
     items = [sets.between(row, row + 1) for row in range(len(sets))]
     pairs = [(item, query) if what == "images" else (query, item) for item in items]
     return np.array([naive_score(*pair, rule) for pair in pairs])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("what", ["images", "sentences"])
+def test_a_shortlist_is_the_same_whatever_the_items_of_a_block(
+    what: str, rule: ScoreRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    gallery = make_gallery(what, make_sets(rng, 60, 4), rule, "IVF6,Flat")
+    query = make_sets(rng, 1, 4)
+    shortlists = []
+    for block in (1, 20, 59, 60, 61):
+        monkeypatch.setattr("pipeline.index.gallery.BLOCK", block)
+        shortlists.append(search(gallery, query, 5, Shortlist(3, 12)).rows.tolist())
+    assert shortlists == [shortlists[-1]] * 5
 
 
 @pytest.mark.parametrize("rule", RULES)
