@@ -85,7 +85,9 @@ def test_ctrl_c_ends_all_of_it_and_a_stage_that_fails_says_why(folder: Path) -> 
 def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(folder: Path) -> None:
     config = yaml.safe_load((folder / "mine.yaml").read_text())
     (folder / "mine.yaml").write_text(yaml.safe_dump({**config, "collection": {"takedown": "gone.txt"}}))
-    (folder / "gone.txt").write_text("red-00.png\ngreen-01.png\ta green picture\nlost.png\nblue-02.png\ta red picture\n")
+    (folder / "gone.txt").write_text(
+        "red-00.png\ngreen-01.png\ta green picture\nlost.png\nblue-02.png\ta red picture\n"
+    )
     target = "results/mine/manifest/manifest.json"
     for _ in range(2):  # the second time there is nothing to do
         done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
