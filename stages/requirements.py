@@ -31,7 +31,11 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     if missing:
         more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
         raise UsageError("; ".join([*missing][:SHOWN] + more))
-    require_splits(run.config, _ingested_splits(run, stages["ingest"]))
+    splits: Iterable[str] = ()  # where `ingest` has still to be run, it finds what is missing
+    with suppress(JointspaceError):
+        if run.is_done(run.job(stages["ingest"], ())):
+            splits = run.manifest.summary["splits"]
+    require_splits(run.config, splits)
 
 
 def require_splits(config: "Config", splits: Iterable[str]) -> None:
@@ -53,14 +57,6 @@ def require_splits(config: "Config", splits: Iterable[str]) -> None:
         f"no photo with a caption is in the split {' or '.join(missing)}, which the models or evaluations of this run"
         f" need; {', or '.join(remedies)}"
     )
-
-
-def _ingested_splits(run: "Run", ingest: "Stage") -> Iterable[str]:
-    """The splits of the manifest; none where `ingest` has still to make it from the collection as it is now."""
-    with suppress(JointspaceError):
-        if run.is_done(run.job(ingest, ())):
-            return run.manifest.summary["splits"]
-    return ()
 
 
 def _require_demo_folder(config: "Config") -> None:

@@ -19,7 +19,9 @@ from made_up_colours import CONFIG, draw
 from tqdm import tqdm
 from warm import environment
 
+from pipeline.storage.manifest import Manifest
 from stages.cli import AboveBars
+from stages.closing import closing_lines, results_of
 from stages.operations.run import find_snakefile
 
 ROOT = Path(__file__).parents[1]
@@ -97,6 +99,30 @@ def test_a_locked_folder_is_said_with_the_command_that_unlocks_it(folder: Path) 
     assert done.stderr.splitlines()[-1].endswith("remove the lock: jointspace run mine.yaml -- --unlock")
     assert warm.jointspace(folder, "run", "mine.yaml", "--", "--unlock").returncode == 0
     assert not (folder / ".snakemake/locks").exists()
+
+
+def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(folder: Path) -> None:
+    config = yaml.safe_load((folder / "mine.yaml").read_text())
+    (folder / "mine.yaml").write_text(yaml.safe_dump({**config, "collection": {"takedown": "gone.txt"}}))
+    (folder / "gone.txt").write_text(
+        "red-00.png\ngreen-01.png\ta green picture\nlost.png\nblue-02.png\ta red picture\n"
+    )
+    target = "results/mine/manifest/manifest.json"
+    for _ in range(2):  # the second time there is nothing to do
+        done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
+        assert done.returncode == 3
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("jointspace: the run is done, but 2 warnings") and "gone.txt names 'lost.png'" in last
+    lost, other = results_of(folder / "results/mine")["warnings"]
+    assert "photo of photos has that name" in lost and "has that name and caption" in other
+    lines = closing_lines(folder / "results/mine")
+    assert lines == [f"warning: {lost}", f"warning: {other}"]
+    manifest = Manifest(folder / "results/mine/manifest")
+    assert manifest.n_images == 39 and len(manifest.sentence_images) == 38
+    assert warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target, "-n").returncode == 0
+    (folder / "gone.txt").write_text("red-00.png\n")
+    done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
+    assert done.returncode == 0 and results_of(folder / "results/mine")["warnings"] == []
 
 
 @pytest.mark.slow

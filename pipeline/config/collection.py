@@ -77,7 +77,9 @@ class CollectionSettings(Section):
         (),
         "patterns of files and folders to leave out: masks, '*_small.jpg', 'raw/2019/*' (docs/own-data.md)",
     )
-    takedown: Place | None = key(None, "list of images, one name per line, of which the run keeps no trace")
+    takedown: Place | None = key(
+        None, "list of photos, one name per line, or of captions (PHOTO TAB CAPTION), of which the run keeps no trace"
+    )
     memory_gb: AboveZero = key(1, "gigabytes of tables that `ingest` keeps in memory; the rest is on disk")
     reject_limit: Share = key(0.05, "exit code 3 if a larger share, and over one, of images or captions is rejected")
 

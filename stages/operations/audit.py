@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline import runtime
-from pipeline.printable import counted
 from pipeline.run import Job, Run, stage
 from pipeline.run.layout import Shards
 from stages.commands import FILE, FOLDER
@@ -67,13 +66,10 @@ def command(root: Path, exclude: Path | None) -> None:
     elif run.manifest.n_images < FEW:
         click.echo(f"with fewer than {FEW:,} photos, many right captions look wrong: check each")
     if exclude:
-        lines = list(_exclusions(findings))
-        publish_text(exclude, "".join(f"{line}\n" for line in lines))
-        live = [line for line in lines if not line.startswith("#")]
-        captions = sum("\t" in line for line in live)
+        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(findings)))
         click.echo(
-            f"wrote {exclude} with {counted(len(live) - captions, 'photo')} and {counted(captions, 'caption')} to leave"
-            " out, and less reliable findings as comments; check it, and set collection.takedown to it"
+            f"wrote {exclude}, in which less reliable findings are comments (#); look through it, then set"
+            " collection.takedown to it, and ingest leaves out these photos and captions"
         )
     if run.layout.report.path.exists():
         run_stage(Run(root), declared()["report"], again=True)

@@ -2,7 +2,6 @@
 
 import csv
 import logging
-from collections.abc import Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +62,12 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
         raise click.UsageError("name at least one run, such as results/demo")
     systems.sort(key=lambda system: (system.name, system.source) != (best, str(runs[0])))
     rows = compare_systems(systems, bootstrap)
-    warnings = list(_warn_of_learned_photos(tested, learned, split))
+    warnings = [
+        f"{count:,} of {len(tested[one]):,} {split} photos of {one} are training photos of {other}: the two runs divide"
+        " the photos differently, so do not compare their recalls"
+        for one, other in permutations(tested, 2)
+        if (count := len(tested[one] & learned[other]))
+    ]
     publish_text(output, render_compared(rows, systems[0], split, protocol, warnings))
     click.echo(compared_as_text(rows))
     for warning in warnings:
@@ -81,18 +85,6 @@ def _learned_photos(run: Run) -> set[str]:
     if any(config.ensemble(name) is None and config.model(name).training != "target" for name in models):
         splits += config.auxiliary.splits
     return set(run.manifest.images["sha256"].filter(np.isin(run.manifest.splits.astype(str), splits)).to_pylist())
-
-
-def _warn_of_learned_photos(
-    tested: Mapping[Path, set[str]], learned: Mapping[Path, set[str]], split: str
-) -> Iterator[str]:
-    """A line for each run whose photos of `split` another run has learned from."""
-    for one, other in permutations(tested, 2):
-        if count := len(tested[one] & learned[other]):
-            yield (
-                f"{count:,} of {len(tested[one]):,} {split} photos of {one} are training photos of {other}: the two"
-                " runs divide the photos differently, so do not compare their recalls"
-            )
 
 
 def _read_figures(path: Path) -> "list[ComparedSystem]":
