@@ -74,8 +74,8 @@ def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[
 def read_trees(
     run: Run, number: int, analyze: Callable[[str], list[str]], chosen: Iterable[bool] | None = None
 ) -> Iterator[SentenceTrees]:
-    """Read the trees of one shard's sentences, over the words that `analyze` finds in them: of all sentences, or of
-    those for which `chosen` is true."""
+    """Read the trees of one shard's sentences, over the words that `analyze` finds in them. With `chosen`, only the
+    sentences for which it is true are read."""
     shard = ParseShard(run.layout.parses.folder, number)
     parses = (entry.parse for entry in read_conllu(shard.conllu, str(shard.path)))
     trees = (tree for _, tree in read_brackets(shard.brackets, str(shard.brackets_path)))

@@ -152,7 +152,7 @@ def test_uncorrelated_views_are_refused(solver: type, size: int, scale: float, o
     """Distinct columns of a Hadamard matrix are orthogonal, and all but the first have mean zero."""
     columns = hadamard(size)[:, 1:].astype(np.float32)
     x, y = columns[:, : size // 4], columns[:, size // 3 :] * np.float32(scale) + np.float32(offset)
-    with pytest.raises(InputError, match="image and text views are uncorrelated over all .* check that each caption"):
+    with pytest.raises(InputError, match="image and text views are uncorrelated over all .* Check that each caption"):
         solver(moments_of(x, y))
     y[:, 0] += np.float32(0.01) * x[:, 0]
     assert len(solver(moments_of(x, y)).solve(0.1, 0.1, 3).values) >= 1

@@ -96,7 +96,7 @@ class DeviceAccumulator:
 
 
 def provisional_mean(part: Tensor) -> Tensor:
-    """(d,) that of the first rows of `part` (n, d); zero of a sparse one, which it would fill."""
+    """Compute the mean (d,) of the first rows of `part` (n, d). It is zero for a sparse part, which it would fill."""
     if is_sparse(part):
         return torch.zeros(part.shape[1], dtype=part.dtype, device=part.device)
     return part[:SHIFT_ROWS].mean(dim=0)
@@ -108,7 +108,7 @@ def left_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 Changes = list[tuple[Tensor, Tensor]]
-"""Sums, or parts of sums, and what is added to each."""
+"""Sums, or parts of sums, each with the tensor to add."""
 
 
 def lower_products(total: Tensor, left: Tensor, right: Tensor) -> Changes:

@@ -22,7 +22,7 @@ SHIFT_ROWS = 512
 SMALL = 1024
 """Columns of both views together up to which sums are in double precision, which costs next to nothing then."""
 ROUNDING = 1e-6
-"""Correlations that are smaller are rounding; so are variances that are smaller in proportion to the greatest."""
+"""Correlations below this are rounding. Variances below this share of the greatest variance are rounding, too."""
 TILE = 256
 """Rows of a block that are mirrored or added at a time."""
 
@@ -106,14 +106,14 @@ class Moments:
         """Raise InputError if no column of x is correlated with a column of y beyond rounding, or as
         `require_variance`."""
         self.require_variance()
-        # Columns that are nearly constant beside the others count as if they varied a little, so rounding is not taken
-        # for a correlation.
+        # A column that is nearly constant counts as if it varied a little, so its rounding is not taken for a
+        # correlation.
         x, y = (np.maximum(one.diagonal().astype(float), ROUNDING * one.diagonal().max()) for one in (self.xx, self.yy))
         squares = np.einsum("ij,ij,j->i", self.xy, self.xy, 1 / y, dtype=float) @ (1 / x)
         if squares <= self.xy.size * ROUNDING**2:
             raise InputError(
                 f"the image and text views are uncorrelated over all {self.n:g} training pairs, so there is no joint"
-                " space; check that each caption belongs to its image, or use other encoders"
+                " space. Check that each caption belongs to its image, or use other encoders"
             )
 
     def require_variance(self) -> None:
