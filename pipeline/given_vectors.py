@@ -17,9 +17,9 @@ def require_made_by(given: np.ndarray, made: np.ndarray, names: Sequence[str], p
     remedy = f"correct made_by of {entry}, or leave it out"
     if made.shape[1] != given.shape[1]:
         raise InputError(f"{path} has {given.shape[1]} dimensions, the encoder {by} {made.shape[1]}; {remedy}")
-    pairs = np.stack([given, made])
+    pairs = np.stack([given, made]).astype(np.float64)
     lengths = np.linalg.norm(pairs, axis=2)
-    cosines = pairs.prod(axis=0).sum(axis=1) / np.maximum(lengths.prod(axis=0), np.finfo(np.float32).tiny)
+    cosines = pairs.prod(axis=0).sum(axis=1) / np.maximum(lengths.prod(axis=0), np.finfo(np.float64).tiny)
     cosines[~lengths.any(axis=0)] = 1  # such as of a text without a word that the encoder knows
     if not (worst := cosines.min()) >= LEAST_COSINE:
         raise InputError(

@@ -167,7 +167,7 @@ def _require_alike(matching: Matching, vectors: ForeignFeatures, path: str, what
     """Raises InputError for two rows of the same name or words, as `what` says, whose vectors differ."""
     for start in range(0, len(matching.repeats), BLOCK):
         pairs = np.array(matching.repeats[start : start + BLOCK])
-        first, second = vectors.take(pairs[:, 0]), vectors.take(pairs[:, 1])
+        first, second = (vectors.take(side).astype(np.float64) for side in pairs.T)
         lengths = np.maximum(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
         for pair in pairs[np.linalg.norm(first - second, axis=1) > SAME * lengths][:1]:
             raise InputError(

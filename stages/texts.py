@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -70,21 +71,26 @@ def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[
     return [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
 
 
-def read_trees(run: Run, number: int, analyze: Callable[[str], list[str]]) -> Iterator[SentenceTrees]:
-    """The trees of one shard's sentences, over the words that `analyze` finds in them."""
+def read_trees(
+    run: Run, number: int, analyze: Callable[[str], list[str]], chosen: Iterable[bool] | None = None
+) -> Iterator[SentenceTrees]:
+    """Read the trees of one shard's sentences, over the words that `analyze` finds in them. With `chosen`, only the
+    sentences for which it is true are read."""
     shard = ParseShard(run.layout.parses.folder, number)
     parses = (entry.parse for entry in read_conllu(shard.conllu, str(shard.path)))
     trees = (tree for _, tree in read_brackets(shard.brackets, str(shard.brackets_path)))
-    return fit_trees(parses, trees, run.manifest.texts(number), analyze)
+    columns = parses, trees, run.manifest.texts(number)
+    return fit_trees(*(columns if chosen is None else (compress(column, chosen) for column in columns)), analyze)
 
 
 def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:
-    """The trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`."""
-    wanted = set(sentence_id.tolist())
+    """Read the trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`. Shards without such a
+    sentence are not opened."""
     trees = []
     for number in range(run.manifest.n_shards):
-        first = run.manifest.shard(number).first_sentence
-        trees += [tree for sentence, tree in enumerate(read_trees(run, number, analyze), first) if sentence in wanted]
+        rows = run.manifest.shard(number)
+        chosen = np.isin(np.arange(rows.first_sentence, rows.last_sentence), sentence_id)
+        trees += read_trees(run, number, analyze, chosen) if chosen.any() else []
     return trees
 
 

@@ -121,6 +121,23 @@ def _leave_without_gradients(mode: torch.inference_mode, *error: Any) -> None:
     mode.without_gradients.__exit__(*error)
 
 
+class FullOnce(TorchDispatchMode):
+    """A memory that is full at the operation number `at` (from 0) that takes memory, and then no more. `count` is the
+    number of such operations so far. A product takes memory even if its result has a place, because cuBLAS needs room
+    to work in."""
+
+    def __init__(self, at: int | None = None) -> None:
+        super().__init__()
+        self.at, self.count = at, 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        if not gives_back(function) or "mm" in function.name() or "addr" in function.name():
+            self.count += 1
+            if self.count - 1 == self.at:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return function(*arguments, **(named or {}))
+
+
 def full_beyond(most: int, done: list[int]) -> Callable[..., list[Any]]:
     """`OomBatcher.map` as on a GPU that has memory for `most` rows; the rows of each portion are added to `done`."""
     original = OomBatcher.map

@@ -11,7 +11,7 @@ from pipeline.generate.material import Learned, Material
 from pipeline.index.exact import search_exact
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread
-from pipeline.precision import to_float32
+from pipeline.precision import scale_to_unit_length, to_float32
 
 BLOCK = 1 << 16
 """Rows of the gallery compared at once."""
@@ -72,7 +72,7 @@ class Nearest:
     def standardise(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, D) float32: the view minus the training images' mean, for cosines of unit length."""
         x = self.view.stack(features) - self.mean
-        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) if self.unit else x
+        return scale_to_unit_length(x) if self.unit else x
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.view), "by": self.by, "distance": "cosine" if self.unit else "euclidean"}

@@ -5,13 +5,17 @@ photograph is seen in its details: in thumbnails without their coarse light and 
 several sizes, also mirrored, by normalized cross-correlation. Two photographs of one scene share the scene, not these.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import faiss
 import numpy as np
 from PIL import Image
 from scipy import fft
 from scipy.ndimage import gaussian_filter1d
+
+from pipeline.disk_rows import DiskRows
+from pipeline.precision import scale_to_unit_length
 
 SIDE = 48
 """Pixels of a thumbnail, whatever the photograph's shape: a crop then changes places alone."""
@@ -26,33 +30,81 @@ SAME = 0.85
 NEIGHBOURS = 3
 LEAST_COSINE = 0.5
 """Of the centred features of two photographs that are compared by their pixels."""
+BLOCK_ROWS = 4096
+"""Photos in a block of features."""
+PRINCIPAL = 256
+"""Principal components of features in the index of many photos."""
 EXACT = 20_000
 """Photographs up to which all are compared with all; the neighbours of more come from an index."""
 PAIRS = 512
 """Compared at once."""
 
 
-def near_pairs(features: np.ndarray) -> np.ndarray:
-    """(p, 2) rows, the lower first, of photographs whose `features` (n, d) are among each other's nearest."""
-    vectors = features - features.mean(axis=0, dtype=np.float64).astype(np.float32)
-    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    n, dim = vectors.shape
-    factory = "Flat" if n <= EXACT else f"PCA{min(256, dim)},IVF{int(4 * n**0.5)},Flat"
-    index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
-    if n > EXACT:
-        index.train(vectors[:: max(1, n // 100_000)])
-        faiss.extract_index_ivf(index).nprobe = 16
+class Rows(Protocol):
+    """Vectors (n, d): an array, or an object that reads some rows on request."""
+
+    shape: tuple[int, ...]
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+
+
+def near_pairs(features: Rows) -> np.ndarray:
+    """Find pairs (p, 2) of rows, the lower first, of photos whose `features` (n, d) are among each other's nearest.
+
+    Two blocks of features are held at a time. The index of more than EXACT photos holds PRINCIPAL numbers per photo.
+    """
+    n, dim = features.shape
+    blocks = np.array_split(np.arange(n), -(-n // BLOCK_ROWS))
+    mean = (sum(features[rows].sum(axis=0, dtype=np.float64) for rows in blocks) / n).astype(np.float32)
+
+    def centred(rows: np.ndarray) -> np.ndarray:
+        return scale_to_unit_length(features[rows] - mean)
+
+    find = _find_in_blocks if n <= EXACT else _find_in_index
+    pairs = []
+    for queries, (cosines, rows) in zip(blocks, find(centred, blocks, dim), strict=True):
+        near, places = np.nonzero((cosines >= LEAST_COSINE) & (rows >= 0) & (rows != queries[:, None]))
+        pairs.append(np.sort(np.stack([queries[near], rows[near, places]], axis=1), axis=1))
+    return np.unique(np.concatenate(pairs), axis=0)
+
+
+Found = Iterator[tuple[np.ndarray, np.ndarray]]
+"""For each block the cosines (b, k) and the rows (b, k) of the nearest vectors of each of its rows, itself among
+them."""
+
+
+def _find_in_blocks(centred: Callable[[np.ndarray], np.ndarray], blocks: Sequence[np.ndarray], dim: int) -> Found:
+    """Compare each block with every block."""
+    for rows in blocks:
+        queries, cosines, nearest = centred(rows), np.empty((len(rows), 0)), np.empty((len(rows), 0), int)
+        for others in blocks:
+            count = min(NEIGHBOURS + 1, len(others))
+            found, places = faiss.knn(queries, centred(others), count, faiss.METRIC_INNER_PRODUCT)
+            cosines, nearest = np.hstack([cosines, found]), np.hstack([nearest, others[places]])
+            best = np.argsort(-cosines, axis=1, kind="stable")[:, : NEIGHBOURS + 1]
+            cosines, nearest = (np.take_along_axis(one, best, axis=1) for one in (cosines, nearest))
+        yield cosines, nearest
+
+
+def _find_in_index(centred: Callable[[np.ndarray], np.ndarray], blocks: Sequence[np.ndarray], dim: int) -> Found:
+    """Search an inverted index of the principal components, which are learned from EXACT photos."""
+    n = blocks[-1][-1] + 1
+    principal = faiss.PCAMatrix(dim, min(PRINCIPAL, dim))
+    principal.train(centred(np.linspace(0, n - 1, min(n, EXACT)).astype(int)))
+    vectors = np.concatenate([principal.apply(centred(rows)) for rows in blocks])
+    index = faiss.index_factory(vectors.shape[1], f"IVF{int(4 * n**0.5)},Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
     index.add(vectors)
-    cosines, rows = index.search(vectors, min(NEIGHBOURS + 1, n))
-    queries, places = np.nonzero((cosines >= LEAST_COSINE) & (rows >= 0) & (rows != np.arange(n)[:, None]))
-    return np.unique(np.sort(np.stack([queries, rows[queries, places]], axis=1), axis=1), axis=0)
+    index.nprobe = 16
+    return (index.search(vectors[rows], NEIGHBOURS + 1) for rows in blocks)
 
 
-def verify(pairs: np.ndarray, thumbnails: Mapping[int, np.ndarray]) -> np.ndarray:
-    """(p,) the correlation of each of `pairs` (p, 2), whose (SIDE, SIDE) thumbnails are grey levels."""
+def verify(pairs: np.ndarray, thumbnails: Mapping[int, np.ndarray] | DiskRows) -> np.ndarray:
+    """Compute the correlation (p,) of each of `pairs` (p, 2), whose thumbnails are SIDE * SIDE grey levels."""
     found = np.zeros(len(pairs))
     for start in range(0, len(pairs), PAIRS):
-        sides = [np.stack([thumbnails[row] for row in rows]) for rows in pairs[start : start + PAIRS].T.tolist()]
+        rows = pairs[start : start + PAIRS].T.tolist()
+        sides = [np.stack([thumbnails[row] for row in side]).reshape(-1, SIDE, SIDE) for side in rows]
         found[start : start + PAIRS] = np.maximum(_find(*sides, SIZES), _find(*reversed(sides), SIZES[1:]))
     return found
 

@@ -165,7 +165,7 @@ def _in_words(chosen: Mapping[str, Any]) -> str:
 def measure_rows(rows: np.ndarray) -> dict[str, float]:
     """Of rows of features (n, dim), at least one, which are `sampled`: their mean `length` and its standard deviation
     `spread`, how many are `zero`, how many `equal` to another, and how many columns are `constant`."""
-    lengths = np.linalg.norm(rows, axis=1)
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     return {
         "sampled": len(rows),
         "length": float(lengths.mean()),

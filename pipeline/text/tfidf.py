@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # whose parts it imports when they are used: queries do without
 
+from pipeline.precision import scale_to_unit_length
 from pipeline.text.text_encoder import TextEncoder, TextMaterial
 from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, english_stop_words
 from pipeline.text.vocabulary import KnownTerms, Vocabulary
@@ -62,8 +63,7 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         rows, idf = np.zeros((len(texts), self.dim), np.float32), np.asarray(self.vocabulary.idf, np.float32)
         for row, columns in zip(rows, map(self.vocabulary.rows, texts), strict=True):
             np.add.at(row, columns, idf[columns])
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        return rows / np.where(lengths > 0, lengths, 1) if self.vocabulary.normalise else rows
+        return scale_to_unit_length(rows) if self.vocabulary.normalise else rows
 
     def encode_words(self, words: Sequence[str]) -> "csr_array":
         """As `encode`, but not of unit length."""
@@ -78,10 +78,10 @@ class TfidfEncoder(KnownTerms, TextEncoder):
 
 
 def unit_rows(matrix: "csr_array") -> "csr_array":
-    """`matrix` with every nonzero row scaled to unit length."""
-    lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1))
-    scale = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    data = matrix.data * np.repeat(scale, np.diff(matrix.indptr)).astype(np.float32)
+    """Return `matrix` with every nonzero row scaled to unit length. Squares are summed in double precision."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    lengths = np.sqrt(np.bincount(rows, np.square(matrix.data, dtype=np.float64)))[rows]
+    data = np.divide(matrix.data, lengths, out=np.zeros_like(lengths), where=lengths > 0).astype(np.float32)
     return scipy.sparse.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 

@@ -1,6 +1,6 @@
 """Word vectors: read from GloVe's or word2vec's files, trained on a corpus, or random."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -153,8 +153,20 @@ class _VectorReader:
         return WordVectors(tuple(self.words), np.stack(self.vectors))
 
 
+class _Corpus:
+    """The `sentences` with two or more words other than `unknown`, as lists of strings that are made anew in each pass
+    of gensim."""
+
+    def __init__(self, sentences: Collection[np.ndarray], unknown: int) -> None:
+        self.sentences, self.unknown = sentences, unknown
+
+    def __iter__(self) -> Iterator[list[str]]:
+        every = ([str(i) for i in ids.tolist() if i != self.unknown] for ids in self.sentences)
+        return (words for words in every if len(words) > 1)
+
+
 def train_vectors(
-    sentences: Iterable[np.ndarray],
+    sentences: Collection[np.ndarray],
     terms: Sequence[str],
     dim: int,
     seed: int,
@@ -173,9 +185,8 @@ def train_vectors(
         raise UsageError(
             "word_vectors.source corpus needs gensim: pip install 'jointspace[words]', or choose another source"
         ) from error
-    sentences_of_terms = ([str(i) for i in ids.tolist() if i != len(terms)] for ids in sentences)
-    corpus = [words for words in sentences_of_terms if len(words) > 1]
-    if not corpus:
+    corpus = _Corpus(sentences, len(terms))
+    if next(iter(corpus), None) is None:
         raise InputError("no sentence has two words of the vocabulary; lower tokens.min_count, or draw the vectors")
     sizes = {"vector_size": dim, "window": WINDOW, "min_count": 1, "sample": 1e-4, "sg": int(predicts == "context")}
     model = Word2Vec(corpus, **sizes, workers=1, epochs=EPOCHS, seed=seed + 1)  # gensim takes no seed of 0

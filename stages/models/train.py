@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,5 +168,6 @@ def _read_start(run: Run, model: str) -> Any:
         return start
     words = [*read_token_vocabulary(run)[0].terms, ""]
     encoders = {name: open_text_encoder(run, name) for name in start.text_encoders}
-    texts = list(run.manifest.texts_of("train"))
-    return WordStart.of(start, encoders, words, texts[:: max(1, len(texts) // SAMPLE)])
+    count = sum(1 for _ in run.manifest.texts_of("train"))
+    sample = islice(run.manifest.texts_of("train"), 0, None, max(1, count // SAMPLE))
+    return WordStart.of(start, encoders, words, list(sample))

@@ -131,22 +131,37 @@ def audit(run: Run, job: Job) -> None:
 
 
 def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
-    """(p, 2) the image_id of near copies, the lower first, and their correlations (p,), the greatest first."""
+    """Find the near-duplicates: their image_id (p, 2), the lower first, and their correlations (p,), the greatest
+    first. Features and thumbnails are read block by block."""
     import numpy as np
 
+    from pipeline.disk_rows import DiskRows
     from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify
     from pipeline.images.preprocess import Photograph, Preprocessing
     from pipeline.models.linear.views import normalise
+    from pipeline.storage.features import FeatureRows
     from stages.photographs import photograph_reader
 
-    encoder, shards = run.config.encoders[0].name, range(run.manifest.n_shards)
-    features = np.concatenate([run.features.open(encoder, number)["features"] for number in shards], dtype=np.float32)
-    pairs = near_pairs(normalise(features, run.config.image_steps([encoder])))
-    shown = np.unique(pairs)
-    photographs = list(map(Photograph.from_row, run.manifest.pick(shown)))
-    squashed = Preprocessing(SIDE, None, (0, 0, 0), (1, 1, 1))
-    pixels = photograph_reader(run, run.photographs).pixels(photographs, squashed)
-    correlations = verify(pairs, dict(zip(shown.tolist(), map(grey, pixels), strict=True)))
+    encoder = run.config.encoders[0].name
+    steps = run.config.image_steps([encoder])
+    stored = FeatureRows(run.features, encoder, np.arange(run.manifest.n_images))
+
+    class NormalisedRows:
+        """The features of the photos, of which only the rows that are asked for are in memory."""
+
+        shape = stored.shape
+
+        def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+            return normalise(stored[rows].astype(np.float32), steps)
+
+    pairs = near_pairs(NormalisedRows())
+    shown, thumbnails = np.unique(pairs), DiskRows(SIDE**2)
+    reader, squashed = photograph_reader(run, run.photographs), Preprocessing(SIDE, None, (0, 0, 0), (1, 1, 1))
+    for start in range(0, len(shown), BLOCK_ROWS):
+        photographs = map(Photograph.from_row, run.manifest.pick(shown[start : start + BLOCK_ROWS]))
+        for pixels in reader.pixels(list(photographs), squashed):
+            thumbnails.append(grey(pixels).reshape(1, -1))
+    correlations = verify(np.searchsorted(shown, pairs), thumbnails)
     order = np.argsort(-correlations, kind="stable")
     order = order[correlations[order] >= SAME]
     return pairs[order], correlations[order]

@@ -1,5 +1,7 @@
 """What a random ranking gives, against random rankings, and against Socher et al. 2014's numbers."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -28,3 +30,19 @@ def test_random_rankings_come_to_it() -> None:
     assert found["median_rank"] == np.median(places)
     for k in (1, 5, 10):
         assert found[f"recall@{k}"] == pytest.approx(100 * (places <= k).mean(), abs=1.5)
+
+
+@pytest.mark.parametrize(("right", "total", "median"), [([1], 2, 1), ([1], 4, 2), ([2, 2], 4, 1), ([1, 2], 3, 1)])
+def test_the_median_is_the_first_place_by_which_half_of_the_queries_are_right(right, total: int, median: int) -> None:
+    """Worked by hand: P(place > 1) is 1/2, 3/4, 1/2 and (2/3 + 1/3) / 2 = 1/2."""
+    assert random_measures(np.array(right), total)["median_rank"] == median
+
+
+@pytest.mark.parametrize("total", [2, 3, 7])
+def test_every_number_is_the_share_of_all_permutations(total: int) -> None:
+    for right in range(1, total + 1):
+        places = [1 + min(order.index(one) for one in range(right)) for order in permutations(range(total))]
+        found = random_measures(np.array([right]), total)
+        assert found["mean_rank"] == pytest.approx(np.mean(places))
+        for k in (1, 5, 10):
+            assert found[f"recall@{k}"] == pytest.approx(100 * np.mean(np.array(places) <= k))

@@ -55,3 +55,22 @@ def test_a_member_that_knows_nothing_is_left_out() -> None:
     judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)
     chosen = choose_weights(judge, 3, (0, 0.5, 1, 2))
     assert chosen.values[2] < 0.1 and min(chosen.values[:2]) > 0.2
+
+
+class Bounded(tuple):
+    """A grid that is looked through at most 50 times, so that a search without an end fails."""
+
+    looks = 0
+
+    def __iter__(self):
+        self.looks += 1
+        assert self.looks < 50, "the search does not end"
+        return super().__iter__()
+
+
+def test_of_equally_good_weights_the_first_found_are_kept() -> None:
+    judged = []
+    chosen = choose_weights(lambda weights: judged.append(weights) or 1.0, 2, Bounded((0, 0.5, 1, 2)))
+    assert chosen.values == (0.5, 0.5) and chosen.judged == 1 and chosen.trials == len(judged) == len(set(judged))
+    # The second member alone is as good as both together, which were first.
+    assert choose_weights(lambda weights: float(weights[1] >= 0.5), 2, Bounded((0, 1))).values == (0.5, 0.5)

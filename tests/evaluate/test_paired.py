@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap, measure
@@ -85,3 +86,40 @@ def test_the_interval_of_one_draw_is_that_of_resampled_images() -> None:
     half = 1.96 * gain.std() / np.sqrt(400)
     assert found["ci95"] == pytest.approx([gain.mean() - half, gain.mean() + half], abs=0.15 * half)
     assert found["p"] < 0.01
+
+
+def gains_of(gains: list[float]) -> tuple[list[Draw], list[Draw]]:
+    """A system that is worth the mean of the gains of its images, and one that is worth nothing."""
+    images, values = np.arange(len(gains)), np.array(gains)
+    return [Draw(images, lambda weights: float(weights @ values / weights.sum()))], [Draw(images, lambda weights: 0.0)]
+
+
+def test_p_counts_resamples_without_a_difference_as_against_it() -> None:
+    """Of two images one is better: a quarter of all resamples has only the other, which is neither better nor worse."""
+    assert compare_draws(*gains_of([100.0, 0.0]), Bootstrap(4000, 0))["p"] == pytest.approx(0.25, abs=0.03)
+    assert compare_draws(*gains_of([-100.0, 0.0]), Bootstrap(4000, 0))["p"] == pytest.approx(0.25, abs=0.03)
+    assert compare_draws(*gains_of([0.0, 0.0]), Bootstrap(9, 0))["p"] == 1
+
+
+def test_resamples_in_which_a_draw_has_no_worth_are_left_out() -> None:
+    """Only the first of three images has a query, so 8 of 27 resamples have none. Every other has the same worth."""
+    ours, theirs = (
+        Draw(np.arange(3), lambda weights, worth=worth: worth if weights[0] else float("nan")) for worth in (70.0, 40.0)
+    )
+    assert compare_draws([ours], [theirs], Bootstrap(500, 0)) == {"difference": 30, "ci95": [30, 30], "p": 0}
+
+
+def test_intervals_have_one_degree_of_freedom_less_than_images_and_draws() -> None:
+    """Student's quantiles: of three draws whose images do not differ, and of two equal draws of six images."""
+    ours = [Draw(np.arange(4), lambda weights, value=value: value) for value in (1.0, 2.0, 6.0)]
+    theirs = [Draw(np.arange(4), lambda weights: 0.0)]
+    low, high = compare_draws(ours, theirs, Bootstrap(20, 0))["ci95"]
+    half = stats.t(2).ppf(0.975) * np.std([1, 2, 6], ddof=1) / np.sqrt(3)
+    assert [low, high] == pytest.approx([3 - half, 3 + half])
+
+    (own,), (other,) = gains_of([1.0, 5.0, 2.0, 9.0, 4.0, 3.0])
+    found = compare_draws([own, own], [other, other], Bootstrap(300, 7))
+    rng = np.random.default_rng(7)
+    worths = [own.worth(np.bincount(rng.integers(6, size=6), minlength=6)) for _ in range(300)]
+    half = stats.t(5).ppf(0.975) * np.std(worths)
+    assert found["ci95"] == pytest.approx([4 - half, 4 + half])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_up_settings import make_grid, text_view
 from scipy import sparse
+from scipy.linalg import hadamard
 from sklearn.cross_decomposition import CCA as ScikitCCA
 
 from pipeline.config.models import FitSettings
@@ -14,6 +15,7 @@ from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCASolver, NormalizedCCA
 from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.ridge import RidgeSolver
 from pipeline.models.linear.tuning import PairArrays, PreparedViews, Tuned, choices_at_edges, tune
 from pipeline.models.linear.views import ImageView
 
@@ -80,8 +82,18 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
     assert (solution.w[largest, np.arange(6)] > 0).all()
 
 
-@pytest.mark.parametrize("kind", ["constant column", "duplicate column", "zero row", "n < d", "outlier"])
-def test_degenerate_data_never_leave_the_unit_interval(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "least", "kept"),
+    [
+        ("constant column", 1e-12, 10),
+        ("duplicate column", 0, 10),
+        ("zero row", 0, 10),
+        ("n < d", 0, 10),
+        ("outlier", 0, 1),
+    ],
+)
+def test_degenerate_data_are_solved_from_the_least_ridge_on(kind: str, least: float, kept: int) -> None:
+    """Without a ridge, only a constant column makes a covariance singular; an outlier leaves one direction."""
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
     if kind == "constant column":
         x[:, 3] = 7
@@ -91,14 +103,87 @@ def test_degenerate_data_never_leave_the_unit_interval(kind: str) -> None:
         x[10] = 0
     elif kind == "outlier":
         x[10] *= 1e8
-    for ridge in (1e-6, 1e-2, 1):
-        try:
-            correlations = CCASolver(moments_of(x, y)).solve(ridge, ridge, 10).values
-        except InputError as error:
-            assert "ridge" in str(error)
-        else:
-            assert np.isfinite(correlations).all()
-            assert (correlations >= 0).all() and (correlations <= 1).all()
+    solver = CCASolver(moments_of(x, y))
+    if least:
+        with pytest.raises(
+            InputError, match="covariance of the image view is singular at ridge 0; raise fit.image_ridge"
+        ):
+            solver.solve(0, 0, 10)
+    for ridge in (least, 1e-12, 1e-6, 1e-2, 1):
+        correlations = solver.solve(ridge, ridge, 10).values
+        assert len(correlations) == kept and np.isfinite(correlations).all()
+        assert (correlations > 0).all() and (correlations <= 1).all()
+
+
+def test_noise_beyond_the_rank_of_the_data_gives_no_direction() -> None:
+    """The text depends on three columns of the images, so there are three correlations and no more."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 20))
+    y = x[:, :3] @ rng.standard_normal((3, 15))
+    assert CCASolver(moments_of(x.astype(np.float32), y.astype(np.float32))).solve(0.1, 0.1, 10).w.shape == (20, 3)
+
+
+def test_correlations_beyond_one_are_rounding_up_to_a_limit() -> None:
+    """Moments whose cross-covariance is too large for their variances, by less and by more than rounding explains."""
+
+    def moments(excess: float) -> Moments:
+        return Moments(10.0, np.zeros(2), np.zeros(2), np.eye(2), np.diag([1 + excess, 0.5]), np.eye(2))
+
+    assert CCASolver(moments(1e-4)).solve(0, 0, 2).values.tolist() == [1, 0.5]
+    with pytest.raises(
+        InputError, match="numerically degenerate at this ridge; raise fit.image_ridge and fit.text_ridge"
+    ):
+        CCASolver(moments(0.1)).solve(0, 0, 2)
+
+
+def test_a_solver_forgets_the_text_ridge_before() -> None:
+    x, y = make_views()
+    solver = CCASolver(moments_of(x, y))
+    for ridges in ((0.1, 0.1), (0.1, 10), (1, 10)):
+        solved, alone = solver.solve(*ridges, 4), CCASolver(moments_of(x, y)).solve(*ridges, 4)
+        np.testing.assert_array_equal(solved.values, alone.values)
+        np.testing.assert_array_equal(solved.u, alone.u)
+    assert not np.allclose(solver.solve(1, 0.1, 4).values, solved.values, atol=1e-2)
+
+
+@pytest.mark.parametrize(("size", "scale", "offset"), [(32, 1, 0), (64, 0.3, 7), (2048, 1, 0)])
+@pytest.mark.parametrize("solver", [CCASolver, RidgeSolver])
+def test_uncorrelated_views_are_refused(solver: type, size: int, scale: float, offset: float) -> None:
+    """Distinct columns of a Hadamard matrix are orthogonal, and all but the first have mean zero."""
+    columns = hadamard(size)[:, 1:].astype(np.float32)
+    x, y = columns[:, : size // 4], columns[:, size // 3 :] * np.float32(scale) + np.float32(offset)
+    with pytest.raises(InputError, match="image and text views are uncorrelated over all .* Check that each caption"):
+        solver(moments_of(x, y))
+    y[:, 0] += np.float32(0.01) * x[:, 0]
+    assert len(solver(moments_of(x, y)).solve(0.1, 0.1, 3).values) >= 1
+
+
+@pytest.mark.parametrize("dims", [(3, 4), (900, 600)])
+@pytest.mark.parametrize("constant", ["image", "text", "sparse text"])
+def test_a_constant_view_is_named_whatever_its_width_and_value(dims: tuple[int, int], constant: str) -> None:
+    rng = np.random.default_rng(1)
+    for size in (1e-8, 0.3337, 1e6):
+        x, y = (rng.standard_normal((600, dim)).astype(np.float32) for dim in dims)
+        side = x if constant == "image" else y
+        side[:] = (size * rng.standard_normal(side.shape[1])).astype(np.float32)
+        total = Moments.zero(*dims)
+        for rows in np.array_split(np.arange(600), 3):  # as of several shards
+            accumulator = MomentsAccumulator(*dims, threads=1)
+            text = sparse.csr_array(y[rows]) if "sparse" in constant else y[rows]
+            accumulator.add(x[rows], text, np.arange(len(rows)))
+            total += accumulator.result()
+        with pytest.raises(
+            InputError, match=f"the {constant.split()[-1]} view is constant over all 600 training pairs"
+        ):
+            CCASolver(total)
+
+
+def test_a_small_variance_beside_a_large_mean_is_not_constant() -> None:
+    x, y = make_views()
+    x = 1000 + 0.05 * x  # single precision has steps of 0.00006 there
+    np.testing.assert_allclose(
+        CCASolver(moments_of(x, y)).solve(0.1, 0.1, 3).values, reference_correlations(x, y, 0.1, 0.1)[:3], atol=1e-4
+    )
 
 
 def test_too_few_or_constant_pairs_are_refused() -> None:

@@ -1,10 +1,17 @@
 """Which captions are wrong: folds, and what is said of captions whose photograph shows something else."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
+from made_up_settings import text_view
+from scipy import sparse
 
-from pipeline.models.linear.cross_fit import FOLDS, Scores, deal_folds, score_rivals
+from pipeline.errors import InputError
+from pipeline.models.linear.cross_fit import FOLDS, Scores, cross_fit, deal_folds, score_rivals
 from pipeline.models.linear.projection import unit_rows
+from pipeline.models.linear.views import ImageView
+from pipeline.storage.pairs import SplitRows
 
 
 def test_copies_share_a_fold_and_a_caption_is_judged_with_its_siblings_against_those_of_others() -> None:
@@ -36,3 +43,77 @@ def test_of_the_pairs_that_are_likely_wrong_few_are_right(seed: int, count: int,
         assert len(chosen) <= 0.002 * count
     else:
         assert chosen.mean() >= 0.8 and len(chosen) >= 0.3 * is_wrong.sum()
+
+
+def test_the_scores_of_pairs_are_those_of_the_definition() -> None:
+    """CSLS and its exchange pair by pair, with three neighbours because there are only four photos."""
+    rng, owners = np.random.default_rng(1), np.array([0, 0, 1, 2, 2, 3])
+    x, y = unit_rows(rng.standard_normal((4, 5))), unit_rows(rng.standard_normal((6, 5)))
+    photographs, captions = score_rivals(np.arange(10, 14), np.arange(20, 26), owners, x, y)
+    others = np.where(owners == np.arange(4)[:, None], -1, x @ y.T)  # a photo's own captions count as -1
+    csls = 2 * x @ y.T - others.mean(axis=1)[:, None] - others.mean(axis=0)
+    together = np.stack([csls[:, owners == image].mean(axis=1) for image in range(4)], axis=1)
+    np.testing.assert_allclose(photographs.scores, np.diag(together), atol=1e-6)
+    np.testing.assert_allclose(photographs.exchanged, together[np.arange(4), [2, 3, 0, 1]], atol=1e-6)
+    assert photographs.rank.tolist() == [1 + (row > row[i]).sum() for i, row in enumerate(together)]
+    for caption, image in enumerate(owners):
+        siblings = [y[other] for other in np.flatnonzero(owners == image) if other != caption]
+        context = x[image] + (np.mean(siblings, axis=0) if siblings else 0)
+        hubs = others.mean(axis=1)[image]
+        for found, said in ((captions.scores, caption), (captions.exchanged, (caption + 3) % 6)):
+            expected = 2 * context @ y[said] / np.linalg.norm(context) - hubs - others.mean(axis=0)[said]
+            assert found[caption] == pytest.approx(expected, abs=1e-6)
+        rivals = [csls[image, other] for other in range(6) if owners[other] != image]
+        assert captions.rank[caption] == 1 + sum(value >= csls[image, caption] for value in rivals)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5])
+def test_the_number_of_wrong_pairs_is_estimated_and_they_score_lowest(share: float) -> None:
+    """Right pairs score 4 standard deviations more than wrong ones, whose scores are like those of exchanged pairs."""
+    rng, count = np.random.default_rng(2), 20_000
+    is_wrong = rng.random(count) < share
+    scores, exchanged = rng.normal(np.where(is_wrong, 0, 4), 1), rng.normal(0, 1, count)
+    none = np.zeros(count, np.int64)
+    found = Scores(none, none, scores, exchanged, none, none, none).wrong
+    assert found == pytest.approx(is_wrong.sum(), abs=0.02 * count)
+    worst = np.argsort(scores)[:found]
+    assert is_wrong[worst].sum() >= 0.9 * found
+
+
+def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarray, fold: int) -> Iterator[SplitRows]:
+    """The photos of a fold with their captions, at most 50 photos in a block."""
+    for image_id in np.split(np.flatnonzero(folds == fold), range(50, len(folds), 50)):
+        own = np.flatnonzero(np.isin(owners, image_id))
+        if len(image_id):
+            texts = {"tfidf": sparse.csr_array(y[own])}
+            yield SplitRows(image_id, {"net": x[image_id]}, texts, own, np.searchsorted(image_id, owners[own]))
+
+
+def make_pairs(n: int = 600) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Photos with two captions that say what they show; the captions of every tenth are those of another."""
+    rng, owners = np.random.default_rng(3), np.repeat(np.arange(n), 2)
+    shown = rng.standard_normal((n, 6))
+    said = shown.copy()
+    said[::10] = np.roll(shown[::10], 7, axis=0)
+    x = shown @ rng.standard_normal((6, 20)) + 0.1 * rng.standard_normal((n, 20))
+    y = said[owners] @ rng.standard_normal((6, 15)) + 0.1 * rng.standard_normal((2 * n, 15))
+    return x.astype(np.float32), y.astype(np.float32), owners
+
+
+def test_planted_wrong_captions_are_found_and_counted() -> None:
+    x, y, owners = make_pairs()
+    folds = deal_folds(np.empty((0, 2), int), len(x), seed=0)
+    view = ImageView(("net",), (20,), ())
+    photographs, captions = cross_fit(lambda fold: blocks_of(folds, x, y, owners, fold), view, text_view(15), 1)
+    assert sorted(photographs.image_id) == list(range(600)) and sorted(captions.sentence_id) == list(range(1200))
+    assert 50 <= photographs.wrong <= 75
+    worst = photographs.image_id[np.argsort(photographs.scores)[: photographs.wrong]]
+    assert (worst % 10 == 0).sum() >= 50
+
+
+def test_photos_that_are_all_near_duplicates_are_refused_by_their_cause() -> None:
+    x, y, owners = make_pairs(200)
+    copies = np.stack([np.arange(194), np.arange(1, 195)], axis=1)
+    folds = deal_folds(copies, len(x), seed=0)
+    with pytest.raises(InputError, match=r"39\d of 400 captions .* near-duplicates of each other"):
+        cross_fit(lambda fold: blocks_of(folds, x, y, owners, fold), ImageView(("net",), (20,), ()), text_view(15), 1)

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from made_up_models import make_fit_task
-from pretended import full_beyond
+from pretended import FullOnce, full_beyond
 from test_feature_maps import BLOCKS, MAPS, assert_same, moments_of
 
 from pipeline.config.registry import model_spec
 from pipeline.device import OomBatcher
 from pipeline.models.linear.accumulation import mapped_moments
+from pipeline.models.linear.device_moments import MappedAccumulator
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
 
@@ -20,6 +22,22 @@ def test_the_second_pass_is_that_of_the_processor(device, maps, monkeypatch: pyt
     found = mapped_moments(known, BLOCKS, maps, device)
     assert sum(done) == sum(len(block.x) for block in BLOCKS) and len(done) > len(BLOCKS)
     assert_same(found, mapped_moments(known, BLOCKS, maps))
+
+
+@pytest.mark.parametrize("maps", list(MAPS.values())[:2])
+def test_each_pair_counts_once_wherever_the_memory_is_full(maps) -> None:
+    known, blocks = moments_of(*BLOCKS[::2]), BLOCKS[::2]
+
+    def accumulate(memory: FullOnce) -> MappedAccumulator:
+        accumulator = MappedAccumulator(known, maps, torch.device("cpu"))
+        with memory:
+            for block in blocks:
+                accumulator.add(block)
+        return accumulator
+
+    expected = accumulate(memory := FullOnce()).result()
+    for at in range(memory.count):
+        assert_same(accumulate(FullOnce(at)).result(), expected)
 
 
 @pytest.mark.parametrize(("name", "training"), [("cca", "target"), ("ncca", "sae")])

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from made_up_settings import text_view
-from pretended import full_beyond
+from pretended import FullOnce, full_beyond
 from scipy import sparse
 
 from pipeline.device import OomBatcher
 from pipeline.models.linear.accumulation import sum_blocks
+from pipeline.models.linear.device_moments import DeviceAccumulator
 from pipeline.models.linear.moments import SMALL, Moments
 from pipeline.models.linear.views import ImageView, TextView
 from pipeline.storage.pairs import SplitRows
@@ -70,6 +71,26 @@ def test_sparse_and_dense_texts_side_by_side_are_those_of_numpy(device: torch.de
         text = TextView.of(chosen[0].sentences)
         found, expected = (sum_blocks(chosen, view_of(dims), text, 1, where) for where in (device, None))
         assert_same(found, expected, tolerance)
+
+
+@pytest.mark.parametrize("dense", [0, 12])
+def test_each_pair_counts_once_wherever_the_memory_is_full(dense: int) -> None:
+    """At each allocation and each product of the first two blocks in turn."""
+    dims, blocks = (9, 4), make_blocks((9, 4), 30, dense)[2:4]
+    text = TextView.of(blocks[0].sentences)
+    expected = sum_blocks(blocks, view_of(dims), text, 1)
+
+    def accumulate(memory: FullOnce) -> DeviceAccumulator:
+        accumulator = DeviceAccumulator(view_of(dims), text.dim, torch.device("cpu"))
+        with memory:
+            for block in blocks:
+                accumulator.add(block.features, text.stack(block.sentences), block.owners)
+        return accumulator
+
+    accumulate(memory := FullOnce())
+    assert memory.count > 30
+    for at in range(memory.count):
+        assert_same(accumulate(FullOnce(at)).result(), expected, 1e-12)
 
 
 def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

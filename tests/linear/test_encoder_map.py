@@ -25,6 +25,18 @@ def test_the_map_is_the_ridge_regression_of_scikit_learn() -> None:
     np.testing.assert_allclose(fitted(x), expected.predict(x), rtol=0, atol=1e-4)
 
 
+def test_wide_features_are_solved_as_in_double_precision() -> None:
+    """More than 1,024 columns, whose moments are summed in single precision."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((200, 600)).astype(np.float32)
+    y = (x @ rng.standard_normal((600, 500)) / 25 + rng.standard_normal((200, 500))).astype(np.float32)
+    fitted = fit_encoder_map(x, y)
+    a, b = x - x.mean(axis=0, dtype=float), y - y.mean(axis=0, dtype=float)
+    ridge = fitted.ridge * np.square(a).sum() / a.shape[1]
+    expected = np.linalg.solve(a.T @ a + ridge * np.eye(600), a.T @ b)
+    np.testing.assert_allclose(fitted.weight, expected, atol=2e-6 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("rectified", [False, True])
 def test_the_loss_is_what_other_photographs_have(rectified: bool) -> None:
     fitted = fit_encoder_map(*features(400, 1, rectified))

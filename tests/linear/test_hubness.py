@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from pipeline.config.models import HUBNESS, HubnessSettings
 from pipeline.metrics.ranks import count_ranks
@@ -9,6 +10,7 @@ from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.hubness import Bank, Term, choose_correction
 from pipeline.models.linear.projection import unit_rows
+from pipeline.multivectors import MultiVectors, ScoreRule
 
 NOTHING = {"images": [], "sentences": []}
 
@@ -83,6 +85,47 @@ def test_products_of_corrected_unit_vectors_are_the_papers_scores(terms: tuple, 
     model = HubCorrected(ZeroShot("eyes", "words"), correction)
     stored = HubCorrected.from_parts(ZeroShot, model.settings(), model.tensors())
     np.testing.assert_array_equal(stored.correction.extend("images", x), images)
+
+
+def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
+    """exp(400) is beyond single precision. The balance is compared with logarithms in double precision."""
+    beta, (terms, side) = 400.0, ([Term(1, "balanced", 400.0)], "images")
+    logs = beta * BANK.images.astype(float) @ BANK.sentences.T.astype(float)
+    of_queries = np.zeros(logs.shape[1])
+    for _ in range(10):
+        of_images = -logsumexp(logs + of_queries, axis=1)
+        of_queries = -logsumexp(logs + of_images[:, None], axis=0)
+    expected = -of_queries / beta
+    balance = HubnessCorrection(BANK, {**NOTHING, side: terms}).bank.balance[side]
+    assert np.isfinite(balance).all()
+    close = np.abs(balance - (expected - expected.mean())) < 0.02
+    assert close.mean() > 0.8  # pairs below LOWEST count as if at it
+
+
+def test_a_bias_that_unit_vectors_cannot_have_is_named_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
+    """One image of the bank is of length 3, so the mean of one neighbour is up to 3."""
+    x = draw(9)
+    bank = Bank(np.vstack([BANK.images, 3 * x[4:5]]), BANK.sentences)
+    correction = HubnessCorrection(bank, {"images": [], "sentences": [Term(0.5, "nearest", 1)]})
+    correction.extend("sentences", x)
+    assert "bias of row 4 of the sentences is 1.5, but vectors of unit length have at most 0.5, so" in caplog.text
+    caplog.clear()
+    correction.extend("sentences", x[:0])
+    correction.extend("images", x)
+    assert not caplog.text
+
+
+def test_auto_leaves_out_what_sets_of_vectors_cannot_do() -> None:
+    rng, rule = np.random.default_rng(4), ScoreRule("words", 0.0)
+
+    def sets(count: int) -> MultiVectors:
+        return MultiVectors(rng.standard_normal((2 * count, 5)).astype(np.float32), 2 * np.arange(count + 1))
+
+    bank, images = Bank(sets(12), sets(15), rule), sets(8)
+    grid = HubnessSettings(neighbours=(3,), weight=(0.5,), sharpness=(1,))
+    terms, log = choose_correction("auto", bank, images, images, np.arange(8), grid)
+    assert {trial["method"] for trial in log["trials"]} == {"none", "nnn", "inverted-softmax", "sinkhorn"}
+    assert all(term.statistic != "gallery" for side in terms.values() for term in side)
 
 
 @pytest.mark.parametrize("bank", [BANK, LOG], ids=["train", "log"])

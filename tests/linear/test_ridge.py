@@ -11,6 +11,21 @@ from pipeline.models.linear.ridge import RidgeRegression, RidgeSolver
 from pipeline.models.linear.views import ImageView
 
 
+def test_more_directions_are_solved_after_fewer_and_no_variance_is_negative() -> None:
+    """The text has rank 3 of 9, so the other variances are rounding, which may have either sign."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((200, 12)).astype(np.float32)
+    y = (x[:, :3] @ rng.standard_normal((3, 9))).astype(np.float32)
+    accumulator = MomentsAccumulator(12, 9, threads=1)
+    accumulator.add(x, y, np.arange(200))
+    moments = accumulator.result()
+    solver = RidgeSolver(moments)
+    assert [len(solver.solve(0.5, 0, count).values) for count in (2, 5, 30)] == [2, 5, 9]
+    solution, alone = solver.solve(0.5, 0, 9), RidgeSolver(moments).solve(0.5, 0, 9)
+    np.testing.assert_allclose(solution.w, alone.w, atol=1e-6)
+    assert (solution.values >= 0).all() and solution.values[3:].max() < 1e-6 < solution.values[2]
+
+
 def test_directions_equal_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((600, 12)).astype(np.float32)

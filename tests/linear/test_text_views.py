@@ -73,6 +73,17 @@ def test_moments_of_blocks_are_those_of_dense_rows_and_are_subtracted(names: tup
     assert_same(moments - last.result(), rest, 1e-5)
 
 
+def test_moments_of_no_pairs_change_nothing() -> None:
+    rng, accumulator = np.random.default_rng(2), MomentsAccumulator(3, 2, threads=1)
+    accumulator.add(rng.random((9, 3), np.float32), rng.random((9, 2), np.float32), np.arange(9))
+    some, none = accumulator.result(), MomentsAccumulator(3, 2, threads=1).result()
+    for total in (some + none, none + some, some - none, none.absorb(some), some.absorb(none)):
+        assert_same(total, some, 0)
+    assert some + none is some and some - none is some  # without a copy of the blocks
+    for nothing in (none + none, none - none, some - some):
+        assert nothing.n == 0 and not any(part.any() for part in (nothing.mean_x, nothing.xx, nothing.xy, nothing.yy))
+
+
 def test_a_distant_mean_does_not_cost_the_variance() -> None:
     rng, accumulator = np.random.default_rng(9), MomentsAccumulator(3, 2, threads=1)
     x = (100 + 0.1 * rng.standard_normal((10, 500, 3))).astype(np.float32)
@@ -174,3 +185,10 @@ def test_weights_from_moments_are_weights_of_the_columns(training: str) -> None:
     np.testing.assert_allclose(
         ours.model.embed_sentences(weighted.dev.sentences), theirs.model.embed_sentences(named), atol=1e-5
     )
+
+
+def test_a_view_whose_encoders_and_dimensions_differ_in_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        ImageView(("one", "two"), (3,), ()).stack(
+            {"one": np.ones((2, 3), np.float32), "two": np.ones((2, 4), np.float32)}
+        )

@@ -19,7 +19,7 @@ from pipeline.models.neural.hmlstm import (
     phrase_rows,
 )
 from pipeline.models.neural.losses import Objective
-from pipeline.models.neural.task import train
+from pipeline.models.neural.task import WHOLE, train
 from pipeline.text.trees import Trees, pack
 
 LENGTHS = [1, 5, 0, 9, 17, 30]
@@ -178,3 +178,20 @@ def test_both_branches_are_those_of_the_paper() -> None:
         v = branch(images - mean, network.image_map, network.image_norm)
         h = branch(texts, network.text_map, network.text_norm)
         np.testing.assert_allclose(scores.detach().numpy(), v @ h.T, atol=1e-5)
+
+
+@pytest.mark.parametrize("geometry", [False, True])
+def test_images_and_regions_are_centred_about_the_mean_image_and_the_whole_image(geometry: bool) -> None:
+    """Before any statistics are learned; in training these would hide another centre."""
+    rng = np.random.default_rng(3)
+    mean, x = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in (5, (4, 5)))
+    network = TwoBranches(mean, make_encoder(), 6, 0.0, geometry=geometry).eval()
+    place = torch.rand(4, 7, generator=torch.Generator().manual_seed(0)) if geometry else torch.empty(4, 0)
+    centre = torch.from_numpy(WHOLE) if geometry else torch.empty(0)
+    for found, rows in (
+        (network.embed_images(x), torch.hstack([x - mean, torch.zeros(4, len(centre))])),
+        (network.embed_regions(torch.hstack([x, place])), torch.hstack([x - mean, place - centre])),
+    ):
+        expected = (rows @ network.image_map.T).detach().numpy()
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)

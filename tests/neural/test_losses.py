@@ -80,3 +80,11 @@ def test_of_the_whole_training_set_it_is_equation_5_of_socher() -> None:
     sentences, images = (1 - 1 + 4) + (1 - 2 + 4) + 0 + 0, (1 - 1 + 2) + (1 - 2 + 4) + 0
     assert one(torch.from_numpy(v[image_of] @ y.T), torch.tensor(image_of)).item() == sentences + images
     assert equation_5(v, y, image_of, 1.0) == sentences + images
+
+
+def test_the_callers_legal_pairs_stay_as_they_are() -> None:
+    legal = OWNERS[:, None] != OWNERS
+    before = legal.clone()
+    objective = Objective("ranking", "sampled", DRAWN, margin=0.2, temperature=0.1, reduction="sum")
+    found = objective(SCORES, OWNERS, legal=legal)
+    assert torch.equal(legal, before) and found == objective(SCORES, OWNERS)

@@ -90,6 +90,27 @@ def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
     np.testing.assert_array_equal(trainer.finish().tensors()["image_map"], seen[1])
 
 
+@pytest.mark.parametrize("model", ["hmlstm", "lstm"])
+def test_the_best_epoch_is_kept_with_all_that_belongs_to_it(model: str) -> None:
+    """The statistics and correspondences of hmlstm change in each epoch without being parameters."""
+    trainer = model_spec(model).load().trainer(make_task_of(model, train=64, dev=16, epochs=9, patience=2))
+    scores = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.4, 0.3])
+    trainer.judge = lambda: next(scores)
+    seen: list[dict[str, np.ndarray]] = []
+
+    def after_step(training: Training) -> None:
+        if training.progress.step == training.steps:
+            state = {**training.trained, **training.extra_state}
+            seen.append({name: tensor.detach().numpy().copy() for name, tensor in state.items()})
+
+    trainer.run(after_step)
+    assert trainer.progress.best_epoch == 1 < len(seen) - 1
+    for name, tensor in trainer.state.items():
+        np.testing.assert_array_equal(tensor.detach().numpy(), seen[1][name], err_msg=name)
+    changed = [name for name in trainer.extra_state if not np.array_equal(seen[1][name], seen[-1][name])]
+    assert changed or model != "hmlstm"
+
+
 def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None:
     task = make_task("tokens", epochs=3)
     task = replace(task, settings=task.settings.model_copy(update={"patience": 0}))  # as a refit is trained

@@ -2,7 +2,10 @@
 
 import json
 import shutil
+import tracemalloc
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +15,13 @@ from made_up_training import make_trainable, train
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError, IntegrityError
 from pipeline.index.search import Searcher
+from pipeline.models.neural import word_towers
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import open_commit
 from pipeline.storage.parameters import MODEL, Checkpoints, read_parameters
+from stages import texts
+
+stage_train = import_module("stages.models.train")
 
 
 class Killed(Exception):
@@ -24,6 +31,25 @@ class Killed(Exception):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_trainable(tmp_path_factory.mktemp("run"))
+
+
+def test_a_start_holds_a_sample_of_the_training_sentences_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every eleventh of 45,056 sentences of 400 bytes, which are 18 MB together."""
+    count, started = 11 * word_towers.SAMPLE, []
+    run = SimpleNamespace(
+        restored=lambda name: (SimpleNamespace(text_encoders=()), None),
+        config=SimpleNamespace(
+            start=lambda model: "ncca", model=lambda name: SimpleNamespace(spec=SimpleNamespace(starts_from_terms=True))
+        ),
+        manifest=SimpleNamespace(texts_of=lambda split: (f"{number:0400}" for number in range(count))),
+    )
+    monkeypatch.setattr(texts, "read_token_vocabulary", lambda run: (SimpleNamespace(terms=("dog",)), ""))
+    monkeypatch.setattr(word_towers.WordStart, "of", lambda *given: started.append(given))
+    tracemalloc.start()
+    stage_train._read_start(run, "ncca-recurrent")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert list(map(int, started[0][3])) == list(range(0, count, 11)) and most < 6e6
 
 
 def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:

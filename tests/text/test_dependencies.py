@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.text.dependencies import chain, format_conllu, read_conllu, tree_fault
+from pipeline.text.dependencies import chain, format_conllu, projective_heads, read_conllu, tree_fault
 
 TEXT = """# newdoc id = d
 # sent_id = a-1
@@ -84,3 +84,30 @@ def test_faults_agree_with_a_walk_to_the_root() -> None:
         assert (tree_fault(heads) is None) == good
         found.add(good)
     assert found == {True, False}
+
+
+def crosses(heads: list[int]) -> bool:
+    """Whether a word between the ends of an arc does not descend from its head, by a walk from each word."""
+
+    def descends(word: int, head: int) -> bool:
+        while word not in (head, -1):
+            word = heads[word]
+        return word == head
+
+    arcs = [(word, head) for word, head in enumerate(heads) if head != -1]
+    return any(not descends(one, head) for word, head in arcs for one in range(min(word, head) + 1, max(word, head)))
+
+
+def test_the_dependent_of_the_shortest_arc_that_crosses_moves_up() -> None:
+    assert projective_heads([2, 3, -1, 2]) == [2, 2, -1, 2]
+    # Of the arcs 0 to 3 and 4 to 2, which cross, the second is shorter.
+    assert projective_heads([3, 0, 3, -1, 2]) == [3, 0, 3, -1, 3]
+    chance, changed = random.Random(1), 0
+    for _ in range(300):
+        heads = [chance.randrange(-1, 6) for _ in range(6)]
+        if tree_fault(heads) is None:
+            found = projective_heads(heads)
+            assert not crosses(found) and tree_fault(found) is None
+            assert (found != heads) == crosses(heads)
+            changed += found != heads
+    assert changed > 5

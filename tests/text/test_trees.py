@@ -1,11 +1,16 @@
 """Packed trees against their plain meaning, and what is refused; trees over a parser's words moved to ours."""
 
 import random
+from collections.abc import Iterator
+from itertools import compress
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from pipeline.text.dependencies import Parse, tree_fault
 from pipeline.text.trees import Trees, align, letters, pack, project_parse
+from stages import texts
 
 
 def random_tree(rng: np.random.Generator, size: int) -> list[tuple[int, int, int]]:
@@ -66,3 +71,18 @@ def test_any_splitting_of_any_tree_gives_a_tree() -> None:
         assert tree_fault(found.heads) is None and len(found) == len(ours)
         if tuple(ours) == words:
             assert found.heads == parse.heads
+
+
+def test_only_the_shards_and_sentences_that_are_wanted_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three shards of ten sentences, the second has none of the wanted ones."""
+    opened = []
+
+    def read_trees(run: object, number: int, analyze: object, chosen: np.ndarray) -> Iterator[int]:
+        opened.append(number)
+        return compress(range(10 * number, 10 * number + 10), chosen)
+
+    monkeypatch.setattr(texts, "read_trees", read_trees)
+    shards = [SimpleNamespace(first_sentence=10 * number, last_sentence=10 * number + 10) for number in range(3)]
+    run = SimpleNamespace(manifest=SimpleNamespace(n_shards=3, shard=shards.__getitem__))
+    assert texts.read_sentence_trees(run, str.split, np.array([2, 9, 20, 29])) == [2, 9, 20, 29]
+    assert opened == [0, 2]

@@ -11,8 +11,8 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from pipeline.text import counting
-from pipeline.text.lemmas import is_english
-from pipeline.text.tfidf import encode
+from pipeline.text.lemmas import choose_lemmas, is_english
+from pipeline.text.tfidf import TfidfEncoder, encode
 from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 
@@ -51,6 +51,22 @@ def test_vectors_equal_scikit_learn(max_ngram: int, idf: bool) -> None:
     np.testing.assert_allclose(
         encode(queries, vocabulary).toarray(), oracle.transform(queries).toarray(), rtol=1e-6, atol=1e-7
     )
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_query_with_a_repeated_word_has_the_vector_of_the_sentence(normalise: bool) -> None:
+    vocabulary = build_vocabulary(SENTENCES, PLAIN, size=99, min_count=1, idf=True, normalise=normalise)
+    texts = ["dog dog grass", "geese the dog geese the geese", "nothing known", ""]
+    found, expected = TfidfEncoder(vocabulary).encode_query(texts), encode(texts, vocabulary).toarray()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    counts = np.array([texts[1].split().count(term) for term in vocabulary.terms]) * vocabulary.idf
+    np.testing.assert_allclose(expected[1], counts / (np.linalg.norm(counts) if normalise else 1), rtol=1e-6)
+
+
+def test_a_stem_of_one_letter_is_no_lemma() -> None:
+    """`dies` without an ending would be `dy`; the dictionary has `die`, which nobody has written here."""
+    assert choose_lemmas({"dies": 4, "dy": 9, "d": 9}, (), 1)["dies"] == "dies"
+    assert choose_lemmas({"flies": 4, "fly": 9}, (), 1)["flies"] == "fly"
 
 
 def test_a_word_is_suggested_only_if_it_is_nearer_than_by_chance() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors
+from pipeline.text.wordvectors import EPOCHS, WINDOW, read_binary_vectors, read_text_vectors, train_vectors
 
 WORDS = {"dog": [1.0, 2.0, 3.0], "ünder": [0.5, -1.0, 1e-3], "don't": [4.0, 5.0, 6.0]}
 
@@ -57,3 +57,17 @@ def test_the_table_has_known_vectors_and_draws_the_rest() -> None:
     np.testing.assert_allclose(table[3], [2.5, 3.5, 4.5])
     np.testing.assert_array_equal(table, vectors.table(["cat", "dog", "don't"], seed=1))
     assert (table[0] != vectors.table(["cat", "dog", "don't"], seed=2)[0]).any()
+
+
+def test_vectors_are_those_of_gensim_on_a_list_of_the_words() -> None:
+    """The corpus is made anew in each pass, without unknown words and without sentences of one word."""
+    gensim = pytest.importorskip("gensim.models")
+    rng = np.random.default_rng(0)
+    sentences = [rng.integers(0, 7, rng.integers(1, 8)) for _ in range(60)]  # 6 stands for unknown words
+    words = [[str(word) for word in ids if word != 6] for ids in sentences]
+    expected = gensim.Word2Vec(
+        [known for known in words if len(known) > 1], vector_size=5, window=WINDOW, min_count=1, sample=1e-4, sg=1,
+        workers=1, epochs=EPOCHS, seed=3,
+    )  # fmt: skip
+    found = train_vectors(sentences, list("abcdef"), 5, seed=2)
+    np.testing.assert_array_equal(found[:6], [expected.wv[str(word)] for word in range(6)])

@@ -96,6 +96,7 @@ class MomentsAccumulator:
         self._xx = np.zeros((dim_x, dim_x), self._dtype)
         self._yx = np.zeros((dim_y, dim_x), self._dtype)
         self._yy = np.zeros((dim_y, dim_y), self._dtype)
+        self._squares_y = np.zeros(dim_y)
         self._threads = threads
         self._buffer = np.empty((0, dim_x), self._dtype)
 
@@ -131,7 +132,10 @@ class MomentsAccumulator:
         self._n += len(owners)
         blocks = [(columns, self._centred(part, self._shift_y[columns])) for columns, part in spans(y)]
         for number, (rows, left) in enumerate(blocks):
-            self._sum_y[rows] += left.sum(axis=0)
+            exact = left.astype(np.float64) if sparse.issparse(left) else left
+            self._sum_y[rows] += exact.sum(axis=0)
+            if sparse.issparse(left):
+                self._squares_y[rows] += exact.multiply(exact).sum(axis=0)
             for columns, right in blocks[number:]:
                 self._add_square((rows, columns), left, right)
         y = side_by_side([part for _, part in blocks])
@@ -196,6 +200,9 @@ class MomentsAccumulator:
             subtract(-1.0, a, b, a=total.T, overwrite_a=1)
             for a, b, total in ((left, left, self._xx), (left, right, self._yx), (right, right, self._yy))
         )
+        # Sparse columns have no provisional mean, so single precision would lose the variance of a constant column.
+        exact = np.flatnonzero(self._squares_y)
+        yy[exact, exact] = (self._squares_y - self._n * offset_y**2)[exact]
         return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, mirror(xx), xy, mirror(yy.T))
 
 

@@ -46,8 +46,8 @@ class CCASolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Raises InputError if there are fewer than two pairs or a view is constant."""
-        moments.require_variance()
+        """Raise InputError if there are fewer than two pairs, a view is constant, or the views are uncorrelated."""
+        moments.require_correlation()
         self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
         self._basis = find_range(moments.xx)
         if self._basis is not None:
@@ -115,14 +115,23 @@ def find_range(block: np.ndarray) -> np.ndarray | None:
     return scipy.linalg.qr(columns, mode="economic", overwrite_a=True, check_finite=False)[0]
 
 
+def top_eigenpairs(symmetric: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the `count` greatest eigenvalues (c,) of a symmetric matrix (n, n), the greatest first, and their vectors
+    (n, c)."""
+    subset = [len(symmetric) - count, len(symmetric) - 1]
+    values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=subset, check_finite=False)
+    if len(values) < count:  # LAPACK's default method loses eigenvalues if nearly all are equal
+        values, vectors = (one[..., -count:] for one in scipy.linalg.eigh(symmetric, driver="evd", check_finite=False))
+    return values[::-1], vectors[:, ::-1]
+
+
 def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The `count` largest singular triplets of t: left (D, c), values (c,), right (d, c)."""
     wide = t.shape[0] <= t.shape[1]
     gram = t @ t.T if wide else t.T @ t
     size = len(gram)
     count = min(count, size)
-    top = [size - count, size - 1]
-    vectors = scipy.linalg.eigh(gram, subset_by_index=top, overwrite_a=True, check_finite=False)[1][:, ::-1]
+    vectors = top_eigenpairs(gram, count)[1]
     # Lengths of t v are far more exact than roots of the eigenvalues: their error is the square of that of v.
     other = t.T @ vectors if wide else t @ vectors
     singular = np.sqrt(np.einsum("ij,ij->j", other, other))

@@ -1,5 +1,6 @@
 """A model whose scores are corrected for hubs: its vectors are longer, so that their products are corrected."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,12 @@ from pipeline.precision import to_numpy
 if TYPE_CHECKING:
     import torch
 
+log = logging.getLogger(__name__)
+
 PRODUCTS = 1 << 24
 """Scores of items with a bank that are held at once."""
+ROUNDING = 1e-3
+"""Relative excess of a bias over the greatest possible one that rounding explains."""
 PARTS = ("vectors", "offsets", "globals")
 PREFIX = "hubness/"
 """Of the correction's tensors among those of a model."""
@@ -51,12 +56,14 @@ class HubnessCorrection:
         return np.concatenate(parts)
 
     def extend(self, side: str, items: Items, global_weight: float = 1.0) -> Items:
-        """`items` of a side so that their products with the other side's are the corrected scores, up to a factor.
+        """Extend `items` of a side so that their products with the other side's are the corrected scores, times a
+        constant.
 
         Of one vector: [x, -b, 1, sqrt(B^2 - b^2), 0] of images or [y, 1, -b, 0, sqrt(B^2 - b^2)] of sentences with B
         the greatest b that there can be, divided by sqrt(2 + B^2), which makes all unit vectors. Two images then have
         nearly the same product of the new columns, so that their order by similarity to an image hardly changes. Of
         several vectors: globals [g, -b / global_weight, 1] of images or [g, 1, -b / global_weight] of sentences.
+        A bias beyond B, which only vectors of another length have, is named in a warning.
         """
         bias, column = self.bias(side, items), list(SIDES).index(side)
         more = np.zeros((len(items), 4), np.float32)
@@ -68,6 +75,13 @@ class HubnessCorrection:
             return replace(items, globals=more if items.globals is None else np.hstack([items.globals, more]))
         balance = to_numpy(self.bank.balance.get(side, np.zeros(1)))
         greatest = sum(term.weight for term in self.terms[side]) * (1 + np.abs(balance).max())
+        if len(bias) and np.abs(bias).max() > greatest * (1 + ROUNDING):
+            row = int(np.abs(bias).argmax())
+            log.warning(
+                "the hubness bias of row %d of the %s is %g, but vectors of unit length have at most %g, so the scores"
+                " of this row are distorted; use hubness only with models that compare by cosine, such as ncca",
+                row, side, bias[row], greatest,
+            )  # fmt: skip
         more[:, 2 + column] = np.sqrt(np.maximum(greatest**2 - bias**2, 0))
         return unit_rows(np.hstack([items, more]))
 

@@ -28,6 +28,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import sum_blocks
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.hubness import mean_of_greatest
@@ -45,6 +46,8 @@ RIVALS = 2048
 """Photographs of a fold that are compared with each other, at most."""
 LEAST_PHOTOGRAPHS = 100
 """With captions; of fewer nothing can be learned."""
+MOST_IN_A_FOLD = 0.9
+"""Largest share of all captions in one fold; without near-duplicates it is about 1 / FOLDS."""
 QUANTILES = np.linspace(0.3, 0.5, 5)
 """Of the exchanged pairs' scores, at which F/F0 is looked at: below, too few pairs are counted."""
 RIGHT_QUANTILE = 0.9
@@ -98,10 +101,16 @@ def deal_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
 def cross_fit(
     blocks: Callable[[int], Iterable[Any]], view: ImageView, text: TextView, threads: int, device: Any = None
 ) -> tuple[Scores, Scores]:
-    """The scores of photographs with all their captions, and of single captions. `blocks(fold)` are those of
-    `sum_blocks`, with `image_id` and `sentence_id`; moments are summed on `device`."""
+    """Score photos with all their captions, and single captions. `blocks(fold)` are blocks as `sum_blocks` takes them,
+    with `image_id` and `sentence_id`; moments are summed on `device`. Raises InputError if
+    nearly all captions are in one fold, because their photos are near-duplicates."""
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
-    total = sum_moments(moments)
+    total, greatest = sum_moments(moments), max(own.n for own in moments)
+    if greatest > MOST_IN_A_FOLD * total.n:
+        raise InputError(
+            f"{greatest:,.0f} of {total.n:,.0f} captions belong to photos that are near-duplicates of each other, so"
+            " too few others are left to judge them by; leave out near-duplicates or add other photos"
+        )
     parts = []
     for fold, own in enumerate(moments):
         others = total - own

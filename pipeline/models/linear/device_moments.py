@@ -70,23 +70,18 @@ class DeviceAccumulator:
         by_image = sparse_on(owner_matrix(owners, len(x)), self._device).to(self._type)
         weights = upload(np.bincount(owners, minlength=len(x)), self._device).to(self._type)
         weighted, ones = weights[:, None] * z, weights.new_ones(len(owners))
-        # All that allocates comes before the sums change: a block that does not fit is added again in parts.
-        products = {
-            "x": weights @ z,
-            "y": torch.cat([part.T @ ones for _, part in blocks]),
-            "yx": torch.cat([(by_image @ part).T @ z for _, part in blocks]),
-        }
-        squares = [
-            ((rows, columns), left_product(left, right))
-            for number, (rows, left) in enumerate(blocks)
-            for columns, right in blocks[number:]
+        changes = [
+            (self._sums["x"], weights @ z),
+            (self._sums["y"], torch.cat([part.T @ ones for _, part in blocks])),
+            (self._sums["yx"], torch.cat([(by_image @ part).T @ z for _, part in blocks])),
+            *lower_products(self._sums["xx"], z, weighted),
         ]
+        for number, (rows, left) in enumerate(blocks):
+            changes += [
+                (self._sums["yy"][rows, columns], left_product(left, right)) for columns, right in blocks[number:]
+            ]
+        add_all(changes)
         self._n += len(owners)
-        for name, product in products.items():
-            self._sums[name] += product
-        for place, square in squares:
-            self._sums["yy"][place] += square
-        add_lower(self._sums["xx"], z, weighted)
 
     def result(self) -> Moments:
         """The moments of all blocks; the accumulator must not be used afterwards."""
@@ -101,7 +96,7 @@ class DeviceAccumulator:
 
 
 def provisional_mean(part: Tensor) -> Tensor:
-    """(d,) that of the first rows of `part` (n, d); zero of a sparse one, which it would fill."""
+    """Compute the mean (d,) of the first rows of `part` (n, d). It is zero for a sparse part, which it would fill."""
     if is_sparse(part):
         return torch.zeros(part.shape[1], dtype=part.dtype, device=part.device)
     return part[:SHIFT_ROWS].mean(dim=0)
@@ -112,11 +107,24 @@ def left_product(left: Tensor, right: Tensor) -> Tensor:
     return ((right.T @ left).T if is_sparse(right) else left.T @ right).to_dense()
 
 
-def add_lower(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left' right, which is symmetric, to the lower triangle of `total`, in place, by strips of columns."""
-    for start in range(0, len(total), STRIP):
-        strip = slice(start, start + STRIP)
-        total[start:, strip].addmm_(left[:, start:].T, right[:, strip])
+Changes = list[tuple[Tensor, Tensor]]
+"""Sums, or parts of sums, each with the tensor to add."""
+
+
+def lower_products(total: Tensor, left: Tensor, right: Tensor) -> Changes:
+    """Compute left' right, which is symmetric, on and below the diagonal, in strips of columns of `total`."""
+    strips = [slice(start, start + STRIP) for start in range(0, len(total), STRIP)]
+    return [(total[one.start :, one], left[:, one.start :].T @ right[:, one]) for one in strips]
+
+
+def add_all(changes: Changes) -> None:
+    """Add a block to the sums in place.
+
+    This takes no memory, and everything that does comes before it. So the sums do not change if the memory is full, and
+    the block can be added again in parts.
+    """
+    for total, change in changes:
+        total.add_(change)
 
 
 class MappedAccumulator:
@@ -171,7 +179,6 @@ class MappedAccumulator:
             self._shifts = p.mean(dim=0), q.mean(dim=0)
         p, q = p - self._shifts[0], q - self._shifts[1]
         weighted, by_image = weights[:, None] * p, x.new_empty(len(x), 0)
-        # All that allocates comes before the sums change: a block that does not fit is added again in parts.
         products = {}
         if self._text:
             by_image = sparse_on(owner_matrix(block.owners, len(x)), self._device) @ q
@@ -179,14 +186,10 @@ class MappedAccumulator:
         if self._image:
             sums = sum_by_owner(block.y, block.owners, len(x))
             products |= {"p": weights @ p, "y_p": self._cross(sums, p)}
-        both = torch.hstack([weighted, by_image])
-        products["x"] = weights @ z
-        for name, product in products.items():
-            self._sums[name] += product
-        self._sums["x_pq"].addmm_(z.T, both)
-        self._sums["pq"].addmm_(p.T, by_image)
-        add_lower(self._sums["pp"], p, weighted)
-        add_lower(self._sums["qq"], q, q)
+        products |= {"x": weights @ z, "x_pq": z.T @ torch.hstack([weighted, by_image]), "pq": p.T @ by_image}
+        changes = [(self._sums[name], product) for name, product in products.items()]
+        changes += lower_products(self._sums["pp"], p, weighted) + lower_products(self._sums["qq"], q, q)
+        add_all(changes)
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:
         """y' other."""

@@ -40,8 +40,10 @@ def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
         if step == "sqrt":
             x = x.abs().sqrt_().copysign_(x)
         else:
-            length = x.square().sum(dim=1, keepdim=True).sqrt_()
-            x = x / torch.where(length > 0, length, 1)
+            # Divided by the greatest entry first: the squares of large or small numbers overflow or vanish in float32.
+            for power in (torch.inf, 2):
+                length = torch.linalg.vector_norm(x, power, dim=1, keepdim=True)
+                x = x / torch.where(length > 0, length, 1)
     return x
 
 

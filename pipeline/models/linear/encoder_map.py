@@ -7,12 +7,12 @@ them, too.
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 
 from pipeline import runtime
 from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.moments import Moments, sum_moments
-from pipeline.models.linear.ridge import RidgeSolver
 
 FOLDS = 5
 RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -49,8 +49,8 @@ class EncoderMap:
 
 
 def fit_encoder_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> EncoderMap:
-    """The map of x (n, D) to y (n, d), both float32, of the same n photographs. Raises InputError for fewer than
-    FEWEST."""
+    """Fit the map of x (n, D) to y (n, d), both float32, of the same n photos. Raises InputError for fewer than
+    FEWEST photos and for constant features."""
     if len(x) < FEWEST:
         raise InputError(f"a map between encoders needs {FEWEST} photos or more that both have seen, not {len(x)}")
     roots = bool(x.min() >= 0), bool(y.min() >= 0)
@@ -62,12 +62,12 @@ def fit_encoder_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> EncoderMap:
     for fold, part in enumerate(parts):
         rest, here = whole - part, folds == fold
         variance += float(((y[here] - rest.mean_y) ** 2).sum())
-        solver, centred = RidgeSolver(rest), x[here] - rest.mean_x.astype(np.float32)
+        centred = x[here] - rest.mean_x.astype(np.float32)
         for number, ridge in enumerate(RIDGES):
-            mapped = centred @ _weight(solver, ridge) + rest.mean_y
+            mapped = centred @ _weight(rest, ridge) + rest.mean_y
             squares[number] += float(((y[here] - (np.maximum(mapped, 0) if roots[1] else mapped)) ** 2).sum())
     best = int(squares.argmin())
-    weight = _weight(RidgeSolver(whole), RIDGES[best])
+    weight = _weight(whole, RIDGES[best])
     arrays = (array.astype(np.float32) for array in (weight, whole.mean_x, whole.mean_y))
     return EncoderMap(*arrays, roots, RIDGES[best], float(squares[best] / variance))
 
@@ -82,7 +82,9 @@ def _moments(x: np.ndarray, y: np.ndarray) -> Moments:
     return accumulator.result()
 
 
-def _weight(solver: RidgeSolver, ridge: float) -> np.ndarray:
-    """W (D, d): the solver's is of Y's projections on all its principal directions."""
-    directions = solver.solve(ridge, 0.0, len(solver.moments.yy))
-    return directions.w @ directions.u.T
+def _weight(moments: Moments, ridge: float) -> np.ndarray:
+    """Solve (X'X + lambda I) W = X'Y for W (D, d). Raises InputError if a view is constant."""
+    moments.require_variance()
+    regularised = moments.xx.astype(np.float64)
+    regularised[np.diag_indices_from(regularised)] += ridge * np.trace(regularised) / len(regularised)
+    return scipy.linalg.solve(regularised, moments.xy, assume_a="pos", overwrite_a=True, check_finite=False)

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pipeline.config.stored import restore
-from pipeline.models.linear.projection import unit_rows
 from pipeline.multivectors import Items, MultiVectors, ScoreRule
-from pipeline.precision import require_finite
+from pipeline.precision import require_finite, scale_to_unit_length
 from pipeline.ragged import offsets_of, runs
 
 if TYPE_CHECKING:
@@ -61,9 +60,9 @@ class ZeroShot:
 
 
 def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
-    """(n, dim) float32 of unit length, whatever the size of the numbers. IntegrityError where one is not finite."""
+    """Return (n, dim) float32 of unit length. Raises IntegrityError if a vector is not finite."""
     require_finite(name, "vectors", vectors)
-    return unit_rows(vectors.astype(np.float64)).astype(np.float32)
+    return scale_to_unit_length(vectors.astype(np.float64)).astype(np.float32)
 
 
 Rules = Sequence[ScoreRule | None]

@@ -1,6 +1,6 @@
 """The registered model `kcca`: kernel CCA, exact if all training rows are landmarks, else by Nystroem's method."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,17 +37,23 @@ class KernelFeatures:
 
     @classmethod
     def fit(cls, rows: Rows, kernel: str, factor: float, count: int, seed: int) -> "KernelFeatures":
-        """With `count` of `rows` as landmarks, or all of them. Raises InputError if rows are not finite, or if the
-        kernel is one of distances and all rows are equal."""
-        spread, by_distance = _spread(rows), kernel in ("rbf", "laplacian")
+        """Fit the map to `rows` that are in memory, as `fit_to_blocks` does."""
+        return cls.fit_to_blocks(lambda: (rows,), kernel, factor, count, seed)
+
+    @classmethod
+    def fit_to_blocks(
+        cls, blocks: Callable[[], Iterable[Rows]], kernel: str, factor: float, count: int, seed: int
+    ) -> "KernelFeatures":
+        """Draw `count` landmarks, or all rows, from the rows of `blocks()`, which is called twice. Raises InputError if
+        rows are not finite, or if the kernel is one of distances and all rows are equal."""
+        (n, spread), by_distance = _count_and_spread(blocks()), kernel in ("rbf", "laplacian")
         if not np.isfinite(spread) or (by_distance and spread <= 0):
             fault = "are all equal" if np.isfinite(spread) else "are not finite"
             raise InputError(f"the training rows of a view {fault}; repair the features or choose another kernel")
         gamma = factor / spread if by_distance else None
-        count = min(count, rows.shape[0])
-        fitted = Nystroem(kernel=kernel, gamma=gamma, n_components=count, random_state=seed).fit(
-            rows.astype(np.float64)
-        )
+        count = min(count, n)
+        landmarks = _pick(blocks(), np.sort(np.random.RandomState(seed).permutation(n)[:count]))
+        fitted = Nystroem(kernel=kernel, gamma=gamma, n_components=count, random_state=seed).fit(landmarks)
         return cls(kernel, gamma, fitted.components_, fitted.normalization_.T)
 
     def __call__(self, rows: Rows) -> np.ndarray:
@@ -88,15 +94,14 @@ class KernelCCA(NormalizedCCA):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """The best model on dev, fitted to the target pairs."""
-        blocks, settings = list(task.sets.target_blocks()), task.settings
-        x = np.concatenate([block.x for block in blocks])
-        y = one_matrix(stack_blocks([block.y for block in blocks]))
+        """Fit the best model on dev to the target pairs, which are read block by block in five passes."""
+        blocks, settings = task.sets.target_blocks, task.settings
+        images, sentences = (lambda: (one.x for one in blocks())), (lambda: (one_matrix(one.y) for one in blocks()))
         maps = FeatureMaps(
-            KernelFeatures.fit(x, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
-            KernelFeatures.fit(y, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
+            KernelFeatures.fit_to_blocks(images, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
+            KernelFeatures.fit_to_blocks(sentences, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
         )
-        prepared = PreparedViews(mapped_moments(task.sets.target, blocks, maps), maps)
+        prepared = PreparedViews(mapped_moments(task.sets.target, blocks(), maps), maps)
         return tune(SCORES[settings.score], task.view, task.text, prepared, task.dev, task.own_grid, task.progress)
 
     def settings(self) -> dict[str, Any]:
@@ -126,10 +131,31 @@ class DistanceKernelCCA(ProductKernelCCA):
 SCORES = {one.score: one for one in (KernelCCA, ProductKernelCCA, DistanceKernelCCA)}
 
 
-def _spread(rows: Rows) -> float:
-    """The total variance of `rows`: half the mean squared distance between two of them."""
-    rows = rows.astype(np.float64)
-    mean = np.asarray(rows.mean(axis=0)).ravel()
-    if sparse.issparse(rows):
-        return float(rows.multiply(rows).sum(axis=1).mean() - mean @ mean)
-    return float(np.einsum("ij,ij->i", rows - mean, rows - mean).mean())
+def _count_and_spread(blocks: Iterable[Rows]) -> tuple[int, float]:
+    """Count the rows of all blocks and compute their total variance, half the mean squared distance between two rows.
+    The variance is 0 if they are equal up to rounding."""
+    n, mean, squares = 0, np.float64(0), 0.0
+    for block in blocks:
+        rows, count = block.astype(np.float64), block.shape[0]
+        if not count:
+            continue
+        own = np.asarray(rows.mean(axis=0)).ravel()
+        if sparse.issparse(rows):
+            squares += float(rows.multiply(rows).sum() - count * (own @ own))
+        else:
+            squares += float(np.square(rows - own).sum())
+        # Chan, Golub and LeVeque 1983, as in Moments.
+        squares += n * count / (n + count) * float(np.square(own - mean).sum())
+        n, mean = n + count, mean + (own - mean) * (count / (n + count))
+    is_constant = squares <= n * float(np.finfo(np.float32).eps) ** 2 * float(np.square(mean).sum())
+    return n, 0.0 if is_constant else squares / n
+
+
+def _pick(blocks: Iterable[Rows], numbers: np.ndarray) -> Rows:
+    """Take the rows with the ascending `numbers` (k,) among the rows of all blocks, as float64."""
+    start, picked = 0, []
+    for block in blocks:
+        first, last = np.searchsorted(numbers, [start, start + block.shape[0]])
+        picked.append(block[numbers[first:last] - start].astype(np.float64))
+        start += block.shape[0]
+    return stack_blocks(picked)

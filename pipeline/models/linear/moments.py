@@ -21,6 +21,8 @@ SHIFT_ROWS = 512
 """Rows whose mean is the provisional one; rows in one task of its subtraction."""
 SMALL = 1024
 """Columns of both views together up to which sums are in double precision, which costs next to nothing then."""
+ROUNDING = 1e-6
+"""Correlations below this are rounding. Variances below this share of the greatest variance are rounding, too."""
 TILE = 256
 """Rows of a block that are mirrored or added at a time."""
 
@@ -100,15 +102,32 @@ class Moments:
             y.rows(y.rows(self.yy).T),
         )
 
+    def require_correlation(self) -> None:
+        """Raise InputError if no column of x is correlated with a column of y beyond rounding, or as
+        `require_variance`."""
+        self.require_variance()
+        # A column that is nearly constant counts as if it varied a little, so its rounding is not taken for a
+        # correlation.
+        x, y = (np.maximum(one.diagonal().astype(float), ROUNDING * one.diagonal().max()) for one in (self.xx, self.yy))
+        squares = np.einsum("ij,ij,j->i", self.xy, self.xy, 1 / y, dtype=float) @ (1 / x)
+        if squares <= self.xy.size * ROUNDING**2:
+            raise InputError(
+                f"the image and text views are uncorrelated over all {self.n:g} training pairs, so there is no joint"
+                " space. Check that each caption belongs to its image, or use other encoders"
+            )
+
     def require_variance(self) -> None:
-        """Raises InputError if no model can be fitted: fewer than two pairs, or a view that is constant or not
-        finite."""
+        """Raise InputError if no model can be fitted: fewer than two pairs, or a view that is not finite or is constant
+        up to rounding."""
         if self.n < 2:
             raise InputError(f"a linear model needs at least 2 pairs, not {self.n:g}; check the train split")
-        for name, block in (("image", self.xx), ("text", self.yy)):
+        for name, block, mean in (("image", self.xx, self.mean_x), ("text", self.yy, self.mean_y)):
             if not np.isfinite(block).all():
-                raise InputError(f"the moments of the {name} view are not finite; look for an outlier in its rows")
-            if np.trace(block) <= 0:
+                raise InputError(
+                    f"the moments of the {name} view are not finite, because a row is not, or is too large for single"
+                    " precision; look for an outlier in its rows, or scale them to unit length (normalise: [l2])"
+                )
+            if (block.diagonal() <= self.n * (np.finfo(np.float32).eps * mean) ** 2).all():
                 raise InputError(f"the {name} view is constant over all {self.n:g} training pairs; check its encoder")
 
     def to_arrays(self) -> dict[str, np.ndarray]:

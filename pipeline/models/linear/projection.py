@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.views import ImageView, TextView
+from pipeline.precision import scale_to_unit_length
 
 if TYPE_CHECKING:
     import torch
@@ -123,6 +124,5 @@ class LinearModel:
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """`rows` (n, c) scaled to unit length; zero rows stay zero."""
-    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
-    return rows / np.maximum(length, np.finfo(np.float32).tiny)
+    """Return a copy of `rows` (n, c) whose rows have unit length. Rows of zeros stay as they are."""
+    return scale_to_unit_length(rows.copy())

@@ -4,7 +4,7 @@ import numpy as np
 import scipy  # whose parts it imports when they are used: embedding does without
 
 from pipeline.errors import InputError
-from pipeline.models.linear.cca import MomentsModel
+from pipeline.models.linear.cca import MomentsModel, top_eigenpairs
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.projection import Directions
 
@@ -17,8 +17,8 @@ class RidgeSolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Raises InputError if there are fewer than two pairs or a view is constant."""
-        moments.require_variance()
+        """Raise InputError if there are fewer than two pairs, a view is constant, or the views are uncorrelated."""
+        moments.require_correlation()
         self.moments = moments
         self._principal: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -37,10 +37,8 @@ class RidgeSolver:
 
     def _principal_directions(self, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
         if self._principal is None or len(self._principal[1]) < dimensions:
-            size = len(self.moments.yy)
-            top = [max(size - dimensions, 0), size - 1]
-            values, vectors = scipy.linalg.eigh(self.moments.yy / self.moments.n, subset_by_index=top)
-            u, values = vectors[:, ::-1], np.maximum(values[::-1], 0)
+            values, u = top_eigenpairs(self.moments.yy / self.moments.n, min(dimensions, len(self.moments.yy)))
+            values = np.maximum(values, 0)
             self._principal = u * np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])]), values
         u, values = self._principal
         return u[:, :dimensions], values[:dimensions]

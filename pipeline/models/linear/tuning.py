@@ -174,7 +174,7 @@ def tune(
     kept = replace(kept, values=kept.values + EIGENVALUES[chosen.eigenvalues])
     fitted = model(view, text, mean_x, mean_y, kept, chosen.eigenvalue_power, maps)
     held_out = paired_correlations(project(x, mean_x, kept.w)[dev.owners], project(y, mean_y, kept.u))
-    trained = _training_correlations(moments, kept.w, kept.u)
+    trained = training_correlations(moments, kept.w, kept.u)
     return Tuned(fitted, chosen, tuple(trials), trained, held_out)
 
 
@@ -222,8 +222,8 @@ def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[tupl
     return list(itertools.product(dimensions, grid.eigenvalue_power, grid.eigenvalues))
 
 
-def _training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """(c,) correlations of the training pairs along each direction, without the ridges."""
+def training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Compute the correlations (c,) of the training pairs along each direction, without the ridges."""
     xy = np.einsum("ic,ic->c", w, moments.xy @ u)
     xx = np.einsum("ic,ic->c", w, moments.xx @ w)
     yy = np.einsum("ic,ic->c", u, moments.yy @ u)

@@ -10,7 +10,7 @@ import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
 
 from pipeline.errors import IntegrityError
-from pipeline.precision import to_float32
+from pipeline.precision import scale_to_unit_length, to_float32
 from pipeline.text.tfidf import unit_rows
 
 if TYPE_CHECKING:
@@ -190,8 +190,7 @@ def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
             np.sqrt(root, out=root)
             np.copysign(root, x, out=x)
         else:
-            length = np.sqrt(np.einsum("ij,ij->i", x, x))
-            x /= np.where(length > 0, length, 1)[:, None]
+            scale_to_unit_length(x)
     return x
 
 

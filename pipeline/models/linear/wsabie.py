@@ -8,19 +8,23 @@ from typing import ClassVar
 import numpy as np
 from scipy import sparse
 
+from pipeline.disk_rows import DiskRows
 from pipeline.errors import InputError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.training import FitTask
-from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations
-from pipeline.models.linear.views import as_sparse, stack_blocks
+from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations, training_correlations
+from pipeline.models.linear.views import as_sparse
 
 TINY = np.finfo(np.float32).tiny
 """Keeps AdaGrad from dividing by zero before the first gradient."""
+CHECKED_ROWS = 256
+"""Images that are read at once to find one that is not finite."""
 INTERVAL = 2
 """Epochs between two looks at dev."""
+Images, Sentences = np.ndarray | DiskRows, sparse.csr_array | DiskRows
 PATIENCE = 5
 """Looks at dev without a better one, after which training stops."""
 
@@ -43,9 +47,9 @@ class WsabieSchedule:
     max_samples: int = 1000
 
 
-def train(x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, schedule: WsabieSchedule) -> Iterator[Directions]:
-    """W (D, c) and U (d, c) from centred images x (n, D) and sentences y (m, d), sentence j of image `owners[j]`: the
-    initial ones, and those after each epoch.
+def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule) -> Iterator[Directions]:
+    """Yield W (D, c) and U (d, c) from centred images x (n, D) and sentences y (m, d), sentence j of image
+    `owners[j]`: the initial weights, then the weights after each epoch. x and y may be DiskRows.
 
     Minimises eq. 3, the sum over pairs of L(r_i) max(0, 1 - x_i W U' y_i' + x_i W U' y_j'), subject to eq. 4: no column
     of W or U is longer than the root of alpha. For each pair, sentences of other images are sampled until the s-th,
@@ -67,9 +71,10 @@ def train(x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, schedule: Wsab
             "Wsabie found the training sentences of fewer than 2 images, so there are no negatives; "
             "put more images into the train split or remove wsabie from models"
         )
-    if not np.isfinite(x).all():
-        row = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
-        raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
+    for rows in np.array_split(np.arange(len(x)), -(-len(x) // CHECKED_ROWS)):
+        if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
+            row = rows[is_finite.argmin()]
+            raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
     rng = np.random.default_rng(schedule.seed)
     weights = _Weights(x.shape[1], y.shape[1], schedule, rng)
     rank_weight = rank_weights(len(owners))
@@ -129,7 +134,7 @@ def differentiate(
 
 
 def _step(
-    weights: "_Weights", x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, pairs: np.ndarray,
+    weights: "_Weights", x: Images, y: Sentences, owners: np.ndarray, pairs: np.ndarray,
     rank_weight: np.ndarray, rng: np.random.Generator,
 ) -> None:  # fmt: skip
     """Find the violators of `pairs` (b,), rows of y, in one sample of sentences, and update the weights."""
@@ -176,7 +181,8 @@ class _Weights:
             squared = np.einsum("ic,ic->c", matrix, matrix)
             if not np.isfinite(squared).all():
                 raise InputError(
-                    f"Wsabie diverged at learning rate {self.schedule.learning_rate:g}; lower the learning rate"
+                    f"Wsabie diverged at learning rate {self.schedule.learning_rate:g}; lower the learning rate, or"
+                    " scale the features to unit length (normalise: [l2])"
                 )
             if (squared > self.schedule.max_norm).any():
                 matrix *= np.sqrt(self.schedule.max_norm / np.maximum(squared, self.schedule.max_norm))
@@ -249,10 +255,9 @@ class WsabieSGD(LinearModel):
             for norm in task.progress([norm for norm in norms if (rate, norm) not in tried]):
                 attempt(rate, norm)
         chosen, directions = best
-        a = project([images], np.zeros_like(mean_x), directions.w)[owners]
-        b = project([sentences], mean_y, directions.u)
         dev_a, dev_b = embed(directions)
-        correlations = paired_correlations(a, b), paired_correlations(dev_a[dev.owners], dev_b)
+        trained = training_correlations(moments, directions.w, directions.u)
+        correlations = trained, paired_correlations(dev_a[dev.owners], dev_b)
         return Tuned(cls(task.view, task.text, mean_x, mean_y, directions), chosen, tuple(trials), *correlations)
 
 
@@ -262,10 +267,12 @@ class WsabieAdaGrad(WsabieSGD):
     adaptive = True
 
 
-def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
-    """All target pairs: centred images (n, D), sentences (m, d) as one sparse matrix, owners (m,)."""
-    blocks = list(task.sets.target_blocks())
-    starts = np.cumsum([0] + [len(block.x) for block in blocks])
-    owners = [block.owners + start for block, start in zip(blocks, starts, strict=False)]
-    images = np.concatenate([block.x for block in blocks]) - mean_x
-    return images, as_sparse(stack_blocks([block.y for block in blocks])), np.concatenate(owners)
+def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[DiskRows, DiskRows, np.ndarray]:
+    """Write all target pairs to temporary files, because each step reads some at random: centred images (n, D) and
+    sparse sentences (m, d). Only the owners (m,) and the places of the rows are held in memory."""
+    images, sentences, owners = DiskRows(task.view.dim), DiskRows(task.text.dim, is_sparse=True), []
+    for block in task.sets.target_blocks():
+        owners.append(block.owners + len(images))
+        images.append(block.x - np.where(np.isfinite(mean_x), mean_x, 0))  # so that `train` names the right image
+        sentences.append(as_sparse(block.y))
+    return images, sentences, np.concatenate(owners)

@@ -51,7 +51,7 @@ class Objective:
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners if legal is None else legal
         if self.drawn:
-            legal[:, :anchors] = False
+            legal = legal & (torch.arange(len(scores), device=scores.device) >= anchors)
         positive, divisor = scores.diagonal()[:anchors], anchors if self.reduction == "mean" else 1
         if self.loss == "squared":
             return -(weights * positive).sum() / divisor

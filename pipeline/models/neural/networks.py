@@ -27,6 +27,13 @@ def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
     return network
 
 
+def unit_length(vectors: Tensor) -> Tensor:
+    """Scale the rows of `vectors` (n, K) to unit length. They are divided by a power of two first, which is exact, so
+    that the squares of large numbers do not overflow."""
+    exponents = torch.frexp(vectors.detach().abs().amax(dim=1, keepdim=True)).exponent
+    return functional.normalize(torch.ldexp(vectors, -exponents), dim=1)
+
+
 class NetworkModel:
     """A registered model whose `network` embeds images and sentences; the best epoch on dev is that with the greatest
     recall sum, or `by_mean_rank` that with the least mean rank."""
@@ -96,7 +103,7 @@ class JointNetwork(nn.Module):
         return sum(theta, self.image_map.norm())
 
     def _scale(self, vectors: Tensor) -> Tensor:
-        return functional.normalize(vectors, dim=1) if self.score == "cosine" else vectors
+        return unit_length(vectors) if self.score == "cosine" else vectors
 
     def forward(self, x: Tensor, sentences: Any) -> Tensor:
         """(n, n) scores of n images by n sentences."""

@@ -15,7 +15,7 @@ from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.views import ImageView, Rows, TextView, matrices_of
-from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.networks import arrays_of, unit_length
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training
 
@@ -66,11 +66,11 @@ class RefinedTowers(nn.Module):
     def embed_images(self, x: Tensor) -> Tensor:
         """(n, c) of unit length from the image view (n, D)."""
         x = functional.dropout(x - self.mean_x, self.dropout, self.training)
-        return functional.normalize(x @ self.w, dim=1)
+        return unit_length(x @ self.w)
 
     def embed_sentences(self, y: Matrices) -> Tensor:
         """(n, c) of unit length."""
-        return functional.normalize(self.project_sentences(y), dim=1)
+        return unit_length(self.project_sentences(y))
 
     def project_sentences(self, y: Matrices) -> Tensor:
         """(n, c) (y - mean_y) U."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.models.linear.views import ImageView, Rows, side_by_side
-from pipeline.models.neural.networks import initial, load_arrays
+from pipeline.models.neural.networks import initial, load_arrays, unit_length
 from pipeline.models.neural.recurrence import CELLS, Packed, recur
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
 from pipeline.models.neural.task import TrainingTask
@@ -77,7 +77,7 @@ def _length(rows: Any) -> float:
 
 def _rms(x: np.ndarray) -> float:
     """Root mean square length of the rows."""
-    return float(np.sqrt(max(np.square(x).sum(axis=1).mean(), np.finfo(np.float32).tiny)))
+    return float(np.sqrt(max(np.square(x, dtype=np.float64).sum(axis=1).mean(), np.finfo(np.float32).tiny)))
 
 
 class BiGRU(nn.Module):
@@ -145,7 +145,7 @@ class RecurrentTowers(nn.Module):
     def project(self, x: Tensor, w: Tensor) -> Tensor:
         """unit(xW), with dropout on x."""
         x = self.drop(x).to(self.precision)
-        return functional.normalize((x @ w.to(self.precision)).float(), dim=1)
+        return unit_length((x @ w.to(self.precision)).float())
 
     def drop(self, x: Tensor) -> Tensor:
         return functional.dropout(x, self.dropout, self.training)

@@ -1,0 +1,141 @@
+"""What fits and searches hold in memory does not grow with the number of photos."""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up_models import make_fit_task
+from made_up_settings import make_grid
+from scipy import sparse
+
+from pipeline.config.registry import model_spec
+from pipeline.disk_rows import DiskRows
+from pipeline.images import copies
+from pipeline.models.linear import kernels, wsabie
+from pipeline.models.linear.training import FitTask
+from pipeline.models.linear.tuning import PairArrays
+from pipeline.models.linear.views import ImageView, TextView, ViewBlock
+
+WIDE, ROWS = 256, 100
+"""Columns of the features of a photo, and photos in a block."""
+
+
+def blocks_of(count: int) -> Iterator[ViewBlock]:
+    """Wide features of `count` photos with one short caption each, made block by block."""
+    for number in range(count // ROWS):
+        rng = np.random.default_rng(number)
+        x = rng.standard_normal((ROWS, WIDE), dtype=np.float32)
+        words = sparse.csr_array((np.ones(ROWS, np.float32), x[:, :20].argmax(axis=1), np.arange(ROWS + 1)), (ROWS, 20))
+        yield ViewBlock(x, words, np.arange(ROWS))
+
+
+def task_of(name: str, count: int) -> FitTask:
+    """A fit to `count` photos."""
+    task, _ = make_fit_task(name)
+    moments, dev = task.sets.target, next(blocks_of(ROWS))
+    wide = np.zeros(WIDE)
+    moments = replace(
+        moments, n=float(count), mean_x=wide, xx=np.eye(WIDE), xy=np.zeros((WIDE, 20)), mean_y=np.zeros(20)
+    )
+    settings = task.settings.model_copy(update={"epochs": 1}) if name.startswith("wsabie") else task.settings
+    return replace(
+        task,
+        view=ImageView(("one",), (WIDE,), ()),
+        text=TextView.of({"tfidf": dev.y}),
+        sets=replace(task.sets, target=moments, target_blocks=lambda: blocks_of(count)),
+        dev=PairArrays({"one": dev.x}, {"tfidf": dev.y}, dev.owners),
+        grid=make_grid([4], [0.1], [0.1], [1]),
+        settings=settings,
+    )
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Bytes of arrays at most while `work` runs."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["kcca", "wsabie-sgd"])
+def test_a_fit_to_four_times_as_many_photos_takes_as_much_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "LANDMARKS", 100)
+    fit = model_spec(name).load().fit
+    fit(task_of(name, ROWS))  # imports are not of the fit
+    few, many = (peak(lambda count=count: fit(task_of(name, count))) for count in (1000, 4000))
+    assert many <= 1.2 * few, (few, many)
+
+
+@pytest.mark.parametrize("exact", [8000, 100])
+def test_neighbours_of_four_times_as_many_photos_take_as_much_memory(
+    exact: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the pairs that are found, and without the principal components that an index holds."""
+    monkeypatch.setattr(copies, "EXACT", exact)
+    monkeypatch.setattr(copies, "BLOCK_ROWS", 200)
+    monkeypatch.setattr(copies, "PRINCIPAL", 4)
+
+    class Rows:
+        def __init__(self, count: int) -> None:
+            self.shape = (count, WIDE)
+
+        def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+            return np.random.default_rng(int(rows[0])).standard_normal((len(rows), WIDE), dtype=np.float32)
+
+    copies.near_pairs(Rows(400))
+    few, many = (peak(lambda count=count: copies.near_pairs(Rows(count))) for count in (1000, 4000))
+    assert many <= 1.2 * few, (few, many)
+
+
+@pytest.mark.parametrize("size", [7, 30, 1000])
+def test_neighbours_in_blocks_are_the_neighbours_of_all(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against all cosines at once, in double precision."""
+    monkeypatch.setattr(copies, "BLOCK_ROWS", size)
+    features = np.random.default_rng(5).standard_normal((90, 6), dtype=np.float32) + 2
+    centred = features - features.mean(axis=0, dtype=float)
+    cosines = centred @ centred.T / np.outer(*[np.linalg.norm(centred, axis=1)] * 2)
+    nearest = np.argsort(-cosines, axis=1)[:, : copies.NEIGHBOURS + 1]
+    expected = {
+        (min(i, j), max(i, j)) for i in range(90) for j in nearest[i] if i != j and cosines[i, j] >= copies.LEAST_COSINE
+    }
+    assert set(map(tuple, copies.near_pairs(features).tolist())) == expected
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_rows_on_disk_are_the_rows_that_were_appended(is_sparse: bool) -> None:
+    rng = np.random.default_rng(6)
+    whole = sparse.random_array((50, 9), density=0.3, rng=rng, dtype=np.float32, format="csr")
+    rows = DiskRows(9, is_sparse)
+    for part in np.split(np.arange(50), (1, 1, 20)):
+        rows.append(whole[part] if is_sparse else whole[part].toarray())
+    for chosen in (np.array([49, 0, 7, 7]), np.arange(50), np.array([], int)):
+        found = rows[chosen]
+        np.testing.assert_array_equal(found.toarray() if is_sparse else found, whole[chosen].toarray())
+    assert rows.shape == (50, 9)
+
+
+def test_wsabie_learns_the_same_from_rows_on_disk() -> None:
+    task = task_of("wsabie-sgd", 400)
+    images, sentences, owners = wsabie._gather(task, task.sets.target.mean_x.astype(np.float32))
+    schedule = wsabie.WsabieSchedule(2, 0.5, 10.0, False, 4, seed=0, batch=50)
+    x, y = images[np.arange(400)], sentences[np.arange(400)]
+    for stored, held in zip(
+        wsabie.train(images, sentences, owners, schedule), wsabie.train(x, y, owners, schedule), strict=True
+    ):
+        np.testing.assert_array_equal(stored.w, held.w)
+        np.testing.assert_array_equal(stored.u, held.u)
+
+
+def test_landmarks_and_variance_of_blocks_are_those_of_all_rows() -> None:
+    rows = np.random.default_rng(7).standard_normal((90, 5)).astype(np.float32) * [1, 2, 3, 4, 5] + 100
+    rows = rows.astype(np.float32)
+    whole = kernels.KernelFeatures.fit(rows, "rbf", 0.5, 20, seed=3)
+    parts = kernels.KernelFeatures.fit_to_blocks(lambda: np.split(rows, (10, 11, 60)), "rbf", 0.5, 20, seed=3)
+    assert whole.gamma == pytest.approx(0.5 / rows.var(axis=0, dtype=float).sum()) == parts.gamma
+    drawn = rows[np.random.RandomState(3).permutation(90)[:20]]
+    for found in (whole, parts):
+        assert {tuple(row) for row in found.landmarks} == {tuple(row) for row in drawn.astype(float)}

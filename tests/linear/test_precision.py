@@ -1,0 +1,64 @@
+"""Lengths of vectors whose squares overflow or vanish in single precision, wherever vectors are scaled."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from pipeline.given_vectors import require_made_by
+from pipeline.images.copies import near_pairs
+from pipeline.models.linear.device_views import normalise_tensor
+from pipeline.models.linear.ensemble import ZeroShot
+from pipeline.models.linear.projection import unit_rows
+from pipeline.models.linear.views import normalise
+from pipeline.models.neural.networks import unit_length
+from pipeline.report.tables import measure_rows
+from pipeline.text import tfidf
+
+SCALES = (1e-42, 1e-30, 1e-20, 1.0, 1e18, 1e20, 1e30, 3e37)
+SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "views": lambda rows: normalise(rows.copy(), ["l2"]),
+    "projection": unit_rows,
+    "zero-shot": lambda rows: ZeroShot("eyes", "words").embed_images({"eyes": rows}),
+    "sparse": lambda rows: tfidf.unit_rows(sparse.csr_array(rows)).toarray(),
+    "device": lambda rows: normalise_tensor(torch.from_numpy(rows), ["l2"]).numpy(),
+    "network": lambda rows: unit_length(torch.from_numpy(rows)).numpy(),
+}
+
+
+def rows_of_all_sizes() -> np.ndarray:
+    """(8, 7), of every order of magnitude that single precision has."""
+    return (np.random.default_rng(0).standard_normal((8, 7)) * np.array(SCALES)[:, None]).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", SCALERS)
+def test_rows_of_all_sizes_get_unit_length_and_rows_of_zeros_stay_zero(name: str) -> None:
+    rows = np.vstack([rows_of_all_sizes(), np.zeros((1, 7), np.float32)])
+    before, found = rows.copy(), SCALERS[name](rows)
+    expected = rows[:8].astype(float) / np.linalg.norm(rows[:8].astype(float), axis=1, keepdims=True)
+    np.testing.assert_allclose(found[:8], expected, atol=1e-6)
+    assert found.dtype == np.float32 and not found[8].any()
+    np.testing.assert_array_equal(rows, before)
+
+
+def test_scaling_a_network_by_powers_of_two_changes_no_bit_and_no_gradient() -> None:
+    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((50, 9)).astype(np.float32))
+    left, right = rows.clone().requires_grad_(), rows.clone().requires_grad_()
+    found, expected = unit_length(left), torch.nn.functional.normalize(right, dim=1)
+    assert torch.equal(found, expected)
+    for one in (found, expected):
+        (one * torch.arange(9)).sum().backward()
+    assert torch.equal(left.grad, right.grad)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e25])
+def test_vectors_of_any_size_are_compared(scale: float) -> None:
+    """In the search for near-duplicates, with the encoder that imported vectors are said to be of, in the report."""
+    features = np.random.default_rng(2).standard_normal((40, 16), dtype=np.float32)
+    features[30:] = features[:10] + np.float32(0.01)
+    large = features * np.float32(scale)
+    np.testing.assert_array_equal(near_pairs(large), near_pairs(features))
+    require_made_by(large, features, [str(row) for row in range(40)], "vectors.npy", "images", "net")
+    assert measure_rows(large)["length"] == pytest.approx(scale * measure_rows(features)["length"])
