@@ -63,7 +63,7 @@ def _decode(
     try:
         with processor_limit(limits.seconds, str(too_slow(limits.seconds))), pillow_limits(limits.max_pixels):
             loaded = load(data, limits, sides)
-            image, notes = _to_rgb(loaded.image, colours, loaded.top)
+            image, notes = _to_rgb(loaded.image, colours, loaded.note)
             reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}
             images = [reduced[factor] for factor in loaded.factors]
     except UnreadableImage:
@@ -144,19 +144,15 @@ def _exif_text(value: Any) -> str:
     return text if text.isprintable() and len(text) <= LONGEST_EXIF else ""
 
 
-def _to_rgb(image: Image.Image, colours: bool = True, top: int | None = None) -> tuple[Image.Image, list[str]]:
-    """An image of any mode as 8-bit sRGB, without `colours` as 8-bit RGB, upright, on white; and notes on how it was
-    read, of whose samples `top` was the greatest if it has been scaled from there."""
-    notes = []
+def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -> tuple[Image.Image, list[str]]:
+    """Converts an image of any mode to 8-bit sRGB, without `colours` to 8-bit RGB, upright, on white. Returns it with
+    notes on how it was read, among them the `note` of its loading."""
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image = ImageOps.exif_transpose(image)
     conversion = colour.find_conversion(image)
-    if conversion.broken:
-        notes.append(colour.BROKEN)
     if image.mode.startswith(("I", "F")):
-        image, top = colour.scale_samples(image)
-    if top:
-        notes.append(f"have more than 8 bits a sample and no sample above {top}: they are scaled from 0 to {top}")
+        image, note = colour.scale_samples(image)
+    notes = [one for one in (colour.BROKEN if conversion.broken else None, note) if one]
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from PIL import Image, JpegImagePlugin, PngImagePlugin
+from PIL import Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
-from pipeline.images import colour
+from pipeline.images import colour, tiff
 from pipeline.images.colour import UnreadableImage
 
 # Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
@@ -56,17 +56,17 @@ class ImageLimits:
 
 
 class Loaded(NamedTuple):
-    """The first frame, as stored, by how much it is to be reduced for each side that was asked for, and the greatest
-    sample from which its colours were scaled, if that is less than usual."""
+    """The first frame as it is stored, the factor by which it is to be reduced for each side that was asked for, and a
+    note on how its samples were read, if there is one."""
 
     image: Image.Image
     factors: list[int]
-    top: int | None = None
+    note: str | None = None
 
 
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
-    """The pixels of an encoded image, a JPEG as small as the largest of `sides` allows (None: whole). Raises
-    UnreadableImage, and whatever Pillow raises."""
+    """Decodes an encoded image, a JPEG as small as the largest of `sides` allows (None: whole). Raises UnreadableImage,
+    and whatever Pillow raises."""
     image = open_image(data)
     check_size(image.size, limits)
     factors = [1] * len(sides)
@@ -74,22 +74,33 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
         if has_more_scans(data, MOST_SCANS):
             raise UnreadableImage("too-slow", f"a JPEG of more than {MOST_SCANS} scans")
         factors = draft_jpeg(image, sides)
+    layout = tiff.Layout.from_tags(image.tag_v2) if isinstance(image, TiffImagePlugin.TiffImageFile) else None
+    if layout and math.prod(layout.tile) > limits.max_pixels:
+        raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
     image.load()
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
+    note = None
     if lower and colour.is_dark(image):
+        if layout and layout.planes:  # Pillow returns only the upper bytes of such planes
+            raise layout.refuse(", samples of only 12 or 14 bits")
         less = open_image(data)
         less.tile = lower
         less.load()
-        image, top = colour.scale_colours(image, less)
-        return Loaded(image, factors, top)
-    return Loaded(image, factors)
+        image, note = colour.scale_colours(image, less)
+    if layout:
+        image, other = tiff.to_8_bits(image, layout)
+        note = note or other
+    return Loaded(image, factors, note)
 
 
 def open_image(data: bytes) -> Image.Image:
-    """The image with its header read. Of an MPO, which is a JPEG with further pictures behind it, the JPEG."""
+    """Reads the header of an image. An MPO is a JPEG with further pictures behind it, and is opened as the JPEG. Raises
+    UnreadableImage, and whatever Pillow raises."""
+    if data.startswith(tiff.STARTS):
+        return tiff.open_tiff(data)
     if data.startswith(JPEG_START):
         with suppress(SyntaxError):
             return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
@@ -121,17 +132,25 @@ def too_slow(seconds: float) -> UnreadableImage:
 
 @contextmanager
 def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read long texts."""
-    before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
+    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, read long texts, and decode
+    every TIFF by libtiff."""
+    ours = {
+        (Image, "MAX_IMAGE_PIXELS"): max_pixels,
+        (PngImagePlugin, "MAX_TEXT_CHUNK"): MOST_TEXT,
+        (PngImagePlugin, "MAX_TEXT_MEMORY"): MOST_TEXT,
+        (TiffImagePlugin, "READ_LIBTIFF"): True,
+    }
+    before = {setting: getattr(*setting) for setting in ours}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        Image.MAX_IMAGE_PIXELS = max_pixels
-        PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT
         try:
+            for setting, value in ours.items():
+                setattr(*setting, value)
             yield
         finally:
-            Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = before
+            for setting, value in before.items():
+                setattr(*setting, value)
 
 
 def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
