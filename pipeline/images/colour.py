@@ -57,18 +57,13 @@ class Conversion(NamedTuple):
     broken: bool = False
 
 
-def scale_samples(
-    image: Image.Image, nodata: float | None = None, unsigned: bool = False, white_is_zero: bool = False
-) -> tuple[Image.Image, str | None]:
+def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Image.Image, str | None]:
     """Scales 16-bit integer, 32-bit integer or float samples to 8-bit grey, from the smallest of RANGES that holds
     them, or else from their own range. Returns the image, and a note if that range is not the whole of the type.
 
-    Samples that equal `nodata` are left out, and become white. 32-bit integers are `unsigned` or signed. Raises
-    UnreadableImage for samples that are not finite.
+    Samples that equal `nodata` are left out, and become white. Raises UnreadableImage for samples that are not finite.
     """
     samples = np.asarray(image)
-    if unsigned and samples.dtype == np.int32:
-        samples = samples.view(np.uint32)
     left_out = np.isnan(samples) if nodata is not None and math.isnan(nodata) else samples == nodata
     kept = samples[~left_out] if np.any(left_out) else samples
     low, high = (float(kept.min()), float(kept.max())) if kept.size else (0, 0)
@@ -81,8 +76,6 @@ def scale_samples(
     grey = samples.astype(np.float64)
     grey -= low
     grey *= 255 / (high - low or 1)
-    if white_is_zero:
-        np.subtract(255, grey, out=grey)
     grey[left_out] = 255
     scaled = Image.fromarray(np.rint(grey, out=grey).astype(np.uint8))
     scaled.info, scaled.format = dict(image.info), image.format

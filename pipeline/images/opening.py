@@ -74,8 +74,8 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
         if has_more_scans(data, MOST_SCANS):
             raise UnreadableImage("too-slow", f"a JPEG of more than {MOST_SCANS} scans")
         factors = draft_jpeg(image, sides)
-    layout = tiff.Layout.from_tags(image.tag_v2) if isinstance(image, TiffImagePlugin.TiffImageFile) else None
-    if layout and math.prod(layout.tile) > limits.max_pixels:
+    tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
+    if tags and tags.get(322, 0) * tags.get(323, 0) > limits.max_pixels:
         raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
     image.load()
@@ -84,14 +84,14 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
         raise UnreadableImage("truncated", "the PNG lacks its end")
     note = None
     if lower and colour.is_dark(image):
-        if layout and layout.planes:  # Pillow returns only the upper bytes of such planes
-            raise layout.refuse(", samples of only 12 or 14 bits")
+        if tags and tags.get(284) == 2:  # Pillow returns only the upper bytes of such planes
+            raise tiff.Layout.from_tags(tags).refuse(", samples of only 12 or 14 bits")
         less = open_image(data)
         less.tile = lower
         less.load()
         image, note = colour.scale_colours(image, less)
-    if layout:
-        image, other = tiff.to_8_bits(image, layout)
+    if tags:
+        image, other = tiff.to_8_bits(image, tags)
         note = note or other
     return Loaded(image, factors, note)
 
@@ -134,23 +134,19 @@ def too_slow(seconds: float) -> UnreadableImage:
 def pillow_limits(max_pixels: int) -> Iterator[None]:
     """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, read long texts, and decode
     every TIFF by libtiff."""
-    ours = {
-        (Image, "MAX_IMAGE_PIXELS"): max_pixels,
-        (PngImagePlugin, "MAX_TEXT_CHUNK"): MOST_TEXT,
-        (PngImagePlugin, "MAX_TEXT_MEMORY"): MOST_TEXT,
-        (TiffImagePlugin, "READ_LIBTIFF"): True,
-    }
-    before = {setting: getattr(*setting) for setting in ours}
+    before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
+    by_libtiff = TiffImagePlugin.READ_LIBTIFF
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
+        Image.MAX_IMAGE_PIXELS = max_pixels
+        PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT
+        TiffImagePlugin.READ_LIBTIFF = True
         try:
-            for setting, value in ours.items():
-                setattr(*setting, value)
             yield
         finally:
-            for setting, value in before.items():
-                setattr(*setting, value)
+            Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = before
+            TiffImagePlugin.READ_LIBTIFF = by_libtiff
 
 
 def check_size(size: tuple[int, int], limits: ImageLimits) -> None:

@@ -16,21 +16,18 @@ from pipeline.images.colour import UnreadableImage
 
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of TIFF and BigTIFF, in both byte orders."""
+COMPRESSIONS = TiffImagePlugin.COMPRESSION_INFO.keys() - {50001}
+"""Values of Compression that are read. Pillow's libtiff is built without 50001, WebP."""
 KINDS = {1: "unsigned", 2: "signed", 3: "floating-point", 5: "complex", 6: "complex"}
 """Names for the values of SampleFormat."""
 NATIVE = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
 """Pillow's names of big-endian samples, and of samples in the order of this machine, which libtiff returns."""
-UNSPECIFIED, ASSOCIATED, UNASSOCIATED = 0, 1, 2
-"""Values of ExtraSamples: a band without a stated meaning, alpha that the colours are multiplied by, other alpha."""
-COMPRESSIONS = TiffImagePlugin.COMPRESSION_INFO.keys() - {50001}
-"""Values of Compression that are read. Pillow's libtiff is built without 50001, WebP."""
-UNSUPPORTED = "unsupported-tiff"
 FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 
 
 class Colours(NamedTuple):
-    """What is read of a photometric interpretation: its `name`, the number of its `bands`, the bits of its samples for
-    each of KINDS, and the `extras`: the values of ExtraSamples that its first further band may have."""
+    """What is read of a photometric interpretation: the bits of its samples for each of KINDS, and the values of
+    ExtraSamples that a first further band may have (0: not stated, 1: alpha that colours are multiplied by, 2: other)."""
 
     name: str
     bands: int
@@ -39,26 +36,21 @@ class Colours(NamedTuple):
 
 
 READ = {
-    0: Colours("white is zero", 1, {"unsigned": (1, 2, 4, 8, 16), "floating-point": (32,)}),
+    0: Colours("white is zero", 1, {"unsigned": (1, 2, 4, 8)}),
     1: Colours(
-        "black is zero",
-        1,
-        {"unsigned": (1, 2, 4, 8, 12, 16, 32), "signed": (16, 32), "floating-point": (32,)},
-        (UNSPECIFIED, UNASSOCIATED),
+        "black is zero", 1, {"unsigned": (1, 2, 4, 8, 12, 16), "signed": (16, 32), "floating-point": (32,)}, (0, 2)
     ),
-    2: Colours("RGB", 3, {"unsigned": (8, 16)}, (UNSPECIFIED, ASSOCIATED, UNASSOCIATED)),
-    3: Colours("palette", 1, {"unsigned": (1, 2, 4, 8)}, (UNSPECIFIED, UNASSOCIATED)),
-    5: Colours("CMYK", 4, {"unsigned": (8, 16)}, (UNSPECIFIED,)),
+    2: Colours("RGB", 3, {"unsigned": (8, 16)}, (0, 1, 2)),
+    3: Colours("palette", 1, {"unsigned": (1, 2, 4, 8)}, (0, 2)),
+    5: Colours("CMYK", 4, {"unsigned": (8, 16)}, (0,)),
     6: Colours("YCbCr", 3, {"unsigned": (8,)}),
     8: Colours("Lab", 3, {"unsigned": (8,)}),
 }
 """Everything that is read, by the value of PhotometricInterpretation. All other layouts are refused."""
-OTHER = Colours("not known here", 0, {})
 
 
 class Layout(NamedTuple):
-    """How the first image of a TIFF file is stored. `kind` and `bits` are those of a sample (see Colours), and `nodata`
-    is the value of a sample without data."""
+    """How the first image of a TIFF file is stored. `bits` is 0 if samples differ in their number of bits."""
 
     photometric: int
     bands: int
@@ -66,8 +58,6 @@ class Layout(NamedTuple):
     bits: int
     extras: tuple[int, ...]
     planes: bool
-    tile: tuple[int, int]
-    nodata: float | None
 
     @classmethod
     def from_tags(cls, tags: TiffImagePlugin.ImageFileDirectory_v2) -> "Layout":
@@ -75,41 +65,30 @@ class Layout(NamedTuple):
         bands = tags.get(277, 3 if old_jpeg else 1)
         kinds = {KINDS.get(one, "untyped") for one in tags.get(339, (1,))[:bands]}
         bits = set(tags.get(258, (1,))[:bands])
-        nodata = None
-        with suppress(AttributeError, ValueError):
-            nodata = float(tags.get(42113).strip("\0 "))
-        return cls(
-            photometric=6 if old_jpeg else tags.get(262, 0),
-            bands=bands,
-            kind=" and ".join(sorted(kinds)),
-            bits=max(bits) if len(bits) == 1 else 0,
-            extras=tags.get(338, ()),
-            planes=tags.get(284, 1) == 2,
-            tile=(tags.get(322, 0), tags.get(323, 0)),
-            nodata=nodata,
-        )
+        kind, bits = " and ".join(sorted(kinds)), max(bits) if len(bits) == 1 else 0
+        return cls(6 if old_jpeg else tags.get(262, 0), bands, kind, bits, tags.get(338, ()), tags.get(284) == 2)
 
     @property
     def colours(self) -> Colours:
-        return READ.get(self.photometric, OTHER)
+        return READ.get(self.photometric, Colours("not known here", 0, {}))
 
     def is_read(self) -> bool:
         """Whether READ has this layout. Pillow refuses a few of these layouts, and reads the others rightly."""
-        colours, further = self.colours, self.bands - self.colours.bands
-        if self.bits not in colours.bits.get(self.kind, ()):
+        further = self.bands - self.colours.bands
+        if self.bits not in self.colours.bits.get(self.kind, ()) or further < 0:
             return False
         rgb_and_one = self.photometric == 2 and further == 1
         if further == 0 or not self.extras:
             return further == 0 or rgb_and_one and not self.planes
         # A raster with more further bands than colours is not a photo. In planes, Pillow places only the alpha of RGB.
         placed = rgb_and_one or not self.planes or not any(self.extras)
-        return 0 < further <= colours.bands and self.extras[0] in colours.extras and placed
+        return self.extras[0] in self.colours.extras and further <= self.colours.bands and placed
 
     def refuse(self, why: str = "") -> UnreadableImage:
         """The error that names this layout and says what to save instead."""
         bands = " ".join(f"-b {band}" for band in range(1, 4 if self.bands > 2 else 2))
         return UnreadableImage(
-            UNSUPPORTED,
+            "unsupported-tiff",
             f"{self.bands} band{'s' * (self.bands > 1)} of {self.bits or 'various'} bits, {self.kind}, in"
             f" {'separate planes' if self.planes else 'one plane'}, PhotometricInterpretation {self.photometric}"
             f" ({self.colours.name}), ExtraSamples {', '.join(map(str, self.extras)) or 'not given'}{why}; save it as"
@@ -119,35 +98,34 @@ class Layout(NamedTuple):
 
 def open_tiff(data: bytes) -> Image.Image:
     """A TIFF file with its header read. Raises UnreadableImage for a layout that is not read."""
-    file = io.BytesIO(data)
     if data.startswith(b"MM\0+"):
-        raise UnreadableImage(UNSUPPORTED, "a BigTIFF in big-endian order; save it as a little-endian TIFF")
+        raise UnreadableImage("unsupported-tiff", "a BigTIFF in big-endian order; save it as a little-endian TIFF")
+    file = io.BytesIO(data)
     try:
         tags = TiffImagePlugin.ImageFileDirectory_v2(file.read(16 if data[2] == 43 else 8))
         file.seek(tags.next)
         tags.load(file)
         layout, compression = Layout.from_tags(tags), tags.get(259, 1)
-        tags[256], tags[257]
+        tags[256], tags[257]  # the width and the height
     except Exception as error:
         raise UnreadableImage("damaged", "the tags of this TIFF cannot be read") from error
-    if not layout.is_read():
-        raise layout.refuse()
-    if compression not in COMPRESSIONS:
-        raise layout.refuse(f", compression {compression}")
+    if not layout.is_read() or compression not in COMPRESSIONS:
+        raise layout.refuse(f", Compression {compression}")
     try:
-        image = Image.open(io.BytesIO(data), formats=("TIFF",))
+        image = Image.open(file, formats=("TIFF",))
     except UnidentifiedImageError:
-        raise layout.refuse(f", in {'big' if data[:1] == b'M' else 'little'}-endian order") from None
+        raise layout.refuse(f", in {'big' if data.startswith(b'MM') else 'little'}-endian order") from None
     image.tile = [tile._replace(args=(NATIVE.get(tile.args[0], tile.args[0]), *tile.args[1:])) for tile in image.tile]
     return image
 
 
-def to_8_bits(image: Image.Image, layout: Layout) -> tuple[Image.Image, str | None]:
-    """A loaded image with samples of 8 bits, in which white is bright, and a note on how it was read, if there is one."""
-    note = None
+def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -> tuple[Image.Image, str | None]:
+    """A loaded TIFF with 8-bit samples and without a fourth band of no stated meaning; and a note on what was done."""
     if image.mode.startswith(("I", "F")):
-        white_is_zero = layout.photometric == 0  # Pillow inverts samples of up to 8 bits itself
-        image, note = colour.scale_samples(image, layout.nodata, layout.kind == "unsigned", white_is_zero)
-    if image.mode == "RGBA" and not layout.extras:
-        image, note = image.convert("RGB"), FOURTH_BAND
-    return image, note
+        nodata = None
+        with suppress(AttributeError, ValueError):
+            nodata = float(tags.get(42113).strip("\0 "))  # GDAL_NODATA
+        return colour.scale_samples(image, nodata)
+    if image.mode == "RGBA" and 338 not in tags:
+        return image.convert("RGB"), FOURTH_BAND
+    return image, None

@@ -49,9 +49,10 @@ def make_tiff(
     starts = [8 + sum(map(len, stored[:number])) for number in range(len(stored))]
     at = {True: (324, 325), False: (273, 279)}[bool(tile)]
     entries = {
-        256: (4, [width]), 257: (4, [height]), 258: (3, [8 * samples.itemsize] * bands), 259: (3, [8 if deflate else 1]),
-        262: (3, [photometric]), at[0]: (4, starts), 277: (3, [bands]), 278: (4, [height]),
-        at[1]: (4, [*map(len, stored)]), 284: (3, [1 + planes]), 339: (3, ["uif".index(samples.dtype.kind) + 1] * bands),
+        256: (4, [width]), 257: (4, [height]), 258: (3, [8 * samples.itemsize] * bands),
+        259: (3, [8 if deflate else 1]), 262: (3, [photometric]), at[0]: (4, starts), 277: (3, [bands]),
+        278: (4, [height]), at[1]: (4, [*map(len, stored)]), 284: (3, [1 + planes]),
+        339: (3, [1 + "uif".index(samples.dtype.kind)] * bands),
     }  # fmt: skip
     entries |= {338: (3, list(extras))} if extras else {}
     entries |= {322: (3, [tile]), 323: (3, [tile])} if tile else {}

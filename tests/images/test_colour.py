@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from PIL import Image
 from pictures import make_tiff
+from PIL import Image
 
 from pipeline.images import colour
 from pipeline.images.decode import decode, decode_each, inspect, to_rgb

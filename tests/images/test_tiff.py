@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from PIL import Image
 from pictures import make_tiff
+from PIL import Image
 
 from pipeline.images.colour import OWN_RANGE
 from pipeline.images.decode import UnreadableImage, decode, inspect
@@ -28,7 +28,7 @@ COLOURS = {0: 1, 1: 1, 2: 3, 5: 4}
 """PhotometricInterpretation -> the number of its bands."""
 ALPHA = (1, 2)
 READ = {
-    *itertools.product((0,), ("u1", "f4"), (1,), ((),)),
+    *itertools.product((0,), ("u1",), (1,), ((),)),
     *itertools.product((1,), ("u1", "u2", "i2", "i4", "f4"), (1,), ((),)),
     *itertools.product((1,), ("u1",), (2,), ((0,), (2,))),
     *itertools.product((2,), ("u1", "u2"), (3, 4), ((), (0,), (1,), (2,))),
@@ -101,18 +101,16 @@ def test_each_layout_is_decoded_rightly_or_refused_by_its_name(photometric: int,
 
 
 @pytest.mark.parametrize(
-    ("type", "marked", "text", "photometric"),
-    [("f4", -9999, b"-9999\0", 0), ("f4", -9999, b"-9999\0", 1), ("f4", np.nan, b"nan\0", 1), ("u2", 65535, b"65535\0", 0),
-     ("f4", -3.4028234663852886e38, b"-3.4028234663852886e+38\0", 1), ("i2", -32768, b" -32768 \0", 1)],
+    ("type", "marked", "text"),
+    [("f4", -9999, b"-9999\0"), ("f4", np.nan, b"nan\0"), ("f4", -3.4028234663852886e38, b"-3.4028234663852886e+38\0"),
+     ("i2", -32768, b" -32768 \0"), ("u2", 65535, b"65535\0")],
 )  # fmt: skip
-def test_samples_without_data_are_white_and_do_not_move_the_range(
-    type: str, marked: float, text: bytes, photometric: int
-) -> None:
+def test_samples_without_data_are_white_and_do_not_move_the_range(type: str, marked: float, text: bytes) -> None:
     top = 255 if type == "f4" else 4095
     samples = np.round(top * SHARES[..., :1]).astype(type)
     samples[3:6, 4:9] = marked
-    image = decode(make_tiff(samples, photometric, tags={42113: (2, text)}), LIMITS)
-    right = 255 * (SHARES[..., 0] if photometric else 1 - SHARES[..., 0])
+    image = decode(make_tiff(samples, 1, tags={42113: (2, text)}), LIMITS)
+    right = 255 * SHARES[..., 0]
     right[3:6, 4:9] = 255
     np.testing.assert_allclose(np.asarray(image)[..., 0], right, atol=1.01)
 
@@ -134,7 +132,7 @@ RGB = samples_of(SHARES[..., :3], "u1")
     ("data", "reason"),
     [
         (make_tiff(samples_of(SHARES[..., :3], "u2") // 16, 2, planes=True), "unsupported-tiff: .*only 12 or 14 bits"),
-        (make_tiff(RGB, 2, tags={259: (3, [34887])}), "unsupported-tiff: .*compression 34887"),
+        (make_tiff(RGB, 2, tags={259: (3, [34887])}), "unsupported-tiff: .*Compression 34887"),
         (make_tiff(RGB, 2, tags={262: (3, [32803])}), "unsupported-tiff: .*PhotometricInterpretation 32803"),
         (make_tiff(RGB, 2, tags={258: (3, [5, 6, 5])}), "unsupported-tiff: 3 bands of various bits"),
         (b"MM\0+\0\x08\0\0" + bytes(99), "unsupported-tiff: a BigTIFF in big-endian order"),
