@@ -28,7 +28,7 @@ from pipeline.images.opening import (
     pillow_limits,
     too_slow,
 )
-from pipeline.workers import processor_limit
+from pipeline.workers import OUT_OF_MEMORY, processor_limit
 
 LONGEST_EXIF = 100
 """Characters of the name of a camera."""
@@ -75,9 +75,11 @@ def _decode(
         raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableImage("too-large", f"more than {limits.max_pixels} pixels") from error
-    except Exception as error:  # any failure on hostile bytes is the image's fault
-        reason = "truncated" if "truncated" in str(error).lower() else "damaged"
-        raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
+    except Exception as error:  # any other failure on hostile bytes is the image's fault
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, MemoryError) or "out of memory" in text.lower():  # as libavif's errors say
+            raise UnreadableImage(OUT_OF_MEMORY, "there is not enough memory to decode it") from error
+        raise UnreadableImage("truncated" if "truncated" in text.lower() else "damaged", text) from error
     if time.thread_time() - started > limits.seconds:
         raise too_slow(limits.seconds)
     return images, notes

@@ -78,7 +78,11 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     if tags and tags.get(322, 0) * tags.get(323, 0) > limits.max_pixels:
         raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
-    image.load()
+    try:
+        image.load()
+    except (OSError, RuntimeError):
+        bytearray(8 * math.prod(image.size))  # raises MemoryError if it was a lack of memory, which libjpeg calls damage
+        raise
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")

@@ -2,10 +2,13 @@
 
 import io
 import pickle
+import resource
 import struct
+import sys
 import warnings
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from PIL import Image, features
 
 from pipeline.images.decode import UnreadableImage, decode, decode_each
 from pipeline.images.opening import ImageLimits
+from pipeline.workers import Failure, isolated_map
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)
@@ -121,6 +125,31 @@ def test_refused(name: str) -> None:
         decode(data, LIMITS)
     assert caught.value.reason == reason
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
+    """Decodes with a real limit of so many megabytes above what this process has."""
+    megabytes, data = megabytes_and_data
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    decode(JPEG, LIMITS)  # imports what decoding needs
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (megabytes << 20), before[1]))
+    try:
+        return decode(data, LIMITS).size
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
+    """Decoded it has 80 MB; libjpeg holds 60 MB more for a progressive JPEG, and calls its lack of memory damage."""
+    large = Image.linear_gradient("L").resize((5000, 4000)).convert("RGB")
+    png, progressive = encoded(large, "PNG"), encoded(large, "JPEG", progressive=True)
+    items = [(50, JPEG), (50, png), (50, JPEG[: len(JPEG) // 2]), (110, progressive), (400, progressive)]
+    small, *others, whole = isolated_map(decode_within, items, 1)
+    assert (small, whole) == ((60, 40), (5000, 4000))
+    lacking = Failure("out-of-memory: there is not enough memory to decode it")
+    assert [others[0], others[2]] == [lacking, lacking] and others[1].reason.startswith("truncated: ")
 
 
 def test_a_hundred_scans_are_decoded() -> None:
