@@ -4,6 +4,7 @@ import mmap
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import sys
 import threading
@@ -31,6 +32,8 @@ OUT_OF_MEMORY = "out-of-memory"
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 LEAST_SHARED = 1 << 12
 """Bytes of an array that travels by shared memory."""
+STACK = 8 << 20
+"""Bytes of the stack of a thread."""
 BEHIND = 4
 """Items that may wait for another thread."""
 _PROCESSES = threading.RLock()
@@ -355,6 +358,25 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+@contextmanager
+def memory_limit(more: int) -> Iterator[None]:
+    """Allow the block so many bytes of memory more than this process has, beside the stacks of a thread per core, if it
+    is a worker process on Linux. What needs more raises MemoryError, or whatever a library raises then."""
+    if _parent is None or sys.platform != "linux":
+        yield
+        return
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    with open("/proc/self/statm") as file:
+        limit = int(file.read().split()[5]) * resource.getpagesize() + more + (os.cpu_count() or 1) * STACK
+    if before != resource.RLIM_INFINITY:
+        limit = min(limit, before)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
 def attempt(function: Callable[[Any], Any], item: Any) -> Any:

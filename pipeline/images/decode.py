@@ -7,8 +7,8 @@ then; elsewhere an image that has taken longer is refused afterwards.
 import hashlib
 import re
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from pipeline.images.opening import (
 )
 from pipeline.workers import OUT_OF_MEMORY, processor_limit
 
+LACKING = "decoding it takes more memory than there is, or than a photo of its size may take"
 LONGEST_EXIF = 100
 """Characters of the name of a camera."""
 IPTC_CAPTION = (2, 120)
@@ -60,12 +61,25 @@ def _decode(
 ) -> tuple[list[Image.Image], list[str]]:
     """The images of `decode_each`, without `colours` in their own colours, and notes on how they were read."""
     started = time.thread_time()
+    with (
+        processor_limit(limits.seconds, str(too_slow(limits.seconds))),
+        pillow_limits(limits.max_pixels),
+        naming_faults(data, limits),
+    ):
+        loaded = load(data, limits, sides)
+        image, notes = _to_rgb(loaded.image, colours, loaded.note)
+        reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}
+        images = [reduced[factor] for factor in loaded.factors]
+    if time.thread_time() - started > limits.seconds:
+        raise too_slow(limits.seconds)
+    return images, notes
+
+
+@contextmanager
+def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
+    """Raises UnreadableImage for whatever the block raises when it reads the image `data`."""
     try:
-        with processor_limit(limits.seconds, str(too_slow(limits.seconds))), pillow_limits(limits.max_pixels):
-            loaded = load(data, limits, sides)
-            image, notes = _to_rgb(loaded.image, colours, loaded.note)
-            reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}
-            images = [reduced[factor] for factor in loaded.factors]
+        yield
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -78,11 +92,8 @@ def _decode(
     except Exception as error:  # any other failure on hostile bytes is the image's fault
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError) or "out of memory" in text.lower():  # as libavif's errors say
-            raise UnreadableImage(OUT_OF_MEMORY, "there is not enough memory to decode it") from error
+            raise UnreadableImage(OUT_OF_MEMORY, LACKING) from error
         raise UnreadableImage("truncated" if "truncated" in text.lower() else "damaged", text) from error
-    if time.thread_time() - started > limits.seconds:
-        raise too_slow(limits.seconds)
-    return images, notes
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:

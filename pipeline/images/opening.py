@@ -18,6 +18,7 @@ from PIL import Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
 from pipeline.images import colour, tiff
 from pipeline.images.colour import UnreadableImage
+from pipeline.workers import memory_limit
 
 # Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
@@ -30,11 +31,18 @@ NEEDS_AVIF = "AVIF, read after `pip install 'Pillow>=11.3'`"
 LONGEST_FTYP = 256
 """Bytes of that box that are looked at."""
 JPEG_START = b"\xff\xd8\xff"
+PNG_START = b"\x89PNG"
+MOST_PROFILES = 4
+"""Colour profiles in a PNG. One is allowed, and Pillow unpacks all of them, each up to MOST_TEXT bytes."""
 PNG_END = b"IEND\xaeB`\x82"
 MOST_TEXT = 128 << 20
 """Bytes of texts or of a profile to which a PNG may unpack; editors have written tens of megabytes."""
 LEAST_SIDE = 8
 """Pixels of the shorter side of an image that a collection may have."""
+BASE_BYTES = 64 << 20
+BYTES_PER_PIXEL = 64
+"""Memory that decoding may take, in a worker process, by the size in the header: the size inside may be another. Codecs
+take up to 20 bytes per pixel."""
 GREATEST_ASPECT = 20
 """Its longer side over its shorter."""
 
@@ -78,11 +86,12 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     if tags and tags.get(322, 0) * tags.get(323, 0) > limits.max_pixels:
         raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
-    try:
-        image.load()
-    except (OSError, RuntimeError):
-        bytearray(8 * math.prod(image.size))  # raises MemoryError if it was a lack of memory, which libjpeg calls damage
-        raise
+    with memory_limit(BASE_BYTES + BYTES_PER_PIXEL * math.prod(image.size)):
+        try:
+            image.load()
+        except (OSError, RuntimeError):
+            bytearray(8 * math.prod(image.size))  # raises MemoryError if memory was lacking, which libjpeg calls damage
+            raise
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
@@ -105,6 +114,8 @@ def open_image(data: bytes) -> Image.Image:
     UnreadableImage, and whatever Pillow raises."""
     if data.startswith(tiff.STARTS):
         return tiff.open_tiff(data)
+    if data.startswith(PNG_START) and data.count(b"iCCP") > MOST_PROFILES:
+        raise UnreadableImage("damaged", f"a PNG with more than {MOST_PROFILES} colour profiles")
     if data.startswith(JPEG_START):
         with suppress(SyntaxError):
             return JpegImagePlugin.JpegImageFile(io.BytesIO(data))

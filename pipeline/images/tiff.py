@@ -27,7 +27,7 @@ FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 
 class Colours(NamedTuple):
     """What is read of a photometric interpretation: the bits of its samples for each of KINDS, and the values of
-    ExtraSamples that a first further band may have (0: not stated, 1: alpha that colours are multiplied by, 2: other)."""
+    ExtraSamples that a first further band may have (0: not stated, 1: alpha that multiplies the colours, 2: other)."""
 
     name: str
     bands: int

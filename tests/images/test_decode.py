@@ -1,6 +1,7 @@
 """The zoo of images: each is decoded as it should be, or refused for the right reason."""
 
 import io
+import os
 import pickle
 import resource
 import struct
@@ -8,6 +9,7 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,11 @@ import pytest
 from hostile import many_scans
 from PIL import Image, features
 
-from pipeline.images.decode import UnreadableImage, decode, decode_each
+from pipeline.errors import InputError
+from pipeline.images import opening
+from pipeline.images.decode import LACKING, UnreadableImage, decode, decode_each
 from pipeline.images.opening import ImageLimits
+from pipeline.images.processes import ImageProcess, check_header
 from pipeline.workers import Failure, isolated_map
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
@@ -148,8 +153,45 @@ def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
     items = [(50, JPEG), (50, png), (50, JPEG[: len(JPEG) // 2]), (110, progressive), (400, progressive)]
     small, *others, whole = isolated_map(decode_within, items, 1)
     assert (small, whole) == ((60, 40), (5000, 4000))
-    lacking = Failure("out-of-memory: there is not enough memory to decode it")
+    lacking = Failure(f"out-of-memory: {LACKING}")
     assert [others[0], others[2]] == [lacking, lacking] and others[1].reason.startswith("truncated: ")
+
+
+def decode_within_little(data: bytes) -> tuple[int, int]:
+    """Decodes with 4 megabytes and a single thread's stack beside what a photo of its size may take."""
+    opening.BASE_BYTES = 4 << 20
+    os.cpu_count = lambda: 1
+    return decode(data, LIMITS).size
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not features.check("avif"), reason="needs Linux and AVIF")
+def test_a_photo_whose_contents_are_larger_than_its_header_says_is_refused() -> None:
+    """16 million pixels in an AVIF of 630 bytes, with their own size in the header, and with 64 x 64."""
+    honest = encoded(Image.new("L", (4000, 4000), 77), "AVIF", speed=10, quality=10)
+    at = honest.index(b"ispe") + 8
+    lying = honest[:at] + struct.pack(">II", 64, 64) + honest[at + 8 :]
+    assert Image.open(io.BytesIO(lying)).size == (64, 64)
+    results = list(isolated_map(decode_within_little, [honest, lying, ACCEPTED["AVIF"]], 1))
+    assert results[::2] == [(4000, 4000), (60, 40)] and isinstance(results[1], Failure)
+
+
+def test_a_header_alone_is_read_within_a_second_of_its_own_limit() -> None:
+    """A PNG with more profiles than any program writes, and fill bytes before a marker of a JPEG, which Pillow reads
+    one by one: 10 seconds' worth."""
+    profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1000)))
+    at = PNG.index(b"IDAT") - 4
+    four, five = (PNG[:at] + count * profile + PNG[at:] for count in (4, 5))
+    filled = JPEG[:2] + b"\xff" * 40_000_000 + JPEG[2:]
+    with ImageProcess(partial(check_header, limits=LIMITS)) as check:
+        check(four)
+        check(JPEG)
+        for data, reason in [(five, "damaged: a PNG with more than 4"), (filled, "too-slow: its header")]:
+            with pytest.raises(InputError, match=reason):
+                check(data)
+        check(PNG)
+    with pytest.raises(UnreadableImage, match="a PNG with more than 4"):
+        decode(five, LIMITS)
+    assert np.array_equal(np.asarray(decode(four, LIMITS)), PIXELS)
 
 
 def test_a_hundred_scans_are_decoded() -> None:
