@@ -19,7 +19,9 @@ from pipeline.images.colour import UnreadableImage
 from pipeline.images.opening import (
     AVIF_BRANDS,
     FORMATS,
+    JPEG_START,
     NEEDS_AVIF,
+    PNG_START,
     ImageLimits,
     brands,
     check_size,
@@ -30,6 +32,7 @@ from pipeline.images.opening import (
 )
 from pipeline.workers import OUT_OF_MEMORY, processor_limit
 
+STARTS = {"JPEG": JPEG_START, "PNG": PNG_START, "GIF": b"GIF8"}
 LACKING = "decoding it takes more memory than there is, or than a photo of its size may take"
 LONGEST_EXIF = 100
 """Characters of the name of a camera."""
@@ -85,6 +88,9 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
     except UnidentifiedImageError:
         if brands(data) & AVIF_BRANDS and not features.check("avif"):
             raise UnreadableImage(NEEDS_AVIF, "this Pillow cannot read it") from None
+        for kind, start in STARTS.items():
+            if data.startswith(start):
+                raise UnreadableImage("damaged", f"a {kind} whose header cannot be read") from None
         start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
         raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:

@@ -93,6 +93,13 @@ REFUSED: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     "HTML": (b"<html><body>404", "not-an-image"),
     "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not-an-image"),
     "PostScript": (encoded(PHOTOGRAPH, "EPS"), "not-an-image"),
+    "PNG of no width": (png(0, 40), "damaged"),
+    "PNG with a wrong checksum": (PNG.replace(PNG[29:33], b"wrng"), "damaged"),
+    "JPEG of no height": (
+        JPEG[: JPEG.index(b"\xff\xc0") + 5] + bytes(2) + JPEG[JPEG.index(b"\xff\xc0") + 7 :],
+        "damaged",
+    ),
+    "GIF without a frame": (GIF[: GIF.index(b"\x2c")] + b";", "damaged"),
     "JPEG without its last 2 bytes": (JPEG[:-2], "truncated"),
     "half a JPEG": (JPEG[: len(JPEG) // 2], "truncated"),
     "PNG without its end": (PNG[:-12], "truncated"),
