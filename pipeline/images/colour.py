@@ -90,8 +90,8 @@ def _note(top: int) -> str | None:
 
 
 def lower_bytes(image: Image.Image) -> list[Any] | None:
-    """Of an opened image whose colours have 16 bits, of which Pillow loads the upper 8: the tiles by which it loads the
-    lower 8; None for other images."""
+    """Returns the tiles by which Pillow loads the lower 8 bits of an opened image with 16-bit colours, of which it loads
+    the upper 8 otherwise. Returns None for other images."""
     swapped = []
     for tile in image.tile:
         mode, *more = (tile.args,) if isinstance(tile.args, str) else tile.args or ("",)
@@ -103,7 +103,7 @@ def lower_bytes(image: Image.Image) -> list[Any] | None:
 
 
 def is_dark(image: Image.Image) -> bool:
-    """Whether colours of 16 bits, of which these are the upper 8, end where those of 14 or 12 bits do."""
+    """Whether the upper 8 of 16 bits are so small that the colours may have 14 or 12 bits."""
     return max(high for _, high in image.getextrema()[:3]) <= RANGES["I;16"][-2] >> 8
 
 

@@ -62,7 +62,8 @@ def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -
 def _decode(
     data: bytes, limits: ImageLimits, sides: Sequence[int | None], colours: bool = True
 ) -> tuple[list[Image.Image], list[str]]:
-    """The images of `decode_each`, without `colours` in their own colours, and notes on how they were read."""
+    """Decodes the images of `decode_each`, without `colours` in their own colours. Returns them with notes on how they
+    were read."""
     started = time.thread_time()
     with (
         processor_limit(limits.seconds, str(too_slow(limits.seconds))),

@@ -1,7 +1,7 @@
-"""The layouts of TIFF files: which of them are read, and what the others are called.
+"""The layouts of TIFF files that are read, and the names of the other layouts.
 
 Pillow opens several layouts that it misreads, and reports others as if they were not images. Here the tags of the file
-decide before a pixel is decoded. Pillow must decode by libtiff (READ_LIBTIFF), also what is not compressed: its own
+decide before a pixel is decoded. Pillow must also decode uncompressed files by libtiff (READ_LIBTIFF), because its own
 decoder misreads 16-bit samples in separate planes.
 """
 
@@ -26,7 +26,7 @@ FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 
 
 class Colours(NamedTuple):
-    """What is read of a photometric interpretation: the bits of its samples for each of KINDS, and the values of
+    """The layouts of a photometric interpretation that are read: the bits of its samples for each of KINDS, and the values of
     ExtraSamples that a first further band may have (0: not stated, 1: alpha that multiplies the colours, 2: other)."""
 
     name: str
@@ -85,7 +85,7 @@ class Layout(NamedTuple):
         return self.extras[0] in self.colours.extras and further <= self.colours.bands and placed
 
     def refuse(self, why: str = "") -> UnreadableImage:
-        """The error that names this layout and says what to save instead."""
+        """Returns the error that names this layout and gives a command that converts it."""
         bands = " ".join(f"-b {band}" for band in range(1, 4 if self.bands > 2 else 2))
         return UnreadableImage(
             "unsupported-tiff",
@@ -97,7 +97,7 @@ class Layout(NamedTuple):
 
 
 def open_tiff(data: bytes) -> Image.Image:
-    """A TIFF file with its header read. Raises UnreadableImage for a layout that is not read."""
+    """Opens a TIFF file and reads its header. Raises UnreadableImage for a layout that is not read."""
     if data.startswith(b"MM\0+"):
         raise UnreadableImage("unsupported-tiff", "a BigTIFF in big-endian order; save it as a little-endian TIFF")
     file = io.BytesIO(data)
@@ -120,7 +120,8 @@ def open_tiff(data: bytes) -> Image.Image:
 
 
 def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -> tuple[Image.Image, str | None]:
-    """A loaded TIFF with 8-bit samples and without a fourth band of no stated meaning; and a note on what was done."""
+    """Scales a loaded TIFF to 8-bit samples, and drops a fourth band without a stated meaning. Returns the image and a note
+    if anything was assumed."""
     if image.mode.startswith(("I", "F")):
         nodata = None
         with suppress(AttributeError, ValueError):

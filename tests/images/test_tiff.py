@@ -34,12 +34,12 @@ READ = {
     *itertools.product((2,), ("u1", "u2"), (3, 4), ((), (0,), (1,), (2,))),
     *itertools.product((5,), ("u1", "u2"), (4,), ((),)),
 }
-"""PhotometricInterpretation, type, number of bands and first of ExtraSamples of what must be read in both byte orders,
-interleaved, compressed or not. Others may be read, but rightly."""
+"""PhotometricInterpretation, type, number of bands and ExtraSamples of the layouts that must be read in one plane, in both
+byte orders, compressed or not. Other layouts may be read if they are read rightly."""
 
 
 def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
-    """Shares of the whole range of a type; those of 64 bits leave out what a float cannot say."""
+    """Scales shares to the whole range of a type, to 52 bits of precision."""
     kind, bits = np.dtype(type).kind, 8 * np.dtype(type).itemsize
     if kind == "f":
         return shares.astype(type)
@@ -48,7 +48,7 @@ def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
 
 
 def right_picture(photometric: int, bands: int, extras: tuple[int, ...]) -> np.ndarray:
-    """(height, width, 3) from 0 to 1, by the definitions of the TIFF specification, on white."""
+    """Returns (height, width, 3) from 0 to 1, on white, as the TIFF specification defines the colours."""
     own = COLOURS[photometric]
     shares = SHARES[..., :own]
     if photometric == 5:
@@ -59,7 +59,7 @@ def right_picture(photometric: int, bands: int, extras: tuple[int, ...]) -> np.n
 
 
 def least_correlation(image: Image.Image, right: np.ndarray) -> float:
-    """The least correlation of a channel with what it should be."""
+    """Returns the least correlation of a channel with the right channel."""
     pixels = np.asarray(image, float)
     assert pixels.shape == right.shape and pixels.std((0, 1)).min() > 1
     return min(np.corrcoef(pixels[..., one].ravel(), right[..., one].ravel())[0, 1] for one in range(3))
@@ -115,8 +115,8 @@ def test_samples_without_data_are_white_and_do_not_move_the_range(type: str, mar
     np.testing.assert_allclose(np.asarray(image)[..., 0], right, atol=1.01)
 
 
-def test_what_a_decoded_tiff_leaves_open_is_noted() -> None:
-    """-9999 that no tag explains, and a fourth band of unknown meaning."""
+def test_samples_and_bands_without_a_stated_meaning_are_noted() -> None:
+    """No tag explains the sample -9999, or the fourth band."""
     samples = SHARES[..., :1].astype(np.float32)
     samples[3, 4] = -9999
     assert inspect(lambda: make_tiff(samples, 1), LIMITS, ()).notes == [OWN_RANGE]
