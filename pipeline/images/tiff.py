@@ -26,8 +26,9 @@ FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 
 
 class Colours(NamedTuple):
-    """The layouts of a photometric interpretation that are read: the bits of its samples for each of KINDS, and the values of
-    ExtraSamples that a first further band may have (0: not stated, 1: alpha that multiplies the colours, 2: other)."""
+    """The layouts of a photometric interpretation that are read: the bits of its samples for each of KINDS, and the
+    values of ExtraSamples that a first further band may have (0: not stated, 1: alpha that multiplies the colours, 2:
+    other alpha)."""
 
     name: str
     bands: int
@@ -120,8 +121,8 @@ def open_tiff(data: bytes) -> Image.Image:
 
 
 def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -> tuple[Image.Image, str | None]:
-    """Scales a loaded TIFF to 8-bit samples, and drops a fourth band without a stated meaning. Returns the image and a note
-    if anything was assumed."""
+    """Scales a loaded TIFF to 8-bit samples, and drops a fourth band without a stated meaning. Returns the image, and a
+    note if anything was assumed."""
     if image.mode.startswith(("I", "F")):
         nodata = None
         with suppress(AttributeError, ValueError):

@@ -34,8 +34,8 @@ READ = {
     *itertools.product((2,), ("u1", "u2"), (3, 4), ((), (0,), (1,), (2,))),
     *itertools.product((5,), ("u1", "u2"), (4,), ((),)),
 }
-"""PhotometricInterpretation, type, number of bands and ExtraSamples of the layouts that must be read in one plane, in both
-byte orders, compressed or not. Other layouts may be read if they are read rightly."""
+"""PhotometricInterpretation, type, number of bands and ExtraSamples of the layouts that must be read in one plane, in
+both byte orders, compressed or not. Other layouts may be read if they are read rightly."""
 
 
 def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
