@@ -369,10 +369,10 @@ def memory_limit(more: int) -> Iterator[None]:
         return
     before, most = resource.getrlimit(resource.RLIMIT_DATA)
     with open("/proc/self/statm") as file:
-        limit = int(file.read().split()[5]) * resource.getpagesize() + more + (os.cpu_count() or 1) * STACK
-    if before != resource.RLIM_INFINITY:
-        limit = min(limit, before)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+        taken = int(file.read().split()[5]) * resource.getpagesize()
+    limit = taken + more + (os.cpu_count() or 1) * STACK
+    if taken and (before == resource.RLIM_INFINITY or limit < before):  # some sandboxes do not say what is taken
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
     try:
         yield
     finally:

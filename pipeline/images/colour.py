@@ -90,8 +90,8 @@ def _note(top: int) -> str | None:
 
 
 def lower_bytes(image: Image.Image) -> list[Any] | None:
-    """Returns the tiles by which Pillow loads the lower 8 bits of an opened image with 16-bit colours. Its own tiles load
-    the upper 8. Returns None for other images."""
+    """Returns the tiles by which Pillow loads the lower 8 bits of an opened image with 16-bit colours, whose own tiles
+    load the upper 8. Returns None for other images."""
     swapped = []
     for tile in image.tile:
         mode, *more = (tile.args,) if isinstance(tile.args, str) else tile.args or ("",)

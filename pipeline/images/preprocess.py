@@ -98,7 +98,7 @@ class PhotographReader:
         return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
     def views(self, photographs: Iterable[Photograph], views: Sequence[View]) -> Iterator[list[Any]]:
-        """Yields the `views` of each photograph, in order, computed in the processes. An InputError names the photograph."""
+        """Yields the `views` of each photograph, in order, made in the processes. InputErrors name the photograph."""
         photographs, ahead = tee(photographs)
         room = sum(3 * view.preprocessing.side**2 for view in views)
         outcomes = shared_map(partial(self.load, views), ahead, self.processes, room)
