@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import InputError, JointspaceError
-from pipeline.workers import DIED, Failure, Worker
+from pipeline.workers import DIED, KILLED, Failure, Worker
 
 MOST_BYTES = 1 << 32
 """Of memory that a trial may take."""
@@ -24,7 +24,7 @@ def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
     outcome = _worker()((path, read, arguments, os.getcwd()))
     if isinstance(outcome, Failure):
         died = f"{path} ended the process that read it for trial; it is damaged, or not to be trusted"
-        raise InputError(died if outcome.reason == DIED else outcome.reason)
+        raise InputError(died if outcome.reason in (DIED, KILLED) else outcome.reason)
 
 
 @cache

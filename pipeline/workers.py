@@ -4,12 +4,13 @@ import mmap
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,8 +27,13 @@ from pipeline.errors import JointspaceError
 CHUNK, CHUNKS_AHEAD = 16, 2
 """Items that travel together, and how many times that are drawn ahead for each process."""
 DIED = "its worker process died"
+OUT_OF_MEMORY = "out-of-memory"
+"""Begins the reason of a Failure whose item needed more memory than there was."""
+KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 LEAST_SHARED = 1 << 12
 """Bytes of an array that travels by shared memory."""
+STACK = 8 << 20
+"""Bytes of the stack of a thread."""
 BEHIND = 4
 """Items that may wait for another thread."""
 _PROCESSES = threading.RLock()
@@ -39,6 +45,11 @@ class Failure:
     """In place of a result: the item's function raised an exception or took too long, or its process died."""
 
     reason: str
+
+
+def lacked_memory(outcome: Any) -> bool:
+    """Whether an outcome is the Failure of an item that ran out of memory, or whose process was killed."""
+    return isinstance(outcome, Failure) and outcome.reason.startswith(OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,8 @@ def isolated_map(
 ) -> Iterator[Any]:
     """`function` of each item, in order, or a Failure; `items` are drawn only a few chunks ahead.
 
+    An item that runs out of memory is tried once more in a new process, while no other item is worked on.
+
     `function`, its items and its results travel by pickle, to new processes that import only what `function` needs and
     share the threads of this one. With `processes` 0 everything runs in this process, unprotected. When the iteration
     ends, for whatever reason, the processes are killed.
@@ -86,7 +99,7 @@ def isolated_map(
         for item in items:
             yield attempt(function, item)
         return
-    items, under_way = iter(items), deque[Future]()
+    items, under_way = iter(items), deque[tuple[list[Any], Future]]()
     workers = [Worker(function, share_threads(processes)) for _ in range(processes)]
     idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in workers:
@@ -103,10 +116,16 @@ def isolated_map(
         try:
             while True:
                 while len(under_way) < CHUNKS_AHEAD * processes and (drawn := list(islice(items, chunk))):
-                    under_way.append(threads.submit(work_on, drawn))
+                    under_way.append((drawn, threads.submit(work_on, drawn)))
                 if not under_way:
                     return
-                yield from under_way.popleft().result()
+                drawn, future = under_way.popleft()
+                for item, outcome in zip(drawn, future.result(), strict=True):
+                    if lacked_memory(outcome):
+                        wait(other for _, other in under_way)
+                        with Worker(function, share_threads(processes)) as alone:
+                            (outcome,) = alone.map([item])
+                    yield outcome
         finally:
             for worker in workers:
                 worker.close()
@@ -206,11 +225,14 @@ class Worker:
         self._excess = ""
 
     def __call__(self, item: Any) -> Any:
-        return self.map([item])[0]
+        """Calls `function` of an item, once more in a new process if it runs out of memory."""
+        (outcome,) = self.map([item])
+        return self.map([item])[0] if lacked_memory(outcome) else outcome
 
     def map(self, items: list[Any]) -> list[Any]:
-        """`function` of each item, or a Failure. An item on which the process dies is tried once more, since that may
-        not have been its fault; one that takes too long is not."""
+        """Returns `function` of each item, or a Failure. An item on which the process dies is tried once more, since
+        that may not have been its fault. An item that takes too long, or runs out of memory, is not tried again here;
+        after one that runs out of memory a new process is started."""
         results: list[Any] = []
         suspect = None
         with self._turn:
@@ -221,8 +243,11 @@ class Worker:
                         message = self._connection.recv()
                         if isinstance(message, Excess):
                             self._excess = message.reason
-                        else:
-                            results.append(message)
+                            continue
+                        results.append(message)
+                        if lacked_memory(message):
+                            self._bury()
+                            break
                 except (EOFError, OSError):
                     reason = self._bury()
                     if reason == DIED and suspect != len(results):
@@ -271,7 +296,7 @@ class Worker:
         self._connection = None
         if self._closed:
             raise JointspaceError("the worker process was stopped")
-        return self._excess if code == -signal.SIGPROF else DIED
+        return {-signal.SIGPROF: self._excess, -signal.SIGKILL: KILLED}.get(code, DIED)
 
 
 @contextmanager
@@ -335,6 +360,25 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
+@contextmanager
+def memory_limit(more: int) -> Iterator[None]:
+    """Allow the block so many bytes of memory more than this process has, beside the stacks of a thread per core, if it
+    is a worker process on Linux. What needs more raises MemoryError, or whatever a library raises then."""
+    if _parent is None or sys.platform != "linux":
+        yield
+        return
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    with open("/proc/self/statm") as file:
+        taken = int(file.read().split()[5]) * resource.getpagesize()
+    limit = taken + more + (os.cpu_count() or 1) * STACK
+    if taken and (before == resource.RLIM_INFINITY or limit < before):  # some sandboxes do not say what is taken
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
+
+
 def attempt(function: Callable[[Any], Any], item: Any) -> Any:
     """`function(item)`, or a Failure."""
     try:
@@ -386,4 +430,6 @@ def stream(connection: Connection) -> None:
 
 def _reason(error: Exception) -> str:
     """Our own errors speak for themselves."""
+    if isinstance(error, MemoryError):
+        return f"{OUT_OF_MEMORY}: {str(error) or 'there is not enough memory for it'}"
     return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"

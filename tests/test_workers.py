@@ -2,17 +2,29 @@
 
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipeline.errors import InputError, JointspaceError
-from pipeline.workers import CHUNKS_AHEAD, LEAST_SHARED, Failure, isolated_map, processor_limit, shared_map
+from pipeline.workers import (
+    CHUNKS_AHEAD,
+    KILLED,
+    LEAST_SHARED,
+    OUT_OF_MEMORY,
+    Failure,
+    Worker,
+    isolated_map,
+    processor_limit,
+    shared_map,
+)
 
 
 def square(item: int) -> int:
@@ -32,6 +44,30 @@ def misbehave(item: int) -> object:
     if item == 19:
         return lambda: None
     return item
+
+
+KEPT: list[bytes] = []
+"""What a worker process never gives back."""
+
+
+def keep_megabytes(log: Path, megabytes: int) -> int:
+    """Under a memory limit of 100 megabytes above what the new process has; notes each call in `log`."""
+    if not KEPT:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + (100 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    _note(log, "begin", megabytes)
+    try:
+        KEPT.append(bytes(megabytes << 20))
+        time.sleep(0.02)
+    finally:
+        _note(log, "end", megabytes)
+    return megabytes
+
+
+def _note(log: Path, event: str, megabytes: int) -> None:
+    with log.open("a") as file:
+        file.write(f"{event} {megabytes} {os.getpid()}\n")
 
 
 def process_of(_: int) -> int:
@@ -66,13 +102,30 @@ def test_in_order(processes: int) -> None:
 
 def test_every_failure_costs_one_item() -> None:
     results = list(isolated_map(misbehave, range(40), 2))
-    expected = {7: "its worker process died", 11: "its worker process died", 13: "ValueError: thirteen"}
+    expected = {7: KILLED, 11: "its worker process died", 13: "ValueError: thirteen"}
     expected |= {17: "seventeen: no such image"}
     for item, result in enumerate(results):
         if item == 19:
             assert isinstance(result, Failure) and "pickle" in result.reason
         else:
             assert result == (Failure(expected[item]) if item in expected else item)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_item_that_runs_out_of_memory_is_tried_once_more_alone_in_a_new_process(tmp_path: Path) -> None:
+    """70 MB fit in a new process, but not beside the 45 MB of an item before; 130 MB never fit."""
+    log, items = tmp_path / "log", [45, 1, 70, 2, 130, 3, 4, 5, 70, 6, 7, 45, 8]
+    results = list(isolated_map(partial(keep_megabytes, log), items, 2, chunk=3))
+    assert [item for item, result in zip(items, results, strict=True) if result != item] == [130]
+    assert isinstance(results[4], Failure) and results[4].reason.startswith(f"{OUT_OF_MEMORY}: ")
+    events = [line.split() for line in log.read_text().splitlines()]
+    first, second = (number for number, event in enumerate(events) if event[:2] == ["begin", "130"])
+    assert events[first][2] != events[second][2]
+    last = {pid: event for event, _, pid in events[:second]}
+    begun = {pid for pid, event in last.items() if event == "begin"}  # by processes that were ended since
+    assert not begun & {pid for *_, pid in events[second + 1 :]}
+    with Worker(partial(keep_megabytes, log)) as worker:
+        assert [worker(item) for item in (45, 70)] == [45, 70]
 
 
 SHAPE = (3 * LEAST_SHARED,)
@@ -95,7 +148,7 @@ def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_use
     numbers, room = range(3 * 2 * CHUNKS_AHEAD * 4 + 5), 4 * LEAST_SHARED
     expected = list(isolated_map(paint, numbers, 0))
     found = list(shared_map(paint_or_die, numbers, 2, room, chunk=4))  # all kept: none is a view of a slot
-    assert len(numbers) > 20 and found[20] == Failure("its worker process died")
+    assert len(numbers) > 20 and found[20] == Failure(KILLED)
     for number, (outcome, pixels) in enumerate(zip(found, expected, strict=True)):
         if isinstance(pixels, Failure) or number == 20:
             assert isinstance(outcome, Failure) and (number == 20 or outcome == pixels)

@@ -26,7 +26,14 @@ from pipeline.config.section import (
     with_kinds,
 )
 
-COMMON = re.compile(r"(resnet(18|34|50|101|152)|mobilenet_v2|squeezenet1_[01]|alexnet|vgg1[1369](_bn)?)")
+NETWORKS = re.compile(
+    r"alexnet|convnext_(tiny|small|base|large)|densenet(121|161|169|201)|efficientnet_(b[0-7]|v2_[sml])|googlenet"
+    r"|inception_v3|maxvit_t|mnasnet(0_5|0_75|1_0|1_3)|mobilenet_(v2|v3_(large|small))"
+    r"|regnet_[xy]_(400mf|800mf|1_6gf|3_2gf|8gf|16gf|32gf)|regnet_y_128gf|resnet(18|34|50|101|152)"
+    r"|resnext(50_32x4d|101_32x8d|101_64x4d)|shufflenet_v2_x(0_5|1_0|1_5|2_0)|squeezenet1_[01]|swin_(v2_)?[bst]"
+    r"|vgg1[1369](_bn)?|vit_([bl]_(16|32)|h_14)|wide_resnet(50|101)_2"
+)
+"""Classification networks of torchvision, whose names are known without importing it, which takes seconds."""
 DETECTORS = re.compile(r"fasterrcnn_(resnet50_fpn(_v2)?|mobilenet_v3_large_(320_)?fpn)")
 HIDDEN_LAYERS = ("alexnet", "vgg")
 """How the networks begin that have the layers fc6 and fc7."""
@@ -37,7 +44,7 @@ WITHOUT_MAPS = ("vit_",)
 def check_network(encoder: Any) -> None:
     """ValueError names the nearest network, or says why the encoder's has no such layer."""
     name, hidden = encoder.architecture, encoder.layer != "average"
-    if not COMMON.fullmatch(name):
+    if not NETWORKS.fullmatch(name):
         _require(name, "architecture")
     if hidden and not name.startswith(HIDDEN_LAYERS):
         raise ValueError(f"{name} has no layer {encoder.layer}, only AlexNet and VGG do; set layer to average")

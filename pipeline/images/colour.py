@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 RANGES = {"I;16": (4095, 16383, 65535), "I": (255, 4095, 16383, 65535), "F": (1, 255)}
 """Usual greatest samples of Pillow's modes of more than 8 bits: cameras write 12 or 14 bits into 16."""
 FULL = (1, 255, 65535)
-"""Those of whole types, which are not worth a note."""
+"""Ranges of whole types, which are not worth a note."""
+OWN_RANGE = "have samples outside the usual ranges: each photo is scaled from its own least sample to its greatest"
 BROKEN = "have a colour profile that cannot be used: their colours are taken for sRGB"
 LARGEST_PROFILE = 4 << 20
 """Bytes; the largest of printing presses have about 3 MB."""
@@ -44,7 +45,7 @@ LIGHT = 200
 
 class UnreadableImage(Refused):
     """An unusable image. `reason` is not-an-image, truncated, damaged, not-finite, too-large, too-small, too-elongated,
-    too-slow, or one that names what must be installed; `detail` says more."""
+    too-slow, out-of-memory, unsupported-tiff, or one that names what must be installed; `detail` says more."""
 
 
 class Conversion(NamedTuple):
@@ -56,28 +57,41 @@ class Conversion(NamedTuple):
     broken: bool = False
 
 
-def scale_samples(image: Image.Image) -> tuple[Image.Image, int | None]:
-    """16-bit integer, 32-bit integer or float samples as 8-bit grey, scaled from the smallest of RANGES that holds
-    them, or else from their own range; and the greatest sample of that range if the samples' type has a larger one.
+def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Image.Image, str | None]:
+    """Scales 16-bit integer, 32-bit integer or float samples to 8-bit grey, from the smallest of RANGES that holds
+    them, or else from their own range. Returns the image, and a note if that range is not the whole of the type.
 
-    Raises UnreadableImage for samples that are not finite.
+    Samples that equal `nodata` are left out, and become white. Raises UnreadableImage for samples that are not finite.
     """
-    kind = image.mode[:4]
-    image = image.convert("I" if kind == "I;16" else kind).convert("F")
-    if not math.isfinite(sum(memoryview(image.tobytes()).cast("f"))):
+    samples = np.asarray(image)
+    left_out = np.isnan(samples) if nodata is not None and math.isnan(nodata) else samples == nodata
+    kept = samples[~left_out] if np.any(left_out) else samples
+    low, high = (float(kept.min()), float(kept.max())) if kept.size else (0, 0)
+    if not math.isfinite(low + high):  # NaN in any sample makes both NaN
         raise UnreadableImage("not-finite", "some of its samples are NaN or infinite")
-    low, high = image.getextrema()
-    usual = next((top for top in RANGES[kind] if low >= 0 and high <= top), None)
+    usual = next((top for top in RANGES[image.mode[:4]] if low >= 0 and high <= top), None)
+    note = _note(usual) if usual else OWN_RANGE
     if usual:
         low, high = 0, usual
-    scale = 255 / (high - low or 1)
-    grey = image.point(lambda value: value * scale + (0.5 - low * scale)).convert("L")
-    return grey, None if usual in FULL else usual
+    grey = samples.astype(np.float64)
+    grey -= low
+    grey *= 255 / (high - low or 1)
+    grey[left_out] = 255
+    scaled = Image.fromarray(np.rint(grey, out=grey).astype(np.uint8))
+    scaled.info, scaled.format = dict(image.info), image.format
+    return scaled, note
+
+
+def _note(top: int) -> str | None:
+    """The note on samples that were scaled from 0 to `top`; None if that is the whole of their type."""
+    if top in FULL:
+        return None
+    return f"have more than 8 bits a sample and no sample above {top}: they are scaled from 0 to {top}"
 
 
 def lower_bytes(image: Image.Image) -> list[Any] | None:
-    """Of an opened image whose colours have 16 bits, of which Pillow loads the upper 8: the tiles by which it loads the
-    lower 8; None for other images."""
+    """Returns the tiles by which Pillow loads the lower 8 bits of an opened image with 16-bit colours, whose own tiles
+    load the upper 8. Returns None for other images."""
     swapped = []
     for tile in image.tile:
         mode, *more = (tile.args,) if isinstance(tile.args, str) else tile.args or ("",)
@@ -89,12 +103,12 @@ def lower_bytes(image: Image.Image) -> list[Any] | None:
 
 
 def is_dark(image: Image.Image) -> bool:
-    """Whether colours of 16 bits, of which these are the upper 8, end where those of 14 or 12 bits do."""
+    """Whether the upper 8 of 16 bits are so small that the colours may have 14 or 12 bits."""
     return max(high for _, high in image.getextrema()[:3]) <= RANGES["I;16"][-2] >> 8
 
 
-def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, int]:
-    """As `scale_samples`, of the two bytes of colours with or without transparency."""
+def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, str | None]:
+    """Scales colours, with or without transparency, from the two bytes of each sample, as `scale_samples` does."""
     samples = np.asarray(upper).astype(np.uint16) * 256 + np.asarray(lower)
     top = 0
     for channels in (samples[..., 3:], samples[..., :3]):
@@ -102,9 +116,8 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
             top = next(top for top in RANGES["I;16"] if channels.max() <= top)
             channels[...] = np.rint(channels * (255 / top))
     image = Image.fromarray(samples.astype(np.uint8), upper.mode)
-    image.info = dict(upper.info)
-    image.format = upper.format
-    return image, top
+    image.info, image.format = dict(upper.info), upper.format
+    return image, _note(top)
 
 
 def find_conversion(image: Image.Image) -> Conversion:

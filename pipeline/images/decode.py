@@ -7,8 +7,8 @@ then; elsewhere an image that has taken longer is refused afterwards.
 import hashlib
 import re
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -19,7 +19,9 @@ from pipeline.images.colour import UnreadableImage
 from pipeline.images.opening import (
     AVIF_BRANDS,
     FORMATS,
+    JPEG_START,
     NEEDS_AVIF,
+    PNG_START,
     ImageLimits,
     brands,
     check_size,
@@ -28,8 +30,10 @@ from pipeline.images.opening import (
     pillow_limits,
     too_slow,
 )
-from pipeline.workers import processor_limit
+from pipeline.workers import OUT_OF_MEMORY, processor_limit
 
+STARTS = {"JPEG": JPEG_START, "PNG": PNG_START, "GIF": b"GIF8"}
+LACKING = "decoding it takes more memory than there is, or than a photo of its size may take"
 LONGEST_EXIF = 100
 """Characters of the name of a camera."""
 IPTC_CAPTION = (2, 120)
@@ -58,29 +62,45 @@ def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -
 def _decode(
     data: bytes, limits: ImageLimits, sides: Sequence[int | None], colours: bool = True
 ) -> tuple[list[Image.Image], list[str]]:
-    """The images of `decode_each`, without `colours` in their own colours, and notes on how they were read."""
+    """Decodes the images of `decode_each`, without `colours` in their own colours. Returns them with notes on how they
+    were read."""
     started = time.thread_time()
+    with (
+        processor_limit(limits.seconds, str(too_slow(limits.seconds))),
+        pillow_limits(limits.max_pixels),
+        naming_faults(data, limits),
+    ):
+        loaded = load(data, limits, sides)
+        image, notes = _to_rgb(loaded.image, colours, loaded.note)
+        reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}
+        images = [reduced[factor] for factor in loaded.factors]
+    if time.thread_time() - started > limits.seconds:
+        raise too_slow(limits.seconds)
+    return images, notes
+
+
+@contextmanager
+def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
+    """Raises UnreadableImage for whatever the block raises when it reads the image `data`."""
     try:
-        with processor_limit(limits.seconds, str(too_slow(limits.seconds))), pillow_limits(limits.max_pixels):
-            loaded = load(data, limits, sides)
-            image, notes = _to_rgb(loaded.image, colours, loaded.top)
-            reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}
-            images = [reduced[factor] for factor in loaded.factors]
+        yield
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
         if brands(data) & AVIF_BRANDS and not features.check("avif"):
             raise UnreadableImage(NEEDS_AVIF, "this Pillow cannot read it") from None
+        for kind, start in STARTS.items():
+            if data.startswith(start):
+                raise UnreadableImage("damaged", f"a {kind} whose header cannot be read") from None
         start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
         raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableImage("too-large", f"more than {limits.max_pixels} pixels") from error
-    except Exception as error:  # any failure on hostile bytes is the image's fault
-        reason = "truncated" if "truncated" in str(error).lower() else "damaged"
-        raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
-    if time.thread_time() - started > limits.seconds:
-        raise too_slow(limits.seconds)
-    return images, notes
+    except Exception as error:  # any other failure on hostile bytes is the image's fault
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, MemoryError) or "out of memory" in text.lower():  # as libavif's errors say
+            raise UnreadableImage(OUT_OF_MEMORY, LACKING) from error
+        raise UnreadableImage("truncated" if "truncated" in text.lower() else "damaged", text) from error
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
@@ -144,19 +164,15 @@ def _exif_text(value: Any) -> str:
     return text if text.isprintable() and len(text) <= LONGEST_EXIF else ""
 
 
-def _to_rgb(image: Image.Image, colours: bool = True, top: int | None = None) -> tuple[Image.Image, list[str]]:
-    """An image of any mode as 8-bit sRGB, without `colours` as 8-bit RGB, upright, on white; and notes on how it was
-    read, of whose samples `top` was the greatest if it has been scaled from there."""
-    notes = []
+def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -> tuple[Image.Image, list[str]]:
+    """Converts an image of any mode to 8-bit sRGB, without `colours` to 8-bit RGB, upright, on white. Returns it with
+    notes on how it was read, among them the `note` of its loading."""
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image = ImageOps.exif_transpose(image)
     conversion = colour.find_conversion(image)
-    if conversion.broken:
-        notes.append(colour.BROKEN)
     if image.mode.startswith(("I", "F")):
-        image, top = colour.scale_samples(image)
-    if top:
-        notes.append(f"have more than 8 bits a sample and no sample above {top}: they are scaled from 0 to {top}")
+        image, note = colour.scale_samples(image)
+    notes = [one for one in (colour.BROKEN if conversion.broken else None, note) if one]
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from PIL import Image, JpegImagePlugin, PngImagePlugin
+from PIL import Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
-from pipeline.images import colour
+from pipeline.images import colour, tiff
 from pipeline.images.colour import UnreadableImage
+from pipeline.workers import memory_limit
 
 # Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
@@ -30,11 +31,18 @@ NEEDS_AVIF = "AVIF, read after `pip install 'Pillow>=11.3'`"
 LONGEST_FTYP = 256
 """Bytes of that box that are looked at."""
 JPEG_START = b"\xff\xd8\xff"
+PNG_START = b"\x89PNG"
+MOST_PROFILES = 4
+"""Colour profiles in a PNG. One is allowed, and Pillow unpacks all of them, each up to MOST_TEXT bytes."""
 PNG_END = b"IEND\xaeB`\x82"
 MOST_TEXT = 128 << 20
 """Bytes of texts or of a profile to which a PNG may unpack; editors have written tens of megabytes."""
 LEAST_SIDE = 8
 """Pixels of the shorter side of an image that a collection may have."""
+BASE_BYTES = 64 << 20
+BYTES_PER_PIXEL = 64
+"""Memory that decoding may take, in a worker process, by the size in the header: the size inside may be another. Codecs
+take up to 20 bytes per pixel."""
 GREATEST_ASPECT = 20
 """Its longer side over its shorter."""
 
@@ -56,17 +64,17 @@ class ImageLimits:
 
 
 class Loaded(NamedTuple):
-    """The first frame, as stored, by how much it is to be reduced for each side that was asked for, and the greatest
-    sample from which its colours were scaled, if that is less than usual."""
+    """The first frame as it is stored, the factor by which it is to be reduced for each side that was asked for, and a
+    note on how its samples were read, if there is one."""
 
     image: Image.Image
     factors: list[int]
-    top: int | None = None
+    note: str | None = None
 
 
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
-    """The pixels of an encoded image, a JPEG as small as the largest of `sides` allows (None: whole). Raises
-    UnreadableImage, and whatever Pillow raises."""
+    """Decodes an encoded image, a JPEG as small as the largest of `sides` allows (None: whole). Raises UnreadableImage,
+    and whatever Pillow raises."""
     image = open_image(data)
     check_size(image.size, limits)
     factors = [1] * len(sides)
@@ -74,22 +82,40 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
         if has_more_scans(data, MOST_SCANS):
             raise UnreadableImage("too-slow", f"a JPEG of more than {MOST_SCANS} scans")
         factors = draft_jpeg(image, sides)
+    tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
+    if tags and tags.get(322, 0) * tags.get(323, 0) > limits.max_pixels:
+        raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
-    image.load()
+    with memory_limit(BASE_BYTES + BYTES_PER_PIXEL * math.prod(image.size)):
+        try:
+            image.load()
+        except (OSError, RuntimeError):
+            bytearray(8 * math.prod(image.size))  # raises MemoryError if memory was lacking, which libjpeg calls damage
+            raise
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
+    note = None
     if lower and colour.is_dark(image):
+        if tags and tags.get(284) == 2:  # Pillow returns only the upper bytes of such planes
+            raise tiff.Layout.from_tags(tags).refuse(", samples of only 12 or 14 bits")
         less = open_image(data)
         less.tile = lower
         less.load()
-        image, top = colour.scale_colours(image, less)
-        return Loaded(image, factors, top)
-    return Loaded(image, factors)
+        image, note = colour.scale_colours(image, less)
+    if tags:
+        image, other = tiff.to_8_bits(image, tags)
+        note = note or other
+    return Loaded(image, factors, note)
 
 
 def open_image(data: bytes) -> Image.Image:
-    """The image with its header read. Of an MPO, which is a JPEG with further pictures behind it, the JPEG."""
+    """Reads the header of an image. An MPO is a JPEG with further pictures behind it, and is opened as the JPEG. Raises
+    UnreadableImage, and whatever Pillow raises."""
+    if data.startswith(tiff.STARTS):
+        return tiff.open_tiff(data)
+    if data.startswith(PNG_START) and data.count(b"iCCP") > MOST_PROFILES:
+        raise UnreadableImage("damaged", f"a PNG with more than {MOST_PROFILES} colour profiles")
     if data.startswith(JPEG_START):
         with suppress(SyntaxError):
             return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
@@ -121,17 +147,21 @@ def too_slow(seconds: float) -> UnreadableImage:
 
 @contextmanager
 def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read long texts."""
+    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, read long texts, and decode
+    every TIFF by libtiff."""
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
+    by_libtiff = TiffImagePlugin.READ_LIBTIFF
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         Image.MAX_IMAGE_PIXELS = max_pixels
         PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT
+        TiffImagePlugin.READ_LIBTIFF = True
         try:
             yield
         finally:
             Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = before
+            TiffImagePlugin.READ_LIBTIFF = by_libtiff
 
 
 def check_size(size: tuple[int, int], limits: ImageLimits) -> None:

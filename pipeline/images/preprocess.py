@@ -13,7 +13,7 @@ from PIL import Image
 from pipeline.errors import InputError
 from pipeline.images.decode import decode, decode_each
 from pipeline.images.opening import ImageLimits
-from pipeline.workers import Failure, shared_map
+from pipeline.workers import Failure, lacked_memory, shared_map
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,16 @@ class PhotographReader:
         return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
     def views(self, photographs: Iterable[Photograph], views: Sequence[View]) -> Iterator[list[Any]]:
-        """The `views` of each photograph, in order, computed in the processes. An InputError names the photograph."""
+        """Yields the `views` of each photograph, in order, made in the processes. InputErrors name the photograph."""
         photographs, ahead = tee(photographs)
         room = sum(3 * view.preprocessing.side**2 for view in views)
         outcomes = shared_map(partial(self.load, views), ahead, self.processes, room)
         for photograph, outcome in zip(photographs, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                raise InputError(f"{photograph.name}: {outcome.reason}; it could be used before: run ingest again")
+                remedy = "it could be used before: run ingest again"
+                if lacked_memory(outcome):
+                    remedy = "lower extract.decode_workers, or give the run more memory"
+                raise InputError(f"{photograph.name}: {outcome.reason}; {remedy}")
             yield outcome
 
     def pixels(self, photographs: Iterable[Photograph], preprocessing: Preprocessing) -> Iterator[np.ndarray]:

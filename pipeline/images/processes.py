@@ -1,7 +1,6 @@
-"""Images of strangers in a process of its own, which one that takes too long kills."""
+"""Decodes untrusted images in a separate process. The process is killed if an image takes too long."""
 
-import io
-import warnings
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,9 +8,12 @@ from typing import Any
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import decode
-from pipeline.images.opening import FORMATS, ImageLimits, check_size, too_slow
+from pipeline.images.decode import decode, naming_faults
+from pipeline.images.opening import ImageLimits, check_size, open_image, pillow_limits
 from pipeline.workers import Failure, Worker, processor_limit
+
+HEADER_SECONDS = 1
+"""CPU seconds that the header of an upload may take: uploads wait for each other's headers."""
 
 
 class ImageProcess:
@@ -42,17 +44,12 @@ def decoding_process(limits: ImageLimits) -> ImageProcess:
 
 
 def check_header(data: bytes, limits: ImageLimits) -> None:
-    """Raises UnreadableImage as `decode` does for what is no image, and for one of another size than `limits` allow.
-    Pixels are decoded only where the header alone does not say."""
-    with processor_limit(limits.seconds, str(too_slow(limits.seconds))):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about sizes, which are compared below
-                size = Image.open(io.BytesIO(data), formats=FORMATS).size
-        except Exception:
-            decode(data, limits)  # which says what is wrong, or reads it after all
-        else:
-            check_size(size, limits)
+    """Reads the header alone. Raises UnreadableImage as `decode` does if the bytes are not an image, or if its size is
+    outside the limits."""
+    too_long = f"too-slow: its header takes longer than {HEADER_SECONDS} s to read"
+    anything = pillow_limits(sys.maxsize)  # check_size names the size
+    with processor_limit(HEADER_SECONDS, too_long), anything, naming_faults(data, limits):
+        check_size(open_image(data).size, limits)
 
 
 def _decode_alone(limits: ImageLimits, data: bytes) -> Image.Image:

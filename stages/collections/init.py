@@ -373,21 +373,16 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
 
 def _name_network(weights: Path) -> str:
-    """Find the network with whose name the file name begins. Raises UsageError if there is none."""
-    from torchvision import models
-
+    """Returns the network whose name the name of the file begins with. Raises UsageError if there is none."""
+    from pipeline.config.images import NETWORKS
     from pipeline.errors import UsageError
 
-    named = [
-        network
-        for network in models.list_models(module=models)
-        if weights.name.lower().replace("-", "_").startswith(network)
-    ]
-    if not named:
+    named = NETWORKS.match(weights.name.lower().replace("-", "_"))
+    if named is None:
         raise UsageError(
             f"cannot tell the network from the name of {weights}; give its --architecture, such as resnet50"
         )
-    return max(named, key=len)
+    return named[0]
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[st
 
 
 @stage(
-    version=5,
+    version=6,
     gpu=True,
     choices=lambda config: _extracted(config, config.every_encoder),
     wanted=lambda config: _extracted(config, config.encoders),

@@ -33,7 +33,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 
 @stage(
-    version=9,
+    version=10,
     gpu=True,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
     keys=_keys,

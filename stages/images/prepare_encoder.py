@@ -34,7 +34,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 
 @stage(
-    version=6,
+    version=7,
     choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
     keys=_keys,
     reads=_reads,

@@ -42,7 +42,7 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 
 
 @stage(
-    version=4,
+    version=5,
     gpu=True,
     choices=lambda config: [(name,) for name in config.regions.encoders],
     wanted=lambda config: [(name,) for name in config.regions.encoders],

@@ -16,6 +16,7 @@ from pipeline.collections.assembly import Assembly
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import DIVIDED, ImageRecord, SentenceRecord
 from pipeline.errors import RejectLimitError
+from pipeline.images import opening
 from pipeline.images.decode import Inspection
 from pipeline.storage.manifest import Manifest
 
@@ -51,6 +52,24 @@ def test_images_that_take_too_long_are_rejected_and_nothing_else(
         "images/17.jpg": "too-slow: a JPEG of more than 100 scans",
     }
     assert manifest.images.num_rows == 18
+
+
+def test_a_photo_that_runs_out_of_memory_is_rejected_and_the_run_continues(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = (root / "images" / "07.jpg").read_bytes()
+
+    def load(given: bytes, *more: object) -> opening.Loaded:
+        if given == data:
+            raise MemoryError
+        return opening.load(given, *more)
+
+    monkeypatch.setattr("pipeline.images.decode.load", load)
+    ingest(tmp_path, root, {"collection": {"reject_limit": 0.1}}, processes=0)
+    manifest = Manifest(tmp_path / "manifest")
+    (reject,) = (row for row in manifest.rejects() if row["what"] == "images")
+    assert (reject["file"], reject["reason"].partition(":")[0]) == ("images/07.jpg", "out-of-memory")
+    assert manifest.images.num_rows == 19
 
 
 def test_a_second_run_writes_the_same_whatever_the_processes(root: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from made_up import ingest, run_command
 from PIL import ExifTags, Image
 
 from pipeline.config import loading
+from pipeline.config.images import NETWORKS
 from pipeline.errors import InputError, JointspaceError, RejectLimitError, UsageError
 from pipeline.storage.demo_folder import MARK
 from pipeline.storage.manifest import Manifest
@@ -193,6 +196,36 @@ def test_a_table_with_titles_alone_and_photographs_that_are_not_there(photos: Pa
     assert settings["columns"] == {"sentence": "Title"}
     ingest(tmp_path / "run", photos, {"collection": {**settings, "reject_limit": 0.5}})
     assert Manifest(tmp_path / "run/manifest").summary["counts"]["sentences"]["kept"] == 20
+
+
+@pytest.mark.parametrize(
+    ("file", "network"),
+    [
+        ("VGG16-BN.pth", "vgg16_bn"),
+        ("efficientnet_v2_s-dd5fe13b.pth", "efficientnet_v2_s"),
+        ("densenet121.pt", "densenet121"),
+    ],
+)
+def test_the_network_of_a_file_of_weights_is_named_without_importing_torch(
+    photos: Path, tmp_path: Path, file: str, network: str
+) -> None:
+    caption(photos, "folder")
+    (tmp_path / file).touch()
+    program = (
+        "import sys; from stages.cli import cli; cli(sys.argv[1:], standalone_mode=False);"
+        " print({'torch', 'torchvision'} & sys.modules.keys())"
+    )
+    arguments = ["init", str(photos), "--weights", str(tmp_path / file)]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=300)
+    assert done.stdout.endswith("set()\n"), done.stderr
+    (encoder,) = yaml.safe_load(Path("my-photos.yaml").read_text())["encoders"]
+    assert (encoder["name"], encoder["architecture"]) == (network, network)
+
+
+def test_the_networks_of_torchvision_are_known_without_importing_it() -> None:
+    from torchvision import models
+
+    assert [name for name in models.list_models(module=models) if not NETWORKS.fullmatch(name)] == []
 
 
 def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:

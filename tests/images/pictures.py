@@ -1,5 +1,8 @@
 """Made-up photographs and encoders for the tests of this room."""
 
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +22,51 @@ def make_image(seed: int, size: tuple[int, int] = (90, 70)) -> Image.Image:
     """Smooth colours, as photographs have them: 8-bit RGB of `size` (width, height)."""
     coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+
+
+def make_tiff(
+    samples: np.ndarray,
+    photometric: int,
+    planes: bool = False,
+    extras: Sequence[int] = (),
+    order: str = "<",
+    deflate: bool = False,
+    tile: int = 0,
+    tags: Mapping[int, tuple[int, Sequence[int] | bytes]] | None = None,
+) -> bytes:
+    """`samples` (height, width, bands) as a TIFF file in one strip for each plane, or in square tiles of side `tile`;
+    `tags` maps the number of a tag to its type and values."""
+    height, width, bands = samples.shape
+    side = tile or max(height, width)
+    blocks = [
+        np.pad(block, ((0, side - len(block)), (0, side - block.shape[1]), (0, 0))) if tile else block
+        for plane in (np.split(samples, bands, axis=2) if planes else [samples])
+        for rows in np.split(plane, range(side, height, side))
+        for block in np.split(rows, range(side, width, side), axis=1)
+    ]
+    stored = [block.astype(block.dtype.newbyteorder(order)).tobytes() for block in blocks]
+    stored = [zlib.compress(block) for block in stored] if deflate else stored
+    starts = [8 + sum(map(len, stored[:number])) for number in range(len(stored))]
+    at = {True: (324, 325), False: (273, 279)}[bool(tile)]
+    entries = {
+        256: (4, [width]), 257: (4, [height]), 258: (3, [8 * samples.itemsize] * bands),
+        259: (3, [8 if deflate else 1]), 262: (3, [photometric]), at[0]: (4, starts), 277: (3, [bands]),
+        278: (4, [height]), at[1]: (4, [*map(len, stored)]), 284: (3, [1 + planes]),
+        339: (3, [1 + "uif".index(samples.dtype.kind)] * bands),
+    }  # fmt: skip
+    entries |= {338: (3, list(extras))} if extras else {}
+    entries |= {322: (3, [tile]), 323: (3, [tile])} if tile else {}
+    body, table = b"".join(stored), b""
+    for tag, (type, values) in sorted((entries | dict(tags or {})).items()):
+        letter = {2: "s", 3: "H", 4: "I"}[type]
+        data = values if isinstance(values, bytes) else struct.pack(f"{order}{len(values)}{letter}", *values)
+        if len(data) > 4:
+            body += data
+            data = struct.pack(f"{order}I", 8 + len(body) - len(data))
+        table += struct.pack(f"{order}HHI", tag, type, len(values)) + data.ljust(4, b"\0")
+    mark = {"<": b"II", ">": b"MM"}[order]
+    head = mark + struct.pack(f"{order}HI", 42, 8 + len(body))
+    return head + body + struct.pack(f"{order}H", len(table) // 12) + table + bytes(4)
 
 
 def make_spec(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from pictures import make_tiff
 from PIL import Image
 
 from pipeline.images import colour
@@ -76,20 +77,6 @@ def png_of_colours(samples: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
-def tiff_of_colours(samples: np.ndarray) -> bytes:
-    """Not compressed, in one strip."""
-    height, width, channels = samples.shape
-    data, at = samples.astype("<u2").tobytes(), 8
-    bits = struct.pack(f"<{channels}H", *[16] * channels)
-    entries = {256: (4, 1, width), 257: (4, 1, height), 258: (3, channels, at + len(data)), 259: (3, 1, 1)}
-    entries |= {262: (3, 1, 2), 273: (4, 1, at), 277: (3, 1, channels), 278: (4, 1, height), 279: (4, 1, len(data))}
-    entries |= {338: (3, 1, 2)} if channels == 4 else {}
-    table = struct.pack("<H", len(entries)) + b"".join(
-        struct.pack("<HHII", tag, *entries[tag]) for tag in sorted(entries)
-    )
-    return struct.pack("<2sHI", b"II", 42, at + len(data) + len(bits)) + data + bits + table + bytes(4)
-
-
 def to_srgb(colours: np.ndarray, primaries: np.ndarray, gamma: float) -> np.ndarray:
     """By the definitions, in [0, 255]."""
     return to_srgb_of_light((colours / 255) ** gamma @ (np.linalg.inv(SRGB) @ primaries).T)
@@ -154,7 +141,7 @@ def test_16_bits_are_scaled_from_the_smallest_range_that_holds_them(
         data = encoded(Image.fromarray(samples), kind)
     else:
         samples = np.stack([samples, samples.T.reshape(40, 60), samples // 2, samples * 0 + 65535][:channels], axis=-1)
-        data = png_of_colours(samples) if kind == "PNG" else tiff_of_colours(samples)
+        data = png_of_colours(samples) if kind == "PNG" else make_tiff(samples, 2, extras=(2,) * (channels == 4))
     pixels = np.asarray(decode(data, LIMITS)).astype(float)
     right = samples[..., :3] if channels > 1 else np.repeat(samples[..., None], 3, -1)
     np.testing.assert_allclose(pixels, right * (255 / top), atol=0.51 if channels == 1 or noted else 1)

@@ -1,19 +1,28 @@
 """The zoo of images: each is decoded as it should be, or refused for the right reason."""
 
 import io
+import os
 import pickle
+import resource
 import struct
+import sys
 import warnings
 import zlib
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hostile import many_scans
 from PIL import Image, features
 
-from pipeline.images.decode import UnreadableImage, decode, decode_each
+from pipeline.errors import InputError
+from pipeline.images import opening
+from pipeline.images.decode import LACKING, UnreadableImage, decode, decode_each
 from pipeline.images.opening import ImageLimits
+from pipeline.images.processes import ImageProcess, check_header
+from pipeline.workers import Failure, isolated_map
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)
@@ -84,6 +93,13 @@ REFUSED: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     "HTML": (b"<html><body>404", "not-an-image"),
     "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not-an-image"),
     "PostScript": (encoded(PHOTOGRAPH, "EPS"), "not-an-image"),
+    "PNG of no width": (png(0, 40), "damaged"),
+    "PNG with a wrong checksum": (PNG.replace(PNG[29:33], b"wrng"), "damaged"),
+    "JPEG of no height": (
+        JPEG[: JPEG.index(b"\xff\xc0") + 5] + bytes(2) + JPEG[JPEG.index(b"\xff\xc0") + 7 :],
+        "damaged",
+    ),
+    "GIF without a frame": (GIF[: GIF.index(b"\x2c")] + b";", "damaged"),
     "JPEG without its last 2 bytes": (JPEG[:-2], "truncated"),
     "half a JPEG": (JPEG[: len(JPEG) // 2], "truncated"),
     "PNG without its end": (PNG[:-12], "truncated"),
@@ -121,6 +137,68 @@ def test_refused(name: str) -> None:
         decode(data, LIMITS)
     assert caught.value.reason == reason
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
+    """Decodes with a real limit of so many megabytes above what this process has."""
+    megabytes, data = megabytes_and_data
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    decode(JPEG, LIMITS)  # imports what decoding needs
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (megabytes << 20), before[1]))
+    try:
+        return decode(data, LIMITS).size
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
+    """Decoded it has 80 MB; libjpeg holds 60 MB more for a progressive JPEG, and calls its lack of memory damage."""
+    large = Image.linear_gradient("L").resize((5000, 4000)).convert("RGB")
+    png, progressive = encoded(large, "PNG"), encoded(large, "JPEG", progressive=True)
+    items = [(50, JPEG), (50, png), (50, JPEG[: len(JPEG) // 2]), (110, progressive), (400, progressive)]
+    small, *others, whole = isolated_map(decode_within, items, 1)
+    assert (small, whole) == ((60, 40), (5000, 4000))
+    lacking = Failure(f"out-of-memory: {LACKING}")
+    assert [others[0], others[2]] == [lacking, lacking] and others[1].reason.startswith("truncated: ")
+
+
+def decode_within_little(data: bytes) -> tuple[int, int]:
+    """Decodes with 4 megabytes and a single thread's stack beside what a photo of its size may take."""
+    opening.BASE_BYTES = 4 << 20
+    os.cpu_count = lambda: 1
+    return decode(data, LIMITS).size
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not features.check("avif"), reason="needs Linux and AVIF")
+def test_a_photo_whose_contents_are_larger_than_its_header_says_is_refused() -> None:
+    """16 million pixels in an AVIF of 630 bytes, with their own size in the header, and with 64 x 64."""
+    honest = encoded(Image.new("L", (4000, 4000), 77), "AVIF", speed=10, quality=10)
+    at = honest.index(b"ispe") + 8
+    lying = honest[:at] + struct.pack(">II", 64, 64) + honest[at + 8 :]
+    assert Image.open(io.BytesIO(lying)).size == (64, 64)
+    results = list(isolated_map(decode_within_little, [honest, lying, ACCEPTED["AVIF"]], 1))
+    assert results[::2] == [(4000, 4000), (60, 40)] and isinstance(results[1], Failure)
+
+
+def test_a_header_alone_is_read_within_a_second_of_its_own_limit() -> None:
+    """A PNG with more profiles than any program writes, and fill bytes before a marker of a JPEG, which Pillow reads
+    one by one: 10 seconds' worth."""
+    profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1000)))
+    at = PNG.index(b"IDAT") - 4
+    four, five = (PNG[:at] + count * profile + PNG[at:] for count in (4, 5))
+    filled = JPEG[:2] + b"\xff" * 40_000_000 + JPEG[2:]
+    with ImageProcess(partial(check_header, limits=LIMITS)) as check:
+        check(four)
+        check(JPEG)
+        for data, reason in [(five, "damaged: a PNG with more than 4"), (filled, "too-slow: its header")]:
+            with pytest.raises(InputError, match=reason):
+                check(data)
+        check(PNG)
+    with pytest.raises(UnreadableImage, match="a PNG with more than 4"):
+        decode(five, LIMITS)
+    assert np.array_equal(np.asarray(decode(four, LIMITS)), PIXELS)
 
 
 def test_a_hundred_scans_are_decoded() -> None:
