@@ -9,6 +9,7 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,12 +34,15 @@ WHOLE = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
 """What a whole path begins with, also behind the folder of the photographs, before which a drive says nothing."""
 DRIVE, LINK = re.compile(r"[A-Za-z]:"), re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 BELOW = len(READINGS) - 1
+COMPOSED = 1
 """The reading for lists of photographs that are there, by which IMG_1.jpg, and another machine's C:\\me\\IMG_1.jpg, is
 2019/IMG_1.jpg."""
 ENDING = BELOW - 1
 CASE = ENDING - 1
 FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
+ID = re.compile(r"(id:)?(0|[1-9][0-9]*)")
+"""The name of a photograph of an index by its image_id. Without `id:` it may be a file's name as well."""
 TOGETHER = 200_000
 """Names that did not match exactly and are looked for in one pass over the photographs."""
 
@@ -58,29 +62,75 @@ def relative_name(name: str) -> str:
     return posixpath.normpath(f"/{path}").lstrip("/")
 
 
+class StoredPhoto(NamedTuple):
+    """A photograph of an index or a manifest: its `image_id` there, its `path` below the folder `root`, and its name in
+    the shard at that path."""
+
+    image_id: int
+    path: str
+    member: str | None
+    sha256: str
+    root: str
+
+    @property
+    def name(self) -> str:
+        """What lists of this folder call it."""
+        return listed_name(self._asdict())
+
+    @property
+    def whole(self) -> str:
+        return f"{self.root}/{self.name}"
+
+    @property
+    def shown(self) -> str:
+        """Both names that never mean another photograph of the index."""
+        return f"id:{self.image_id} ({self.whole})"
+
+    def spellings(self) -> Iterator["Spelling"]:
+        if self.member is None:
+            yield Spelling(self.path, self, shown=self.shown)
+            return
+        parent, name = posixpath.split(self.member)
+        key = posixpath.join(parent, name.partition(".")[0])
+        for inside in (self.member, self.name, f"{self.path}::{self.member}", key):
+            yield Spelling(inside, self, shown=self.shown)
+        yield Spelling(self.path, self, shown=self.shown, shard=True)
+
+
 class Spelling(NamedTuple):
-    """A `name` of the photograph `target`; `from_root`: only from that reading on."""
+    """A `name` of the photograph `target`; `from_root`: only from that reading on. Messages call the photograph `shown`,
+    or else by this name. `shard`: the name is a shard's, and means all photographs in the shard."""
 
     name: str
     target: Hashable
     from_root: bool = False
+    shown: str = ""
+    shard: bool = False
 
 
 class Match(NamedTuple):
-    """The first `reading` in which a name is one of photographs, all these `targets`, and how they are spelt."""
+    """The first `reading` in which a name is one of photographs, and what messages call each of the `targets`. `shard`:
+    the name is that of one shard, which has all of them."""
 
     reading: int
-    targets: tuple[Hashable, ...]
-    spelt: tuple[str, ...]
+    targets: Mapping[Hashable, str]
+    shard: bool = False
 
     @property
     def ambiguous(self) -> bool:
-        """Whether it may be one photograph or another; those of one name are all meant."""
-        return min(len(self.targets), len(self.spelt)) > 1
+        """Whether the name may mean one photograph or another."""
+        return len(self.targets) > 1 and not self.shard
 
     @property
     def choice(self) -> str:
-        return f"may be {' or '.join(map(repr, self.spelt[:2]))}"
+        first, second, *others = self.targets.values()
+        return f"may be {first} or {second}" + f" or {len(others)} others" * bool(others)
+
+    def beside(self, other: "Match | None") -> "Match":
+        """Return the earlier reading of two, or the photographs of both if the readings are equal."""
+        if other is None or self.reading != other.reading:
+            return min(self, other or self, key=lambda match: match.reading)
+        return Match(self.reading, {**other.targets, **self.targets})
 
 
 class Readings:
@@ -130,33 +180,81 @@ class Readings:
 
 
 class Takedown:
-    """The `lines` of a takedown list; empty lines and comments (#) name nothing, but a photograph may be named so."""
+    """The `lines` of a list of photographs to remove. Empty lines and comments (#) name nothing, but a photograph may be
+    named so. A line is the photograph's whole path, its path below the folder of the photographs, its name inside a
+    shard, or a file name that no other photograph has."""
 
-    def __init__(self, lines: Iterable[str], readings: Readings) -> None:
-        self.readings = readings
+    def __init__(self, lines: Iterable[str]) -> None:
         self.lines = [line for line in dict.fromkeys(lines) if line.strip()]
-        self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
-        self._forms = {readings(line)[CASE]: line for line in self._unmet}
+        self.reasons = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
 
-    def meets(self, line: str, match: Match) -> bool:
-        """Whether the images of this match are to be taken down."""
-        if match.ambiguous:
-            self._unmet[line] = f" (it {match.choice})"
-            return False
-        self._unmet.pop(line, None)
-        return True
+    def find(
+        self,
+        folders: Iterable[tuple[Readings, Callable[[], Iterable[Spelling]]]],
+        ids: Mapping[str, Match] | None = None,
+        exact: Collection[str] = (),
+    ) -> dict[Hashable, str]:
+        """Find the photographs that the lines name in some folders, as target -> what messages call it.
 
-    def names(self, name: str) -> bool:
-        """Whether a line names what is no image's name."""
-        line = self._forms.get(self.readings(name)[CASE])
-        if line is None or self._unmet.get(line):
-            return False
-        self._unmet.pop(line, None)
-        return True
+        A line that may mean two photographs finds neither. `ids` are what lines mean as an id. Lines in `exact` are
+        paths as they are stored, and mean no photograph that is spelt otherwise, but for the form of Unicode.
+        """
+        matches: dict[str, Match] = {}
+        spelt = {line: COMPOSED if line in exact else ENDING if {"/", "\\"} & {*line} else BELOW for line in self.lines}
+        for readings, photographs in folders:
+            for last in {*spelt.values()}:
+                for line, match in readings.match([line for line in spelt if spelt[line] == last], photographs, last):
+                    matches[line] = match.beside(matches.get(line))
+        for line, match in (ids or {}).items():
+            name = None if "id:" in line else matches.get(line)
+            matches[line] = match._replace(targets={**match.targets, **name.targets}) if name else match
+        for line, match in matches.items():
+            if match.ambiguous:
+                self.reasons[line] = f"{match.choice}; write one of these"
+            else:
+                self.reasons.pop(line, None)
+        for line in self.reasons if ids is None else ():
+            if ID.fullmatch(line.strip()) and "id:" in line:
+                self.reasons[line] = "is an id, but every ingest numbers the photos anew; write the photo's path"
+        found = (match.targets for match in matches.values() if not match.ambiguous)
+        return {target: shown for targets in found for target, shown in targets.items()}
+
+    def names(self, readings: Readings, names: Iterable[str]) -> list[str]:
+        """Return those of the `names`, which are no image's, that a line names."""
+        lines = {readings(line)[CASE]: line for line in self.lines if not self.reasons.get(line)}
+        named = {name: line for name in names if (line := lines.get(readings(name)[CASE])) is not None}
+        for line in named.values():
+            self.reasons.pop(line, None)
+        return [*named]
 
     def unmet(self) -> list[str]:
-        """The lines that have named nothing, and why."""
-        return [f"{line!r}{why}" for line, why in self._unmet.items()]
+        """Return the lines that have named nothing, with the reason where there is one."""
+        return [f"{line!r} {why}".rstrip() for line, why in self.reasons.items()]
+
+
+def find_stored(
+    lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
+) -> tuple[list[StoredPhoto], dict[str, str]]:
+    """Find the photographs that the lines of a list name, and return them with the lines that name none. The value of
+    such a line is a reason, or empty if nothing is called so.
+
+    A line is as Takedown says, or an id: `id:2`, or `2` unless another photograph is called so.
+    """
+    takedown = Takedown(lines)
+    numbers = {line: match[2] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
+    roots: dict[str, None] = {}
+    by_number = dict.fromkeys(numbers.values())
+    for photograph in photographs():
+        roots[photograph.root] = None
+        if (number := str(photograph.image_id)) in by_number:
+            by_number[number] = photograph
+    ids = {line: Match(0, {one: one.shown}) for line, number in numbers.items() if (one := by_number[number])}
+
+    def spell(root: str) -> Iterator[Spelling]:
+        return (spelling for one in photographs() if one.root == root for spelling in one.spellings())
+
+    found = takedown.find([(Readings(root), partial(spell, root)) for root in roots], ids)
+    return sorted(found), takedown.reasons
 
 
 def describe(reading: int, count: int, of: int, what: str) -> str:
@@ -174,9 +272,9 @@ def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], S
         if reading < FROM_ROOT:
             agreeing = [spelling for spelling in agreeing if not spelling.from_root]
         if agreeing:
-            targets = dict.fromkeys(spelling.target for spelling in agreeing)
-            names = dict.fromkeys(spelling.name for spelling in agreeing)
-            return Match(reading, tuple(targets), tuple(names))
+            targets = {spelling.target: spelling.shown or repr(spelling.name) for spelling in agreeing}
+            one = len({spelling.name for spelling in agreeing}) == 1
+            return Match(reading, targets, one and all(spelling.shard for spelling in agreeing))
     return None
 
 

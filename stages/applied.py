@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from pipeline.run.layout import Layout
 from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
 from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundles import names_of, open_bundle, photographs_of
+from pipeline.storage.bundles import names_of, open_bundle, photographs_of, removed_photos
 from pipeline.storage.card import ADDED, added_to, is_index, new_addition, remove_bundle
 from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
@@ -75,13 +75,13 @@ def apply_bundle(
     name: str | None = None,
     changes: Mapping[str, Any] | None = None,
     known: Collection[str] = (),
-    removed: Collection[str] = (),
+    removed: Set[str] = frozenset(),
 ) -> Bundle | None:
     """The bundle of `photographs` (a folder, a tar shard or a table of them) by the model of the bundle `source`, in
     the run `output`; the card calls them `name`. `changes` are laid over the run's configuration.
 
     What an earlier call has made of the same is kept. Photographs whose sha256 is `known` are left out, and those whose
-    paths, under the collection's root, are `removed`; None where these are all. Raises UsageError for a model that sees
+    sha256 or whole path is `removed`; None where these are all. Raises UsageError for a model that sees
     more of an image than its encoders make of the pixels, for a folder without photographs, and where an index, or
     another command's run, is in `output`.
     """
@@ -97,7 +97,7 @@ def apply_bundle(
     run_stage(run, stages["ingest"])
     images, root = run.manifest.images, run.manifest.root
     digests = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
-    new = np.array([digest not in known and f"{root}/{name}" not in removed for digest, name in digests], bool)
+    new = np.array([digest not in known and removed.isdisjoint((digest, f"{root}/{name}")) for digest, name in digests])
     if not new.any():
         return None
     if not new.all():

@@ -10,9 +10,10 @@ their sentences are removed; what it replaces stays whole until then.
 
 import itertools
 import logging
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.image_names import listed_name
+from pipeline.errors import IntegrityError, JointspaceError, UsageError
+from pipeline.image_names import StoredPhoto, listed_name
 from pipeline.multivectors import MultiVectors
 from pipeline.plain_files import read_lines
 from pipeline.storage.batch import new_folder
@@ -36,6 +37,7 @@ from pipeline.storage.card import (
     added_to,
     bundles_in,
     home_of,
+    indexes_of_run,
     several,
 )
 from pipeline.storage.commit import CARRIED
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
 
 ALIKE = ("kind", "metric", "dim")
+DIGEST = re.compile(r"(.*)\t([0-9a-f]{64})", re.DOTALL)
+"""A line of a list of removed photos: the photo's name, and its sha256, by which `add` knows it in another folder."""
 
 
 def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> "Bundle | Bundles":
@@ -365,7 +369,7 @@ def changing(folder: Path, output: Path | None) -> Iterator[Change]:
         for part in index.parts:
             if not (change.folder(part) / CARD).exists():
                 link_bundle(part, change.folder(part))
-                if (part.folder / REMOVED).is_file():
+                if (part.folder / REMOVED).is_file() and not (change.folder(part) / REMOVED).exists():
                     shutil.copy(part.folder / REMOVED, change.folder(part))
 
 
@@ -380,10 +384,41 @@ def names_of(images: pa.Table) -> list[str]:
     return list(map(listed_name, images.select(["path", "member"]).to_pylist()))
 
 
-def read_removed(bundle: Bundle) -> list[str]:
-    """The names of what was removed from a bundle."""
+def photos_of(index: Bundle | Bundles) -> Iterator[StoredPhoto]:
+    """Go through the photos of an index that were not removed."""
+    for part, shift in zip(index.parts, index.shifts, strict=True):
+        for group in part.packed_table("images").groups(["image_id", "path", "member", "sha256"]):
+            there = group.filter(group["path"].is_valid())
+            ids = (there["image_id"].to_numpy() + shift["image_id"]).tolist()
+            rows = zip(ids, *(there[name].to_pylist() for name in ("path", "member", "sha256")), strict=True)
+            yield from (StoredPhoto(*row, part.card["data_root"]) for row in rows)
+
+
+def read_removed(bundle: Bundle) -> dict[str, str]:
+    """Read what was removed from a bundle, as name -> sha256, which earlier versions did not write."""
     path = bundle.folder / REMOVED
-    return read_lines(path) if path.exists() else []
+    return parse_removed(read_lines(path)) if path.exists() else {}
+
+
+def parse_removed(lines: Iterable[str]) -> dict[str, str]:
+    """Split the lines of a list of removed photos into names and what was written of their sha256."""
+    matches = {line: DIGEST.fullmatch(line) for line in lines}
+    return dict(match.groups() if match else (line, "") for line, match in matches.items())
+
+
+def removed_photos(bundles: Iterable[Bundle]) -> set[str]:
+    """Return the whole paths and the sha256 of all photos that were removed from some bundles."""
+    removed = [(bundle.card["data_root"], read_removed(bundle)) for bundle in bundles]
+    return {text for root, names in removed for name in names for text in (f"{root}/{name}", names[name]) if text}
+
+
+def hidden_photos(index: Bundle | Bundles, folder: Path) -> list[int]:
+    """Return the ids of the photos of the index in a folder that an index of the same run lists as removed."""
+    gone: set[str] = set()
+    for other in indexes_of_run(folder):
+        with suppress(JointspaceError, OSError):  # another index that is damaged is no reason to serve none
+            gone |= removed_photos(open_bundle(other).parts)
+    return [photo.image_id for photo in photos_of(index) if photo.whole in gone] if gone else []
 
 
 class Revision:

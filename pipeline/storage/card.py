@@ -292,6 +292,16 @@ def new_addition(home: Path, name: str) -> Path:
     return home / ADDED / f"{max(numbers, default=-1) + 1:02d}-{name}"
 
 
+def indexes_of_run(folder: Path) -> list[Path]:
+    """The folder of an index, and after it the folders of the other indexes of its run; an index that lies outside of
+    a run is alone."""
+    home = home_of(bundles_in(folder)).absolute()
+    if home.parent.name != "index" or not is_regular(home.parents[1] / "manifest" / "manifest.json"):
+        return [folder]
+    others = (other for other in sorted(home.parent.iterdir()) if other != home and not other.name.startswith("."))
+    return [folder, *(folder.parent / other.name for other in others if not other.is_symlink() and is_index(other))]
+
+
 def several(folder: Path, bundles: Collection[Path]) -> IntegrityError:
     """The error for a folder with `bundles` of which one has to be chosen."""
     names = sorted(bundle.relative_to(folder).as_posix() for bundle in bundles)

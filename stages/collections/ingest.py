@@ -75,6 +75,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.plain_files import read_lines
+    from pipeline.storage.bundles import parse_removed
     from pipeline.storage.manifest import write_manifest
     from stages.given import inspect_vectors
 
@@ -83,9 +84,12 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
     folder = None if settings.format == FORMAT else CollectionFolder(root, options)
     lists = _takedown_lists(run.config, run.layout)
-    takedown = [line for path in lists.values() for line in read_lines(path)]
+    takedown = {name: read_lines(path) for name, path in lists.items()}
+    asked = takedown.pop("takedown", [])
+    removed = list(parse_removed(line for lines in takedown.values() for line in lines))
     parts, scratch, longest = job.path.with_name(PARTS), job.path.with_name(SCRATCH), settings.max_sentence_chars
-    with closing(Intake(longest, settings.kept_columns, scratch, folder, takedown, settings.memory_gb)) as intake:
+    memory = settings.memory_gb
+    with closing(Intake(longest, settings.kept_columns, scratch, folder, asked, memory, removed)) as intake:
         assembly = Assembly(intake.add(records))
         _check_takedown(lists, intake.takedown, len(assembly), root)
         count_files(root, settings.format, options, intake.tables, bool(lists))
@@ -145,8 +149,9 @@ def _check_takedown(lists: Mapping[str, Path], takedown: Any, images: int, root:
     where, unmet = " and ".join(map(str, lists.values())), takedown.unmet()
     if not images and len(unmet) < len(takedown.lines):
         raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
-    for line in unmet:
-        logger.warning("%s names %s, but no photo of %s has that name", where, line, root)
+    for line, why in takedown.reasons.items():
+        fault = f"{line!r} {why}" if why else f"{line!r} is not the name of a photo of {root}"
+        logger.warning("%s: %s; it takes nothing down", where, fault)
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:
