@@ -12,7 +12,7 @@ import itertools
 import logging
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -410,6 +410,12 @@ def removed_photos(bundles: Iterable[Bundle]) -> set[str]:
     """Return the whole paths and the sha256 of all photos that were removed from some bundles."""
     removed = [(bundle.card["data_root"], read_removed(bundle)) for bundle in bundles]
     return {text for root, names in removed for name in names for text in (f"{root}/{name}", names[name]) if text}
+
+
+def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.ndarray:
+    """(n,) which of the images below the folder `root` are among the `removed_photos`."""
+    names = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
+    return np.array([not removed.isdisjoint((digest, f"{root}/{name}")) for digest, name in names], bool)
 
 
 def hidden_photos(index: Bundle | Bundles, folder: Path) -> list[int]:
