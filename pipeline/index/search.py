@@ -16,6 +16,7 @@ from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.index.queries import QueryEncoder
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.runtime import without_collection
+from pipeline.storage.bundles import forget
 
 Encoded = Mapping[str, np.ndarray] | bytes | Items
 Photograph = Encoded | Callable[[], Encoded]
@@ -74,6 +75,11 @@ class Searcher(QueryEncoder):
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, Any] = {}
         self._tables: dict[str, pa.Table] = {}
+        self._hidden_images: Sequence[int] = ()
+
+    def hide(self, image_ids: Sequence[int]) -> None:
+        """Treat these images and their sentences as removed. Call this before anything else."""
+        self._hidden_images = image_ids
 
     def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
@@ -248,11 +254,15 @@ class Searcher(QueryEncoder):
         """What the rows of an index are, kept in memory from then on."""
         if modality not in self._tables:  # combined, since rows are taken slowly from many chunks
             self._tables[modality] = self.bundle.table(modality).combine_chunks()
+            if self._hidden_images:
+                rows = np.flatnonzero(np.isin(self._tables[modality]["image_id"], self._hidden_images))
+                self._tables[modality] = forget(self._tables[modality], rows).combine_chunks()
         return self._tables[modality]
 
     def is_kept(self, modality: str) -> bool:
-        """Whether a table is small enough to stay in memory; of a larger one each answer reads its own rows."""
-        return self.rows(modality).num_rows <= MOST_KEPT
+        """Whether a table stays in memory, since it is small enough, or has rows to hide; of a larger one each answer
+        reads its own rows."""
+        return self.rows(modality).num_rows <= MOST_KEPT or bool(self._hidden_images)
 
     def _keep(self, modality: str) -> None:
         """Keep the table in memory, unless it is large."""
@@ -277,12 +287,13 @@ class Searcher(QueryEncoder):
         return self.rows(modality).groups() if kept is None else iter([kept])
 
     def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
-        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
-        if where is None or not where.strip():
+        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None if these are all."""
+        asked = where is not None and where.strip()
+        if not asked and not self._hidden_images:
             return None
         from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
 
-        condition, allowed, ids = Predicate(where), [], []
+        condition, allowed, ids = Predicate(where if asked else "image_id >= 0"), [], []
         for images in self.groups("images"):
             allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # the others were removed
             ids.append(images["image_id"].to_numpy()[allowed[-1]])
