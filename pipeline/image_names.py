@@ -159,10 +159,12 @@ class Readings:
         return name, composed, plain, slashed, bare, below, folded, stem, posixpath.basename(stem)
 
     def match(
-        self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]], last: int = ENDING
+        self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]], last: int = ENDING,
+        wary: bool = False,
     ) -> Iterator[tuple[str, Match]]:
         """Each of the `names` that is one of the `photographs` by one of READINGS up to the `last`. The photographs are
-        gone through once for every TOGETHER names.
+        gone through once for every TOGETHER names. If `wary`, a photograph in another folder counts as much as one whose
+        name differs in case or ending.
 
         Memory is for the names alone, which should be those that have not matched exactly.
         """
@@ -175,7 +177,7 @@ class Readings:
                 if forms[last] in alike:
                     alike[forms[last]].append((forms, spelling))
             for name, forms in wanted.items():
-                if match := _first_agreeing(forms, alike[forms[last]], last):
+                if match := _first_agreeing(forms, alike[forms[last]], last, wary):
                     yield name, match
 
 
@@ -203,7 +205,8 @@ class Takedown:
         spelt = {line: COMPOSED if line in exact else ENDING if {"/", "\\"} & {*line} else BELOW for line in self.lines}
         for readings, photographs in folders:
             for last in {*spelt.values()}:
-                for line, match in readings.match([line for line in spelt if spelt[line] == last], photographs, last):
+                lines = [line for line in spelt if spelt[line] == last]
+                for line, match in readings.match(lines, photographs, last, wary=last == BELOW):
                     matches[line] = match.beside(matches.get(line))
         for line, match in (ids or {}).items():
             name = None if "id:" in line else matches.get(line)
@@ -262,9 +265,11 @@ def describe(reading: int, count: int, of: int, what: str) -> str:
     return f"{count} of {of} {what} match {READINGS[reading]}"
 
 
-def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int) -> Match | None:
+def _first_agreeing(
+    forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int, wary: bool
+) -> Match | None:
     compared = CASE if forms[ENDING] != forms[CASE] else ENDING  # a.jpg is no a.png
-    for reading in (*range(compared + 1), *range(BELOW, last + 1)):
+    for reading in (*range(CASE if wary else compared + 1), *range(BELOW, last + 1)):
         if reading == BELOW:
             agreeing = _elsewhere(forms[compared], [(theirs[compared], spelling) for theirs, spelling in alike])
         else:

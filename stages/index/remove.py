@@ -58,9 +58,11 @@ def command(
         for line in unmet:
             log.warning("%s: %s", index, printable(line))
         if not found:
+            reason = next((line for line in unmet if " may be " in line), None)
             raise UsageError(
-                f"no name matches a photo of {index}; {unmet[0] if unmet else 'give names as `search` prints them'}"
-            )
+                f"nothing was removed from {index}: {reason}" if reason else
+                f"no name matches a photo of {index}; give names as `search` prints them"
+            )  # fmt: skip
         places = _remove(changes, found)
     for photo in found[:MAX_LISTED_PHOTOS]:
         log.info("removed %s", printable(photo.shown))
