@@ -41,8 +41,9 @@ ENDING = BELOW - 1
 CASE = ENDING - 1
 FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
-ID = re.compile(r"(id:)?(0|[1-9][0-9]*)")
-"""The name of a photograph of an index by its image_id. Without `id:` it may be a file's name as well."""
+NUMBER = re.compile(r"0|[1-9][0-9]*")
+ID = re.compile(rf"id:({NUMBER.pattern})")
+"""The name of a photograph of an index by its image_id, `id:2`. The number alone may be a file's name as well."""
 TOGETHER = 200_000
 """Names that did not match exactly and are looked for in one pass over the photographs."""
 
@@ -87,19 +88,17 @@ class StoredPhoto(NamedTuple):
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling"]:
-        if self.member is None:
-            yield Spelling(self.path, self, shown=self.shown)
-            return
-        parent, name = posixpath.split(self.member)
-        key = posixpath.join(parent, name.partition(".")[0])
-        for inside in (self.member, self.name, f"{self.path}::{self.member}", key):
-            yield Spelling(inside, self, shown=self.shown)
-        yield Spelling(self.path, self, shown=self.shown, shard=True)
+        names = [f"id:{self.image_id}", self.name]
+        if self.member is not None:
+            parent, name = posixpath.split(self.member)
+            names += [self.member, f"{self.path}::{self.member}", posixpath.join(parent, name.partition(".")[0])]
+            yield Spelling(self.path, self, shown=self.shown, shard=True)
+        yield from (Spelling(name, self, shown=self.shown) for name in names)
 
 
 class Spelling(NamedTuple):
-    """A `name` of the photograph `target`; `from_root`: only from that reading on. Messages call the photograph `shown`,
-    or else by this name. `shard`: the name is a shard's, and means all photographs in the shard."""
+    """A `name` of the photograph `target`; `from_root`: only from that reading on. Messages call the photograph
+    `shown`, or else by this name. `shard`: the name is a shard's, and means all photographs in the shard."""
 
     name: str
     target: Hashable
@@ -125,12 +124,6 @@ class Match(NamedTuple):
     def choice(self) -> str:
         first, second, *others = self.targets.values()
         return f"may be {first} or {second}" + f" or {len(others)} others" * bool(others)
-
-    def beside(self, other: "Match | None") -> "Match":
-        """Return the earlier reading of two, or the photographs of both if the readings are equal."""
-        if other is None or self.reading != other.reading:
-            return min(self, other or self, key=lambda match: match.reading)
-        return Match(self.reading, {**other.targets, **self.targets})
 
 
 class Readings:
@@ -159,12 +152,15 @@ class Readings:
         return name, composed, plain, slashed, bare, below, folded, stem, posixpath.basename(stem)
 
     def match(
-        self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]], last: int = ENDING,
+        self,
+        names: Collection[str],
+        photographs: Callable[[], Iterable[Spelling]],
+        last: int = ENDING,
         wary: bool = False,
     ) -> Iterator[tuple[str, Match]]:
         """Each of the `names` that is one of the `photographs` by one of READINGS up to the `last`. The photographs are
-        gone through once for every TOGETHER names. If `wary`, a photograph in another folder counts as much as one whose
-        name differs in case or ending.
+        gone through once for every TOGETHER names. If `wary`, a photograph in another folder counts as much as one
+        whose name differs in case or ending.
 
         Memory is for the names alone, which should be those that have not matched exactly.
         """
@@ -182,45 +178,42 @@ class Readings:
 
 
 class Takedown:
-    """The `lines` of a list of photographs to remove. Empty lines and comments (#) name nothing, but a photograph may be
-    named so. A line is the photograph's whole path, its path below the folder of the photographs, its name inside a
-    shard, or a file name that no other photograph has."""
+    """The `lines` of a list of photographs to remove. Empty lines and comments (#) name nothing, but a photograph may
+    be named so. A line is the photograph's whole path, its path below the folder of the photographs, its name inside a
+    shard, or a file name that no other photograph has. `reasons` are the lines that have named nothing, and why."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = [line for line in dict.fromkeys(lines) if line.strip()]
         self.reasons = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
 
     def find(
-        self,
-        folders: Iterable[tuple[Readings, Callable[[], Iterable[Spelling]]]],
-        ids: Mapping[str, Match] | None = None,
-        exact: Collection[str] = (),
-    ) -> dict[Hashable, str]:
-        """Find the photographs that the lines name in some folders, as target -> what messages call it.
+        self, folders: Iterable[tuple[Readings, Callable[[], Iterable[Spelling]]]], exact: Collection[str] = ()
+    ) -> list[Hashable]:
+        """Find the photographs that the lines name in some folders. A line that may mean two photographs finds neither.
 
-        A line that may mean two photographs finds neither. `ids` are what lines mean as an id. Lines in `exact` are
-        paths as they are stored, and mean no photograph that is spelt otherwise, but for the form of Unicode.
+        Lines in `exact` are paths as they are stored, and mean no photograph that is spelt otherwise, but for the form
+        of Unicode. A number is also looked for as an id.
         """
-        matches: dict[str, Match] = {}
-        spelt = {line: COMPOSED if line in exact else ENDING if {"/", "\\"} & {*line} else BELOW for line in self.lines}
+        ids = {line: f"id:{line.strip()}" for line in self.lines if NUMBER.fullmatch(line.strip())}
+        spelt = {line: ENDING if {"/", "\\"} & {*line} else BELOW for line in (*self.lines, *ids.values())}
+        spelt |= dict.fromkeys(exact, COMPOSED)
+        matches: dict[str, list[Match]] = {line: [] for line in spelt}
         for readings, photographs in folders:
             for last in {*spelt.values()}:
                 lines = [line for line in spelt if spelt[line] == last]
                 for line, match in readings.match(lines, photographs, last, wary=last == BELOW):
-                    matches[line] = match.beside(matches.get(line))
-        for line, match in (ids or {}).items():
-            name = None if "id:" in line else matches.get(line)
-            matches[line] = match._replace(targets={**match.targets, **name.targets}) if name else match
-        for line, match in matches.items():
-            if match.ambiguous:
-                self.reasons[line] = f"{match.choice}; write one of these"
-            else:
+                    matches[line].append(match)
+        found: dict[Hashable, str] = {}
+        for line in self.lines:
+            first = min((match.reading for match in matches[line]), default=0)
+            meant = [match for match in matches[line] if match.reading == first] + matches.get(ids.get(line), [])
+            targets = {target: shown for match in meant for target, shown in match.targets.items()}
+            if len(targets) > 1 and not (len(meant) == 1 and meant[0].shard):
+                self.reasons[line] = f"{Match(first, targets).choice}; write one of these"
+            elif targets:
                 self.reasons.pop(line, None)
-        for line in self.reasons if ids is None else ():
-            if ID.fullmatch(line.strip()) and "id:" in line:
-                self.reasons[line] = "is an id, but every ingest numbers the photos anew; write the photo's path"
-        found = (match.targets for match in matches.values() if not match.ambiguous)
-        return {target: shown for targets in found for target, shown in targets.items()}
+                found |= targets
+        return [*found]
 
     def names(self, readings: Readings, names: Iterable[str]) -> list[str]:
         """Return those of the `names`, which are no image's, that a line names."""
@@ -244,19 +237,12 @@ def find_stored(
     A line is as Takedown says, or an id: `id:2`, or `2` unless another photograph is called so.
     """
     takedown = Takedown(lines)
-    numbers = {line: match[2] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
-    roots: dict[str, None] = {}
-    by_number = dict.fromkeys(numbers.values())
-    for photograph in photographs():
-        roots[photograph.root] = None
-        if (number := str(photograph.image_id)) in by_number:
-            by_number[number] = photograph
-    ids = {line: Match(0, {one: one.shown}) for line, number in numbers.items() if (one := by_number[number])}
 
     def spell(root: str) -> Iterator[Spelling]:
         return (spelling for one in photographs() if one.root == root for spelling in one.spellings())
 
-    found = takedown.find([(Readings(root), partial(spell, root)) for root in roots], ids)
+    roots = dict.fromkeys(one.root for one in photographs())
+    found = takedown.find([(Readings(root), partial(spell, root)) for root in roots])
     return sorted(found), takedown.reasons
 
 

@@ -300,12 +300,9 @@ class Intake:
                 yield Spelling(path, owner, from_root=True)
 
     def _every_name(self) -> Iterator[Spelling]:
-        """Spell the images in all ways in which a list may name them: keys, paths of files and shards, names in a shard.
-
-        Messages call an image by its whole path.
-        """
+        """Spell the images by their keys, their paths, those of shards, and names in a shard; shown by whole path."""
         root = f"{self.folder.root}/" if self.folder else ""
-        columns = "key, path, member, owner, \"offset\" IS NOT NULL"
+        columns = 'key, path, member, owner, "offset" IS NOT NULL'
         for key, path, member, owner, in_shard in self.tables.rows(f"SELECT {columns} FROM images ORDER BY seq"):
             inside = f"{path}/{member}" if member else path
             shown = repr(f"{root}{inside}" if inside else to_text(key))

@@ -287,7 +287,7 @@ class Searcher(QueryEncoder):
         return self.rows(modality).groups() if kept is None else iter([kept])
 
     def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
-        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None if these are all."""
+        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None if all are."""
         asked = where is not None and where.strip()
         if not asked and not self._hidden_images:
             return None

@@ -209,8 +209,8 @@ class ImageTrace:
 def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
     """Find the image that `name` means, as for `remove`. Raises InputError if it may mean two images."""
     shards = range(manifest.n_shards)
-    if (match := ID.fullmatch(name)) and match[1] and len(match[2]) <= MOST_DIGITS:
-        shards = [number for number in shards if number == int(match[2]) // manifest.shard_size]
+    if (match := ID.fullmatch(name)) and len(match[1]) <= MOST_DIGITS:
+        shards = [number for number in shards if number == int(match[1]) // manifest.shard_size]
 
     def images() -> Iterator[StoredPhoto]:
         for number in shards:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.image_names import ID
 from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
@@ -150,8 +151,10 @@ def _check_takedown(lists: Mapping[str, Path], takedown: Any, images: int, root:
     if not images and len(unmet) < len(takedown.lines):
         raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
     for line, why in takedown.reasons.items():
-        fault = f"{line!r} {why}" if why else f"{line!r} is not the name of a photo of {root}"
-        logger.warning("%s: %s; it takes nothing down", where, fault)
+        if not why:
+            by_id = "is an id, and every ingest numbers the photos anew; write the photo's path"
+            why = by_id if ID.fullmatch(line.strip()) else f"is not the name of a photo of {root}"
+        logger.warning("%s: %r %s; it takes nothing down", where, line, why)
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def command(index: Path, source: Path, output: Path | None) -> None:
     """Add the photos of FOLDER, with their captions, to INDEX and to the other indexes of its run.
 
-    Photos that an index has, or that you removed, are left out. Instead of a folder of photos you can give a tar shard, a
-    table, another index of the same model, which only INDEX takes, or the run of INDEX after it has grown. A running
+    Photos that an index has, or that you removed, are left out. Instead of a folder of photos you can give a tar shard,
+    a table, the run of INDEX after it has grown, or another index of the same model, which only INDEX takes. A running
     `serve` follows. Run the same command again to resume.
     """
     from pipeline.storage.bundles import changing, removed_photos

@@ -42,6 +42,7 @@ def command(
     name that could mean two photos is refused. A running `serve` follows, and the next `run` leaves the photos out too.
     If some names match nothing or are refused, the other photos are removed, and the exit code is 3.
     """
+    from pipeline.images.matching import some
     from pipeline.plain_files import read_lines
     from pipeline.storage.bundles import changing
     from pipeline.storage.card import indexes_of_run
@@ -58,15 +59,11 @@ def command(
         for line in unmet:
             log.warning("%s: %s", index, printable(line))
         if not found:
-            reason = next((line for line in unmet if " may be " in line), None)
-            raise UsageError(
-                f"nothing was removed from {index}: {reason}" if reason else
-                f"no name matches a photo of {index}; give names as `search` prints them"
-            )  # fmt: skip
+            why = unmet[0] if unmet else "give names as `search` prints them"
+            raise UsageError(f"no name matches a photo of {index} and no other photo; {why}")
         places = _remove(changes, found)
-    for photo in found[:MAX_LISTED_PHOTOS]:
-        log.info("removed %s", printable(photo.shown))
-    log.info("%s removed from %s", counted(len(found), "photo"), ", ".join(map(str, places)))
+    names = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
+    log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), names)
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(
@@ -84,7 +81,11 @@ def _find(changes: "Sequence[Change]", lines: list[str]) -> tuple[list[StoredPho
 
     found, unmet = find_stored(lines, partial(photos_of, changes[0].index))
     for change in changes[1:]:
-        lost = [line for line, why in unmet.items() if not why and not ID.fullmatch(line.strip())]
+        lost = [
+            line
+            for line, why in unmet.items()
+            if not why and not (ID.fullmatch(line.strip()) or line.strip().isdecimal())
+        ]
         more, reasons = find_stored(lost, partial(photos_of, change.index))
         found += more
         unmet = {line: reasons.get(line, why) for line, why in unmet.items() if line not in lost or line in reasons}

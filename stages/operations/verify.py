@@ -164,8 +164,8 @@ def _elsewhere(run: Path, image: str) -> str:
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.verify import find_image, means
 
-    lists = [path for path in sorted(run.rglob(REMOVED)) if any(means(image, n) for n in parse_removed(read_lines(path)))]
-    if lists:
+    removed = {path: parse_removed(read_lines(path)) for path in sorted(run.rglob(REMOVED))}
+    if lists := [path for path, names in removed.items() if any(means(image, name) for name in names)]:
         names = " and in ".join(map(str, lists))
         return f"it was removed: delete its line in {names} to have it back, and `run` or `add` again"
     for manifest in sorted(run.rglob(f"{ADDED}/*/manifest/manifest.json")):
