@@ -44,6 +44,8 @@ FROM_ROOT = CASE - 1
 NUMBER = re.compile(r"0|[1-9][0-9]*")
 ID = re.compile(rf"id:({NUMBER.pattern})")
 """The name of a photograph of an index by its image_id, `id:2`. The number alone may be a file's name as well."""
+MAX_CHOICES = 4
+"""Photographs that a message names if a name may mean any of them."""
 TOGETHER = 200_000
 """Names that did not match exactly and are looked for in one pass over the photographs."""
 
@@ -122,8 +124,9 @@ class Match(NamedTuple):
 
     @property
     def choice(self) -> str:
-        first, second, *others = self.targets.values()
-        return f"may be {first} or {second}" + f" or {len(others)} others" * bool(others)
+        names = [*self.targets.values()]
+        others = [f"one of {len(names) - MAX_CHOICES} more"] if len(names) > MAX_CHOICES else []
+        return f"may be {' or '.join([*names[:MAX_CHOICES], *others])}"
 
 
 class Readings:
