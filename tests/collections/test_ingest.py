@@ -97,3 +97,19 @@ def test_images_in_no_split_are_divided() -> None:
     assert Counter(splits) == {"train": 19, "dev": 2, "test": 2, "gallery": 2}
     assert divided(20, silent=(0, 7)) == splits[:20]
     assert Counter(divided(11_000)) == {"train": 9_000, "dev": 1000, "test": 1000}
+
+
+def test_removed_photos_and_a_takedown_list_are_obeyed_and_ids_are_not(
+    collection: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "runs/run"
+    for model, line in (("ncca", f"images/a.jpg\t{'0' * 64}"), ("cca", "images/a.jpg")):
+        (run / "index" / model).mkdir(parents=True)
+        (run / "index" / model / "removed.txt").write_text(f"{line}\n")
+    (tmp_path / "gone.txt").write_text("id:0\nnobody.jpg\nB.JPG\n")
+    takedown = {"collection": {"takedown": str(tmp_path / "gone.txt"), "default_split": "gallery"}}
+    (run / "config.yaml").write_text("{}\n")
+    ingest(run, collection, takedown)
+    assert Manifest(run / "manifest").images["path"].to_pylist() == ["images/t.jpg"]
+    assert "'id:0' is an id" in caplog.text and "'nobody.jpg' is not the name of a photo" in caplog.text
+    assert caplog.text.count("takes nothing down") == 2

@@ -97,3 +97,30 @@ def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypa
     answer = client.get("/api/models/ncca/photographs/0")
     assert answer.status_code == 404 and "image 0 was removed" in answer.json()["error"]
     assert client.get("/api/models").json()["models"][0]["images"] == 23
+
+
+@pytest.mark.parametrize("bundle", ["bundle", "regions"])
+def test_what_another_index_of_the_run_lists_as_removed_is_hidden(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundle: str
+) -> None:
+    """As while `remove` is at work, or after it was killed: no answer, page or address shows the photo."""
+    monkeypatch.setattr("pipeline.serve.service.LOOK_SECONDS", 0)
+    for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):
+        shutil.copytree(run / source, tmp_path / name)
+    client = TestClient(serve(tmp_path, index="index/one"), base_url="http://localhost")
+    (model,) = client.get("/api/models").json()["models"]
+    base = f"/api/models/{model['model']}"
+    assert client.get(f"{base}/photographs/8").status_code == 200
+    (tmp_path / "index/two/removed.txt").write_text("dog-8.png\n# dog-0.png\n")
+    shown = ["images?sentence=dog&top=20", "photographs?top=20", "images?sentence=dog&top=20&where=width<99"]
+    for address in shown if bundle == "bundle" else shown[1:2]:
+        names = {one["name"] for one in client.get(f"{base}/{address}").json()["results"]}
+        assert "dog-0.png" in names and "dog-8.png" not in names, address
+    for kind in ("similar", "sentences"):
+        answer = client.post(f"{base}/{kind}?top=20", data={"of": model["model"], "image_id": 0}).json()["results"]
+        assert len(answer) == 20 and 8 not in {one["image_id"] for one in answer}
+    for address in ("", "/large", "/about"):
+        assert client.get(f"{base}/photographs/8{address}").status_code == 404
+    (now,) = client.get("/api/models").json()["models"]
+    assert (now["images"], now["sentences"]) == (model["images"] - 1, model["sentences"] - 2)
+    assert "big dog number 8" not in str(now["examples"])
