@@ -16,7 +16,6 @@ from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.index.queries import QueryEncoder
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.runtime import without_collection
-from pipeline.storage.bundles import forget
 
 Encoded = Mapping[str, np.ndarray] | bytes | Items
 Photograph = Encoded | Callable[[], Encoded]
@@ -75,11 +74,6 @@ class Searcher(QueryEncoder):
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, Any] = {}
         self._tables: dict[str, pa.Table] = {}
-        self._hidden_images: Sequence[int] = ()
-
-    def hide(self, image_ids: Sequence[int]) -> None:
-        """Treat these images and their sentences as removed. Call this before anything else."""
-        self._hidden_images = image_ids
 
     def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
@@ -254,15 +248,12 @@ class Searcher(QueryEncoder):
         """What the rows of an index are, kept in memory from then on."""
         if modality not in self._tables:  # combined, since rows are taken slowly from many chunks
             self._tables[modality] = self.bundle.table(modality).combine_chunks()
-            if self._hidden_images:
-                rows = np.flatnonzero(np.isin(self._tables[modality]["image_id"], self._hidden_images))
-                self._tables[modality] = forget(self._tables[modality], rows).combine_chunks()
         return self._tables[modality]
 
     def is_kept(self, modality: str) -> bool:
         """Whether a table stays in memory, since it is small enough, or has rows to hide; of a larger one each answer
         reads its own rows."""
-        return self.rows(modality).num_rows <= MOST_KEPT or bool(self._hidden_images)
+        return self.rows(modality).num_rows <= MOST_KEPT or bool(self.bundle.hidden)
 
     def _keep(self, modality: str) -> None:
         """Keep the table in memory, unless it is large."""
@@ -289,7 +280,7 @@ class Searcher(QueryEncoder):
     def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
         """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None if all are."""
         asked = where is not None and where.strip()
-        if not asked and not self._hidden_images:
+        if not asked and not self.bundle.hidden:
             return None
         from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
 

@@ -27,7 +27,7 @@ from pipeline.image_names import StoredPhoto, listed_name
 from pipeline.multivectors import MultiVectors
 from pipeline.plain_files import read_lines
 from pipeline.storage.batch import new_folder
-from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundle import Bundle, BundleWriter, forget, hide
 from pipeline.storage.card import (
     CARD,
     COLUMNS,
@@ -114,6 +114,8 @@ class Bundles:
     Raises UsageError where they are of different models.
     """
 
+    hidden: Sequence[int] = ()
+
     def __init__(self, parts: Sequence[Bundle], folder: Path) -> None:
         self.parts, self.folder = list(parts), folder
         first = parts[0]
@@ -147,8 +149,8 @@ class Bundles:
         return ChainedTables([bundle.packed_table(modality) for bundle in self.parts], shifts)
 
     def table(self, modality: str) -> pa.Table:
-        """All rows of all."""
-        return self.packed_table(modality).unpack()
+        """All rows of all; those of the `hidden` images as if they were removed."""
+        return hide(self.packed_table(modality).unpack(), self.hidden)
 
     def bounds(self, modality: str) -> np.ndarray:
         """(bundles + 1,) the first row of each bundle in the table, and the number of all rows."""
@@ -459,12 +461,3 @@ def is_removed(table: pa.Table) -> np.ndarray:
     """(n,) which rows of a bundle's table were removed."""
     key = "sha256" if "sha256" in table.column_names else "text"
     return table[key].is_null().to_numpy()
-
-
-def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """`table` with only ids left in `rows` (k,)."""
-    gone = np.zeros(table.num_rows, bool)
-    gone[rows] = True
-    kept = pa.array(np.arange(table.num_rows), mask=gone)
-    columns = {name: table[name] if name in NUMBER.values() else table[name].take(kept) for name in table.column_names}
-    return pa.table(columns)

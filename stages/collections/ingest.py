@@ -53,7 +53,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=15,
+    version=16,
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,

@@ -216,9 +216,9 @@ def _open_gallery(
 
     bundle = open_bundle(folder, run=run)
     bundle.check_rows()
-    source, searcher = bundle.photographs(images_root, settings.collection.follow_links), Searcher(bundle)
-    searcher.hide(hidden_photos(bundle, folder))
-    return ServedGallery(searcher, _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)
+    bundle.hidden = hidden_photos(bundle, folder)
+    source = bundle.photographs(images_root, settings.collection.follow_links)
+    return ServedGallery(Searcher(bundle), _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)
 
 
 def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
