@@ -183,52 +183,49 @@ class Readings:
 class Takedown:
     """The `lines` of a list of photographs to remove. Empty lines and comments (#) name nothing, but a photograph may
     be named so. A line is the photograph's whole path, its path below the folder of the photographs, its name inside a
-    shard, or a file name that no other photograph has. `reasons` are the lines that have named nothing, and why."""
+    shard, or a file name that no other photograph has. Lines in `exact` are paths as they are stored, and mean no
+    photograph that is spelt otherwise, but for the form of Unicode. Without `readings` the list is of photographs in
+    an index, which have ids."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    def __init__(self, lines: Iterable[str], readings: Readings | None = None, exact: Collection[str] = ()) -> None:
+        self.readings = readings or Readings()
         self.lines = [line for line in dict.fromkeys(lines) if line.strip()]
-        self.reasons = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
+        self._exact = frozenset(exact)
+        self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
+        for line in self._unmet if readings else ():
+            if ID.fullmatch(line.strip()):
+                self._unmet[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
+        self._forms = {self.readings(line)[CASE]: line for line in self._unmet}
 
-    def find(
-        self, folders: Iterable[tuple[Readings, Callable[[], Iterable[Spelling]]]], exact: Collection[str] = ()
-    ) -> list[Hashable]:
-        """Find the photographs that the lines name in some folders. A line that may mean two photographs finds neither.
+    def match(
+        self, photographs: Callable[[], Iterable[Spelling]], readings: Readings | None = None
+    ) -> Iterator[tuple[str, Match]]:
+        """Match the lines to photographs, by the `readings` of another folder if they are given."""
+        lasts = {line: ENDING if {"/", "\\"} & {*line} else BELOW for line in self.lines}
+        lasts |= dict.fromkeys(self._exact.intersection(lasts), COMPOSED)
+        for last in {*lasts.values()}:
+            lines = [line for line in lasts if lasts[line] == last]
+            yield from (readings or self.readings).match(lines, photographs, last, wary=last == BELOW)
 
-        Lines in `exact` are paths as they are stored, and mean no photograph that is spelt otherwise, but for the form
-        of Unicode. A number is also looked for as an id.
-        """
-        ids = {line: f"id:{line.strip()}" for line in self.lines if NUMBER.fullmatch(line.strip())}
-        spelt = {line: ENDING if {"/", "\\"} & {*line} else BELOW for line in (*self.lines, *ids.values())}
-        spelt |= dict.fromkeys(exact, COMPOSED)
-        matches: dict[str, list[Match]] = {line: [] for line in spelt}
-        for readings, photographs in folders:
-            for last in {*spelt.values()}:
-                lines = [line for line in spelt if spelt[line] == last]
-                for line, match in readings.match(lines, photographs, last, wary=last == BELOW):
-                    matches[line].append(match)
-        found: dict[Hashable, str] = {}
-        for line in self.lines:
-            first = min((match.reading for match in matches[line]), default=0)
-            meant = [match for match in matches[line] if match.reading == first] + matches.get(ids.get(line), [])
-            targets = {target: shown for match in meant for target, shown in match.targets.items()}
-            if len(targets) > 1 and not (len(meant) == 1 and meant[0].shard):
-                self.reasons[line] = f"{Match(first, targets).choice}; write one of these"
-            elif targets:
-                self.reasons.pop(line, None)
-                found |= targets
-        return [*found]
+    def meets(self, line: str, match: Match) -> bool:
+        """Whether the images of this match are to be taken down."""
+        if match.ambiguous:
+            self._unmet[line] = f" (it {match.choice}; write one of these)"
+            return False
+        self._unmet.pop(line, None)
+        return True
 
-    def names(self, readings: Readings, names: Iterable[str]) -> list[str]:
-        """Return those of the `names`, which are no image's, that a line names."""
-        lines = {readings(line)[CASE]: line for line in self.lines if not self.reasons.get(line)}
-        named = {name: line for name in names if (line := lines.get(readings(name)[CASE])) is not None}
-        for line in named.values():
-            self.reasons.pop(line, None)
-        return [*named]
+    def names(self, name: str) -> bool:
+        """Whether a line names what is no image's name."""
+        line = self._forms.get(self.readings(name)[CASE])
+        if line is None or self._unmet.get(line):
+            return False
+        self._unmet.pop(line, None)
+        return True
 
     def unmet(self) -> list[str]:
-        """Return the lines that have named nothing, with the reason where there is one."""
-        return [f"{line!r} {why}".rstrip() for line, why in self.reasons.items()]
+        """The lines that have named nothing, and why."""
+        return [f"{line!r}{why}" for line, why in self._unmet.items()]
 
 
 def find_stored(
@@ -239,14 +236,26 @@ def find_stored(
 
     A line is as Takedown says, or an id: `id:2`, or `2` unless another photograph is called so.
     """
-    takedown = Takedown(lines)
+    own = [*lines]
+    ids = {line: f"id:{line.strip()}" for line in own if NUMBER.fullmatch(line.strip())}
+    takedown = Takedown([*own, *ids.values()])
+    matches: dict[str, list[Match]] = {line: [] for line in takedown.lines}
 
     def spell(root: str) -> Iterator[Spelling]:
         return (spelling for one in photographs() if one.root == root for spelling in one.spellings())
 
-    roots = dict.fromkeys(one.root for one in photographs())
-    found = takedown.find([(Readings(root), partial(spell, root)) for root in roots])
-    return sorted(found), takedown.reasons
+    for root in dict.fromkeys(one.root for one in photographs()):
+        for line, match in takedown.match(partial(spell, root), Readings(root)):
+            matches[line].append(match)
+    found: set[StoredPhoto] = set()
+    for line in dict.fromkeys(own):
+        several = matches.get(line, [])
+        first = min((match.reading for match in several), default=0)
+        several = [match for match in several if match.reading == first] + matches.get(ids.get(line), [])
+        targets = {target: shown for match in several for target, shown in match.targets.items()}
+        if several and takedown.meets(line, Match(first, targets, len(several) == 1 and several[0].shard)):
+            found |= targets.keys()
+    return sorted(found), {line: why for line, why in takedown._unmet.items() if line in own}
 
 
 def describe(reading: int, count: int, of: int, what: str) -> str:

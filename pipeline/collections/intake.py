@@ -112,8 +112,7 @@ class Intake:
         self.tables = Tables(scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}", SCHEMAS | MATCHES, gigabytes)
         self.rejects = Rejects(self.tables)
         self.folder = folder
-        self.readings = folder.readings if folder else Readings()
-        self.takedown, self._exact = Takedown([*takedown, *removed]), frozenset(removed)
+        self.takedown = Takedown([*takedown, *removed], folder.readings if folder else Readings(), removed)
         self._seq = 0
         self._escaped = 0
 
@@ -266,7 +265,7 @@ class Intake:
     def _find_images(self) -> None:
         """What belongs to no image by its key gets the one that the key means."""
         unknown = self._unknown_keys()
-        for name, match in self.readings.match(map(to_text, unknown), self._images):
+        for name, match in self.takedown.readings.match(map(to_text, unknown), self._images):
             if len(match.targets) > 1:
                 self.tables.append("ambiguous", (to_bytes(name), f"ambiguous image: {name!r} {match.choice}"))
             else:
@@ -280,10 +279,13 @@ class Intake:
         """Remove images that are taken down and what belongs to them, also under names of no image."""
         if not self.takedown.lines:
             return
-        for image in self.takedown.find([(self.readings, self._every_name)], exact=self._exact):
-            self.tables.append("taken", (image,))
-        for name in self.takedown.names(self.readings, map(to_text, self._unknown_keys())):
-            self.tables.append("taken_names", (to_bytes(name),))
+        for line, match in self.takedown.match(self._every_name):
+            if self.takedown.meets(line, match):
+                for image in match.targets:
+                    self.tables.append("taken", (image,))
+        for key in self._unknown_keys():
+            if self.takedown.names(to_text(key)):
+                self.tables.append("taken_names", (key,))
         for what in ("images", *OWNED):
             self.given[what] -= self.tables.run(
                 f"DELETE FROM {what} WHERE owner IN (FROM taken) OR (owner IS NULL AND key IN (FROM taken_names))"

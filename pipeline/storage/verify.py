@@ -221,7 +221,7 @@ def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
 
     found, unmet = find_stored([name], images)
     if why := unmet.get(name):
-        raise InputError(f"{name!r} {why}")
+        raise InputError(f"{name!r}{why}")
     return next(iter(found), None)
 
 

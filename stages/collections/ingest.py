@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.image_names import ID
 from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
@@ -150,11 +149,8 @@ def _check_takedown(lists: Mapping[str, Path], takedown: Any, images: int, root:
     where, unmet = " and ".join(map(str, lists.values())), takedown.unmet()
     if not images and len(unmet) < len(takedown.lines):
         raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
-    for line, why in takedown.reasons.items():
-        if not why:
-            by_id = "is an id, and every ingest numbers the photos anew; write the photo's path"
-            why = by_id if ID.fullmatch(line.strip()) else f"is not the name of a photo of {root}"
-        logger.warning("%s: %r %s; it takes nothing down", where, line, why)
+    for line in unmet:
+        logger.warning("%s names %s, but no photo of %s has that name", where, line, root)
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:

@@ -1,9 +1,10 @@
 """`add`: adds photos to the indexes of a run, in place."""
 
 import logging
+import os
 import shutil
-from collections.abc import Iterable, Set
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ from pipeline.run.layout import Layout
 from stages.commands import FOLDER, PATH, copy_option, say_next
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import Change
     from pipeline.storage.manifest import Manifest
@@ -34,7 +38,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     """
     from pipeline.storage.bundles import changing, removed_photos
     from pipeline.storage.card import indexes_of_run, is_index
-    from stages.applied import RECORD
+    from stages.applied import RECORD, added_run
     from stages.closing import search_command
 
     log, of_run = logging.getLogger(__name__), Layout(source).config.is_file() and not (source / RECORD).exists()
@@ -48,7 +52,8 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 if of_run:
                     total, new = _add_run(change, Run(source), removed)
                 elif not is_index(source):
-                    total, new = _add_photographs(change, source, output, removed)
+                    sample = None if folder == index else added_run(changes[0].root, source)
+                    total, new = _add_photographs(change, source, output, removed, sample)
                 elif folder == index:
                     total, new = _add_bundles(change, source, removed)
                 else:
@@ -66,13 +71,22 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     say_next(lambda: search_command(output or index))
 
 
-def _add_photographs(change: "Change", source: Path, output: Path | None, removed: Set[str]) -> tuple[int, int]:
-    """Apply the index to photos; returns how many there are that were not removed, and how many are new."""
+def _add_photographs(
+    change: "Change", source: Path, output: Path | None, removed: Set[str], sample: Path | None
+) -> tuple[int, int]:
+    """Apply the index to photos; returns how many there are that were not removed, and how many are new. `sample` is
+    the run in which another index was applied to them."""
     from pipeline.storage.bundles import photographs_of, were_removed
     from pipeline.storage.manifest import REJECTS
-    from stages.applied import added_run, apply_bundle
+    from stages.applied import RECORD, added_run, apply_bundle
 
     folder = added_run(change.root, source)
+    if sample and not folder.exists():  # what another index has made of the same photos, as far as it is of use here
+        folder.mkdir(parents=True)
+        with suppress(OSError):
+            os.link(sample / RECORD, folder / RECORD)
+            for name in ("manifest", "encoders", "features"):
+                shutil.copytree(sample / name, folder / name, copy_function=os.link)
     others = [part for part in change.index.parts if folder not in part.folder.parents]
     before = sum(part.card["images"]["count"] for part in change.index.parts if part not in others)
     known = photographs_of(others)
@@ -92,28 +106,37 @@ def _add_photographs(change: "Change", source: Path, output: Path | None, remove
     return total, bundle.card["images"]["count"] - before if bundle else 0
 
 
-def _report_left_out(change: "Change", parts: "Iterable[Bundle]", manifest: "Manifest", total: int) -> None:
+def _report_left_out(change: "Change", parts: "Sequence[Bundle]", manifest: "Manifest", total: int) -> None:
     """Log how many photos of a manifest are left out because they were removed, and how many captions because their
     photos are in one of the `parts`, which does not have these captions."""
-    from pipeline.storage.bundles import photos_of
+    import numpy as np
+
+    from pipeline.storage.bundles import photographs_of, photos_of
 
     log, digests = logging.getLogger(__name__), manifest.images["sha256"].to_pylist()
     if gone := len(digests) - total:
         log.info("%s: %s left out, since you removed the same before", change.home, counted(gone, "photo"))
-    texts = manifest.sentences["text"].to_pylist()
-    offered = {(digests[owner], text) for owner, text in zip(manifest.sentence_images.tolist(), texts, strict=True)}
-    known, present, wanted = set(), set(), set(digests)
+    known = photographs_of(parts).intersection(digests)
+    owners = {image_id: digest for image_id, digest in enumerate(digests) if digest in known}
+    offered = _hash_captions(owners, manifest.sentences.to_batches())
     for part in parts:
-        owners = {photo.image_id: photo.sha256 for photo in photos_of(part) if photo.sha256 in wanted}
-        known.update(owners.values())
-        for group in part.packed_table("sentences").groups(["image_id", "text"]):
-            rows = zip(group["image_id"].to_pylist(), group["text"].to_pylist(), strict=True)
-            present.update((owners[owner], text) for owner, text in rows if owner in owners)
-    if left_out := sum(digest in known for digest, _ in offered - present):
+        owners = {photo.image_id: photo.sha256 for photo in photos_of(part) if photo.sha256 in known}
+        groups = part.packed_table("sentences").groups(["image_id", "text"])
+        offered = np.setdiff1d(offered, _hash_captions(owners, groups))
+    if len(offered):
         log.warning(
             "%s: %s left out, since the index has their photos already, with other captions",
-            change.home, counted(left_out, "caption"),
+            change.home, counted(len(offered), "caption"),
         )  # fmt: skip
+
+
+def _hash_captions(owners: "Mapping[int, str]", groups: "Iterable[pa.Table | pa.RecordBatch]") -> "np.ndarray":
+    """Return hashes of the captions of the photos in `owners` (image_id -> sha256), each together with its photo."""
+    import numpy as np
+
+    rows = (zip(group["image_id"].to_pylist(), group["text"].to_pylist(), strict=True) for group in groups)
+    pairs = (pair for group in rows for pair in group if pair[0] in owners)
+    return np.fromiter((hash((owners[image_id], text)) for image_id, text in pairs), np.int64)
 
 
 def _add_bundles(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:

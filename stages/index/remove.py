@@ -89,7 +89,7 @@ def _find(changes: "Sequence[Change]", lines: list[str]) -> tuple[list[StoredPho
         more, reasons = find_stored(lost, partial(photos_of, change.index))
         found += more
         unmet = {line: reasons.get(line, why) for line, why in unmet.items() if line not in lost or line in reasons}
-    return found, [f"{line!r} {why or 'is not the name of a photo'}" for line, why in unmet.items()]
+    return found, [f"{line!r}{why or ' is not the name of a photo'}" for line, why in unmet.items()]
 
 
 def _satisfying(index: "Bundle | Bundles", where: str, yes: bool) -> list[StoredPhoto]:

@@ -111,5 +111,5 @@ def test_removed_photos_and_a_takedown_list_are_obeyed_and_ids_are_not(
     (run / "config.yaml").write_text("{}\n")
     ingest(run, collection, takedown)
     assert Manifest(run / "manifest").images["path"].to_pylist() == ["images/t.jpg"]
-    assert "'id:0' is an id" in caplog.text and "'nobody.jpg' is not the name of a photo" in caplog.text
-    assert caplog.text.count("takes nothing down") == 2
+    assert "'id:0' (an id: every ingest numbers the photos anew" in caplog.text
+    assert "'nobody.jpg', but no photo" in caplog.text and caplog.text.count("has that name") == 2

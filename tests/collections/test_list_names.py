@@ -308,5 +308,7 @@ def test_a_takedown_line_that_may_mean_two_photos_takes_down_neither(tmp_path: P
         (tmp_path / name).write_bytes(photograph(number))
     result = gather(tmp_path, default="gallery", takedown=["a.jpg", "b", "id:0"], removed=["e.jpg", "d.jpg", "2020/c"])
     assert {*result.tables["images"]["path"].to_pylist()} == {*names} - {"2020/b.jpg", "d.jpg"}
-    assert result.unmet[0] == (f"'a.jpg' may be '{tmp_path}/2019/a.jpg' or '{tmp_path}/2020/a.jpg'; write one of these")
-    assert result.unmet[1:] == ["'id:0'", "'e.jpg'", "'2020/c'"]
+    assert result.unmet[0] == (
+        f"'a.jpg' (it may be '{tmp_path}/2019/a.jpg' or '{tmp_path}/2020/a.jpg'; write one of these)"
+    )
+    assert result.unmet[1].startswith("'id:0' (an id") and result.unmet[2:] == ["'e.jpg'", "'2020/c'"]

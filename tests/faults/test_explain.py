@@ -58,7 +58,7 @@ def test_a_name_that_may_be_two_images_is_not_traced(run: Path, tmp_path: Path) 
     names = {"path": ["1.png", "0.png", "x/2.png"], "member": pa.nulls(3, pa.string()), "sha256": ["", "", ""]}
     manifest = SimpleNamespace(n_shards=1, shard_size=3, root=tmp_path, table=lambda name, number: pa.table(names))
     assert [find_image(manifest, name).image_id for name in ("id:1", "0.png", "2", f"{tmp_path}/1.png")] == [1, 1, 2, 0]
-    with pytest.raises(InputError, match=rf"'1' may be id:0 \({tmp_path}/1.png\) or id:1 \({tmp_path}/0.png\)"):
+    with pytest.raises(InputError, match=rf"'1' \(it may be id:0 \({tmp_path}/1.png\) or id:1 \({tmp_path}/0.png\)"):
         find_image(manifest, "1")
     assert find_image(manifest, "id:3") is find_image(manifest, "png") is None
 

@@ -205,3 +205,19 @@ def test_an_addition_gives_way_to_an_index_that_has_its_photos(colours: Path, tm
     link_bundle(Bundle(grown), grown / "added/01-same")
     refresh_additions(grown)
     assert sorted(Path(photo.root).name for photo in photos_of(open_bundle(grown))) == ["own"] * 6 + ["photos"] * 2
+
+
+def test_photos_are_added_to_every_index_of_a_run_and_encoded_once(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    indexes = [shutil.copytree(colours / "bundle", tmp_path / "run/index" / name) for name in ("one", "two")]
+    shutil.copytree(colours / "manifest", tmp_path / "run/manifest")
+    draw(tmp_path / "photos", 4, 2)
+    run_command("add", indexes[1], tmp_path / "photos")
+    for index in indexes:
+        assert f"added 4 of 4 photos of {tmp_path / 'photos'} to {index}" in caplog.text
+        names = [photo.name for photo in photos_of(open_bundle(index)) if photo.root == str(tmp_path / "photos")]
+        assert names == ["blue-02.png", "green-01.png", "red-00.png", "white-03.png"]
+    assert caplog.text.count("limited by") == 1
+    run_command("verify", tmp_path / "run")
