@@ -295,11 +295,12 @@ def new_addition(home: Path, name: str) -> Path:
 def indexes_of_run(folder: Path) -> list[Path]:
     """The folder of an index, and after it the folders of the other indexes of its run; an index that lies outside of
     a run is alone."""
-    home = home_of(bundles_in(folder)).absolute()
+    home = Path(os.path.abspath(home_of(bundles_in(folder))))
     if home.parent.name != "index" or not is_regular(home.parents[1] / "manifest" / "manifest.json"):
         return [folder]
-    others = (other for other in sorted(home.parent.iterdir()) if other != home and not other.name.startswith("."))
-    return [folder, *(folder.parent / other.name for other in others if not other.is_symlink() and is_index(other))]
+    shown = [path for path in sorted(home.parent.iterdir()) if not (path.is_symlink() or path.name.startswith("."))]
+    others = [path for path in shown if path != home and is_index(path)]
+    return [folder, *(others if folder.is_absolute() else map(Path, map(os.path.relpath, others)))]
 
 
 def several(folder: Path, bundles: Collection[Path]) -> IntegrityError:
