@@ -41,8 +41,7 @@ ENDING = BELOW - 1
 CASE = ENDING - 1
 FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
-NUMBER = re.compile(r"0|[1-9][0-9]*")
-ID = re.compile(rf"id:({NUMBER.pattern})")
+ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
 """The name of a photograph of an index by its image_id, `id:2`. The number alone may be a file's name as well."""
 MAX_CHOICES = 4
 """Photographs that a message names if a name may mean any of them."""
@@ -78,7 +77,7 @@ class StoredPhoto(NamedTuple):
     @property
     def name(self) -> str:
         """What lists of this folder call it."""
-        return listed_name(self._asdict())
+        return f"{self.path}/{self.member}" if self.member else self.path
 
     @property
     def whole(self) -> str:
@@ -90,12 +89,12 @@ class StoredPhoto(NamedTuple):
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling"]:
-        names = [f"id:{self.image_id}", self.name]
+        yield Spelling(self.name, self)
         if self.member is not None:
             parent, name = posixpath.split(self.member)
-            names += [self.member, f"{self.path}::{self.member}", posixpath.join(parent, name.partition(".")[0])]
-            yield Spelling(self.path, self, shown=self.shown, shard=True)
-        yield from (Spelling(name, self, shown=self.shown) for name in names)
+            for inside in (self.member, f"{self.path}::{self.member}", posixpath.join(parent, name.partition(".")[0])):
+                yield Spelling(inside, self)
+            yield Spelling(self.path, self, shard=True)
 
 
 class Spelling(NamedTuple):
@@ -193,7 +192,7 @@ class Takedown:
         self._exact = frozenset(exact)
         self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
         for line in self._unmet if readings else ():
-            if ID.fullmatch(line.strip()):
+            if "id:" in line and ID.fullmatch(line.strip()):
                 self._unmet[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
         self._forms = {self.readings(line)[CASE]: line for line in self._unmet}
 
@@ -236,26 +235,33 @@ def find_stored(
 
     A line is as Takedown says, or an id: `id:2`, or `2` unless another photograph is called so.
     """
-    own = [*lines]
-    ids = {line: f"id:{line.strip()}" for line in own if NUMBER.fullmatch(line.strip())}
-    takedown = Takedown([*own, *ids.values()])
+    takedown = Takedown(lines)
+    numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
     matches: dict[str, list[Match]] = {line: [] for line in takedown.lines}
+    roots: dict[str, None] = {}
+    ids = dict.fromkeys(numbers.values())
+    for photograph in photographs():
+        roots[photograph.root] = None
+        if (number := str(photograph.image_id)) in ids:
+            ids[number] = photograph
 
     def spell(root: str) -> Iterator[Spelling]:
         return (spelling for one in photographs() if one.root == root for spelling in one.spellings())
 
-    for root in dict.fromkeys(one.root for one in photographs()):
+    for root in roots:
         for line, match in takedown.match(partial(spell, root), Readings(root)):
             matches[line].append(match)
     found: set[StoredPhoto] = set()
-    for line in dict.fromkeys(own):
-        several = matches.get(line, [])
+    for line, several in matches.items():
         first = min((match.reading for match in several), default=0)
-        several = [match for match in several if match.reading == first] + matches.get(ids.get(line), [])
-        targets = {target: shown for match in several for target, shown in match.targets.items()}
-        if several and takedown.meets(line, Match(first, targets, len(several) == 1 and several[0].shard)):
+        several = [match for match in several if match.reading == first]
+        meant = {photograph for match in several for photograph in match.targets}
+        if by_id := ids.get(numbers.get(line)):
+            meant = {by_id} if "id:" in line else meant | {by_id}
+        targets = {photograph: photograph.shown for photograph in sorted(meant)}
+        if targets and takedown.meets(line, Match(first, targets, len(several) == 1 and several[0].shard)):
             found |= targets.keys()
-    return sorted(found), {line: why for line, why in takedown._unmet.items() if line in own}
+    return sorted(found), dict(takedown._unmet)
 
 
 def describe(reading: int, count: int, of: int, what: str) -> str:

@@ -209,7 +209,7 @@ class ImageTrace:
 def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
     """Find the image that `name` means, as for `remove`. Raises InputError if it may mean two images."""
     shards = range(manifest.n_shards)
-    if (match := ID.fullmatch(name)) and len(match[1]) <= MOST_DIGITS:
+    if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MOST_DIGITS:
         shards = [number for number in shards if number == int(match[1]) // manifest.shard_size]
 
     def images() -> Iterator[StoredPhoto]:

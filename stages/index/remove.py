@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import InputError, RejectLimitError, UsageError
-from pipeline.image_names import ID, StoredPhoto, find_stored
+from pipeline.image_names import StoredPhoto, find_stored
 from pipeline.printable import counted, printable
 from pipeline.run import Run
 from stages.commands import FILE, FOLDER, copy_option, say_next
@@ -44,7 +44,7 @@ def command(
     """
     from pipeline.images.matching import some
     from pipeline.plain_files import read_lines
-    from pipeline.storage.bundles import changing
+    from pipeline.storage.bundles import changing, photos_of
     from pipeline.storage.card import indexes_of_run
     from stages.closing import search_command
 
@@ -55,7 +55,11 @@ def command(
     with ExitStack() as stack:
         folders = [index] if output else indexes_of_run(index)
         changes = [stack.enter_context(changing(folder, output)) for folder in folders]
-        found, unmet = _find(changes, lines) if where is None else (_satisfying(changes[0].index, where, yes), [])
+        if where is None:
+            found, reasons = find_stored(lines, partial(photos_of, changes[0].index))
+        else:
+            found, reasons = _satisfying(changes[0].index, where, yes), {}
+        unmet = [f"{line!r}{why or ' is not the name of a photo'}" for line, why in reasons.items()]
         for line in unmet:
             log.warning("%s: %s", index, printable(line))
         if not found:
@@ -70,26 +74,6 @@ def command(
             f"{len(unmet)} names match no photo in {index}, or more than one; the first: {unmet[0]}. The other photos"
             " were removed"
         )
-
-
-def _find(changes: "Sequence[Change]", lines: list[str]) -> tuple[list[StoredPhoto], list[str]]:
-    """Find the photos that the lines name in the first index, and return them with what to say of the other lines.
-
-    A photo that only another index of the run still has is found there, but not by its id.
-    """
-    from pipeline.storage.bundles import photos_of
-
-    found, unmet = find_stored(lines, partial(photos_of, changes[0].index))
-    for change in changes[1:]:
-        lost = [
-            line
-            for line, why in unmet.items()
-            if not why and not (ID.fullmatch(line.strip()) or line.strip().isdecimal())
-        ]
-        more, reasons = find_stored(lost, partial(photos_of, change.index))
-        found += more
-        unmet = {line: reasons.get(line, why) for line, why in unmet.items() if line not in lost or line in reasons}
-    return found, [f"{line!r}{why or ' is not the name of a photo'}" for line, why in unmet.items()]
 
 
 def _satisfying(index: "Bundle | Bundles", where: str, yes: bool) -> list[StoredPhoto]:

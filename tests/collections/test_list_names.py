@@ -244,13 +244,14 @@ def test_a_name_may_lack_its_ending_but_has_no_other_one(tmp_path: Path, photogr
 STORED = {
     4: "3.jpg", 3: "4.jpg", 5: "5.jpg", 6: "007.jpg", 7: "id:4.jpg", 8: "-v.jpg", 9: "a:b.jpg", 10: "#x.jpg",
     11: "sub/only.jpg", 12: "Twin.jpg", 13: "sub/twin.jpg", 14: "both.jpg", 15: "both.png", 16: "sub/3.jpg",
-    17: "50% off.jpg", 18: unicodedata.normalize("NFD", "öl.jpg"),
+    19: "id:5", 20: "https://a.org/u.jpg", 17: "50% off.jpg", 18: unicodedata.normalize("NFD", "öl.jpg"),
 }  # fmt: skip
 """Photos of one folder by their ids, of which some are other photos' names."""
 MEANT: dict[str, set[int]] = {
     "id:4": {4}, "id:3": {3}, " id:5 ": {5}, "5": {5}, "6": {6}, "007": {6}, "3.jpg": {4}, "sub/3": {16},
     "/photos/4.jpg": {3}, "/photos/sub/3.jpg": {16}, "./3.jpg": {4}, "id:4.jpg": {7}, "/photos/id:4.jpg": {7},
     "-v.jpg": {8}, "a:b.jpg": {9}, "#x.jpg": {10}, "only": {11}, "ONLY.jpg": {11}, "Twin.jpg": {12}, "both.png": {15},
+    "./id:5": {19}, "/photos/id:5": {19}, "id:19": {19}, "/photos/https://a.org/u.jpg": {20}, "u.jpg": {20},
     "50% off.jpg": {17}, "öl.jpg": {18},
     "3": set(), "4": set(), "twin.jpg": set(), "both": set(), "id:99": set(), "id:04": set(), "id:": set(),
     "99": set(), "/elsewhere/3.jpg": set(), "other/only.jpg": set(), "/photos": set(), "sub": set(), "*.jpg": set(),

@@ -289,13 +289,6 @@ def test_a_removal_that_was_killed_is_completed_by_the_same_command(
     assert [len(there) for there in paths_of(*of_run.values())] == [79, 79]
 
 
-def test_a_photo_that_only_another_index_still_has_is_removed_there(of_run: dict[str, Path]) -> None:
-    less = of_run["ncca"].with_name("less")  # as `remove` left it before it reached all indexes
-    run_command("remove", of_run["ncca"], "id:5", "--output", less)
-    run_command("remove", less, "house-5.png")
-    assert [len(there) for there in paths_of(less, *of_run.values())] == [79, 79, 79]
-
-
 def test_one_of_two_entries_of_a_photo_is_removed_without_listing_the_photo(of_run: dict[str, Path]) -> None:
     index = of_run["ncca"]
     link_bundle(Bundle(index), index / "added/00-again")
