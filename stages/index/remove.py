@@ -64,7 +64,7 @@ def command(
             log.warning("%s: %s", index, printable(line))
         if not found:
             why = unmet[0] if unmet else "give names as `search` prints them"
-            raise UsageError(f"no name matches a photo of {index} and no other photo; {why}")
+            raise UsageError(f"no name matches a photo of {index} unambiguously; {why}")
         places = _remove(changes, found)
     names = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
     log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), names)
@@ -103,20 +103,19 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     """
     from pipeline.storage.bundles import photos_of
 
-    paths, chosen = {photo.whole for photo in found}, set(found)
+    chosen, paths = set(found), {photo.whole for photo in found}
     kept = {one.whole for one in photos_of(changes[0].index) if one.whole in paths and one not in chosen}
-    gone = [photo for photo in found if photo.whole not in kept]  # an index may have one file twice
-    paths -= kept
-    photos = {change.home: [one for one in photos_of(change.index) if one.whole in paths] for change in changes[1:]}
-    photos[changes[0].home] = [one for one in photos_of(changes[0].index) if one in chosen or one.whole in paths]
+    gone = {photo.whole: photo for photo in found if photo.whole not in kept}  # an index may have one file twice
+    photos = {change.home: [one for one in photos_of(change.index) if one.whole in gone] for change in changes[1:]}
+    photos[changes[0].home] = found
     for change in changes:
-        if len(photos[change.home]) == sum(1 for _ in photos_of(change.index)):
+        if photos[change.home] and len(photos[change.home]) == sum(1 for _ in photos_of(change.index)):
             raise InputError(
                 f"these are all {len(photos[change.home])} photos of {change.home}, so nothing would be left to search;"
                 " to remove the whole index, delete that folder"
             )
     for change in changes:
-        _list_removed(change, gone)
+        _list_removed(change, list(gone.values()))
     for change in reversed(changes):
         ids = {photo.image_id for photo in photos[change.home]}
         for part, shift in zip(change.index.parts, change.index.shifts, strict=True):
