@@ -9,6 +9,7 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ IMAGE_SUFFIXES = frozenset(
 WHOLE = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
 """What a whole path begins with, also behind the folder of the photographs, before which a drive says nothing."""
 DRIVE, LINK = re.compile(r"[A-Za-z]:"), re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+COMPOSED = 1
 BELOW = len(READINGS) - 1
 """The reading for lists of photographs that are there, by which IMG_1.jpg, and another machine's C:\\me\\IMG_1.jpg, is
 2019/IMG_1.jpg."""
@@ -40,6 +42,10 @@ ENDING = BELOW - 2
 CASE = ENDING - 1
 FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
+ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
+"""The name of a photograph of an index by its image_id, `id:2`. The number alone may be a file's name as well."""
+MAX_CHOICES = 4
+"""Photographs that a message names if a name may mean any of them."""
 TOGETHER = 200_000
 """Names that did not match exactly and are looked for in one pass over the photographs."""
 
@@ -59,29 +65,68 @@ def relative_name(name: str) -> str:
     return posixpath.normpath(f"/{path}").lstrip("/")
 
 
+class StoredPhoto(NamedTuple):
+    """A photograph of an index or a manifest: its `image_id` there, its `path` below the folder `root`, and its name in
+    the shard at that path."""
+
+    image_id: int
+    path: str
+    member: str | None
+    sha256: str
+    root: str
+
+    @property
+    def name(self) -> str:
+        """What lists of this folder call it."""
+        return f"{self.path}/{self.member}" if self.member else self.path
+
+    @property
+    def whole(self) -> str:
+        return f"{self.root}/{self.name}"
+
+    @property
+    def shown(self) -> str:
+        """Both names that never mean another photograph of the index."""
+        return f"id:{self.image_id} ({self.whole})"
+
+    def spellings(self) -> Iterator["Spelling"]:
+        yield Spelling(self.name, self)
+        if self.member is not None:
+            parent, name = posixpath.split(self.member)
+            for inside in (self.member, f"{self.path}::{self.member}", posixpath.join(parent, name.partition(".")[0])):
+                yield Spelling(inside, self)
+            yield Spelling(self.path, self, shard=True)
+
+
 class Spelling(NamedTuple):
-    """A `name` of the photograph `target`; `from_root`: only from that reading on."""
+    """A `name` of the photograph `target`; `from_root`: only from that reading on. Messages call the photograph
+    `shown`, or else by this name. `shard`: the name is a shard's, and means all photographs in the shard."""
 
     name: str
     target: Hashable
     from_root: bool = False
+    shown: str = ""
+    shard: bool = False
 
 
 class Match(NamedTuple):
-    """The first `reading` in which a name is one of photographs, all these `targets`, and how they are spelt."""
+    """The first `reading` in which a name is one of photographs, and what messages call each of the `targets`. `shard`:
+    the name is that of one shard, which has all of them."""
 
     reading: int
-    targets: tuple[Hashable, ...]
-    spelt: tuple[str, ...]
+    targets: Mapping[Hashable, str]
+    shard: bool = False
 
     @property
     def ambiguous(self) -> bool:
-        """Whether it may be one photograph or another; those of one name are all meant."""
-        return min(len(self.targets), len(self.spelt)) > 1
+        """Whether the name may mean one photograph or another."""
+        return len(self.targets) > 1 and not self.shard
 
     @property
     def choice(self) -> str:
-        return f"may be {' or '.join(map(repr, self.spelt[:2]))}"
+        names = [*self.targets.values()]
+        others = [f"one of {len(names) - MAX_CHOICES} more"] if len(names) > MAX_CHOICES else []
+        return f"may be {' or '.join([*names[:MAX_CHOICES], *others])}"
 
 
 class Readings:
@@ -112,10 +157,15 @@ class Readings:
         return name, composed, plain, slashed, bare, below, folded, stem, posixpath.join(parent, last), last
 
     def match(
-        self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]], last: int = ENDING
+        self,
+        names: Collection[str],
+        photographs: Callable[[], Iterable[Spelling]],
+        last: int = ENDING,
+        wary: bool = False,
     ) -> Iterator[tuple[str, Match]]:
         """Each of the `names` that is one of the `photographs` by one of READINGS up to the `last`. The photographs are
-        gone through once for every TOGETHER names.
+        gone through once for every TOGETHER names. If `wary`, a photograph in another folder counts as much as one
+        whose name differs in case or ending.
 
         Memory is for the names alone, which should be those that have not matched exactly.
         """
@@ -128,24 +178,47 @@ class Readings:
                 if forms[last] in alike:
                     alike[forms[last]].append((forms, spelling))
             for name, forms in wanted.items():
-                if match := _first_agreeing(forms, alike[forms[last]], last):
+                if match := _first_agreeing(forms, alike[forms[last]], last, wary):
                     yield name, match
 
 
 class Takedown:
-    """The `lines` of a takedown list. A line names a photo, or a caption as PHOTO TAB CAPTION. Empty lines and comments
-    (#) name nothing, but a photo may be named so."""
+    """The `lines` of a list of photographs to remove, or of captions, as PHOTO TAB CAPTION.
 
-    def __init__(self, lines: Iterable[str], readings: Readings) -> None:
-        self.readings = readings
+    Empty lines and comments (#) name nothing, but a photograph may be named so. A line is the photograph's whole path,
+    its path below the folder of the photographs, its name inside a shard, or a file name that no other photograph has.
+    Lines in `exact` are paths as they are stored, and mean no photograph that is spelt otherwise, but for the form of
+    Unicode. Without `readings` the list is of photographs in an index, which have ids.
+    """
+
+    def __init__(self, lines: Iterable[str], readings: Readings | None = None, exact: Collection[str] = ()) -> None:
+        self.readings = readings or Readings()
         self.lines = [line for line in dict.fromkeys(lines) if line.strip()]
+        self._exact = frozenset(exact)
         self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
-        self._forms = {readings(line)[CASE]: line for line in self._unmet}
+        for line in self._unmet if readings else ():
+            if "id:" in line and ID.fullmatch(line.strip()):
+                self._unmet[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
+        self._forms = {self.readings(line)[CASE]: line for line in self._unmet}
+
+    def match(
+        self,
+        photographs: Callable[[], Iterable[Spelling]],
+        readings: Readings | None = None,
+        names: Collection[str] | None = None,
+    ) -> Iterator[tuple[str, Match]]:
+        """Match the lines, or other `names`, to photographs, by the `readings` of another folder if they are given."""
+        names = self.lines if names is None else names
+        lasts = {line: ENDING if {"/", "\\"} & {*line} else BELOW for line in names}
+        lasts |= dict.fromkeys(self._exact.intersection(lasts), COMPOSED)
+        for last in {*lasts.values()}:
+            lines = [line for line in lasts if lasts[line] == last]
+            yield from (readings or self.readings).match(lines, photographs, last, wary=last == BELOW)
 
     def meets(self, line: str, match: Match) -> bool:
         """Whether the images of this match are to be taken down."""
         if match.ambiguous:
-            self._unmet[line] = f" (it {match.choice})"
+            self._unmet[line] = f" (it {match.choice}; write one of these)"
             return False
         self._unmet.pop(line, None)
         return True
@@ -184,15 +257,54 @@ class Takedown:
         return {line: f"{line!r}{why}" for line, why in self._unmet.items()}
 
 
+def find_stored(
+    lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
+) -> tuple[list[StoredPhoto], dict[str, str]]:
+    """Find the photographs that the lines of a list name, and return them with the lines that name none. The value of
+    such a line is a reason, or empty if nothing is called so.
+
+    A line is as Takedown says, or an id: `id:2`, or `2` unless another photograph is called so.
+    """
+    takedown = Takedown(lines)
+    numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
+    matches: dict[str, list[Match]] = {line: [] for line in takedown.lines}
+    roots: dict[str, None] = {}
+    ids = dict.fromkeys(numbers.values())
+    for photograph in photographs():
+        roots[photograph.root] = None
+        if (number := str(photograph.image_id)) in ids:
+            ids[number] = photograph
+
+    def spell(root: str) -> Iterator[Spelling]:
+        return (spelling for one in photographs() if one.root == root for spelling in one.spellings())
+
+    for root in roots:
+        for line, match in takedown.match(partial(spell, root), Readings(root)):
+            matches[line].append(match)
+    found: set[StoredPhoto] = set()
+    for line, several in matches.items():
+        first = min((match.reading for match in several), default=0)
+        several = [match for match in several if match.reading == first]
+        meant = {photograph for match in several for photograph in match.targets}
+        if by_id := ids.get(numbers.get(line)):
+            meant = {by_id} if "id:" in line else meant | {by_id}
+        targets = {photograph: photograph.shown for photograph in sorted(meant)}
+        if targets and takedown.meets(line, Match(first, targets, len(several) == 1 and several[0].shard)):
+            found |= targets.keys()
+    return sorted(found), dict(takedown._unmet)
+
+
 def describe(reading: int, count: int, of: int, what: str) -> str:
     """What to say of names that did not match exactly."""
     return f"{count} of {of} {what} match {READINGS[reading]}"
 
 
-def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int) -> Match | None:
+def _first_agreeing(
+    forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int, wary: bool
+) -> Match | None:
     # a.jpg is not a.png, and 7.jpg is not 007.jpg.
     compared = CASE if forms[ENDING] != forms[CASE] else BELOW - 1 if last == BELOW else ENDING
-    for reading in (*range(compared + 1), *range(BELOW, last + 1)):
+    for reading in (*range(CASE if wary else compared + 1), *range(BELOW, last + 1)):
         if reading == BELOW:
             agreeing = _elsewhere(forms[compared], [(theirs[compared], spelling) for theirs, spelling in alike])
         else:
@@ -200,9 +312,9 @@ def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], S
         if reading < FROM_ROOT:
             agreeing = [spelling for spelling in agreeing if not spelling.from_root]
         if agreeing:
-            targets = dict.fromkeys(spelling.target for spelling in agreeing)
-            names = dict.fromkeys(spelling.name for spelling in agreeing)
-            return Match(reading, tuple(targets), tuple(names))
+            targets = {spelling.target: spelling.shown or repr(spelling.name) for spelling in agreeing}
+            one = len({spelling.name for spelling in agreeing}) == 1
+            return Match(reading, targets, one and all(spelling.shard for spelling in agreeing))
     return None
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from pipeline.run.layout import Layout
 from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
 from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundles import names_of, open_bundle, photographs_of
+from pipeline.storage.bundles import open_bundle, photographs_of, removed_photos, were_removed
 from pipeline.storage.card import ADDED, added_to, is_index, new_addition, remove_bundle
 from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
@@ -76,13 +76,13 @@ def apply_bundle(
     name: str | None = None,
     changes: Mapping[str, Any] | None = None,
     known: Collection[str] = (),
-    removed: Collection[str] = (),
+    removed: Set[str] = frozenset(),
 ) -> Bundle | None:
     """The bundle of `photographs` (a folder, a tar shard or a table of them) by the model of the bundle `source`, in
     the run `output`; the card calls them `name`. `changes` are laid over the run's configuration.
 
     What an earlier call has made of the same is kept. Photographs whose sha256 is `known` are left out, and those whose
-    paths, under the collection's root, are `removed`; None where these are all. Raises UsageError for a model that sees
+    sha256 or whole path is `removed`; None where these are all. Raises UsageError for a model that sees
     more of an image than its encoders make of the pixels, for a folder without photographs, and where an index, or
     another command's run, is in `output`.
     """
@@ -97,8 +97,7 @@ def apply_bundle(
         _carry(run, encoder, bundle)
     run_stage(run, stages["ingest"])
     images, root = run.manifest.images, run.manifest.root
-    digests = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
-    new = np.array([digest not in known and f"{root}/{name}" not in removed for digest, name in digests], bool)
+    new = ~were_removed(images, root, removed) & [digest not in known for digest in images["sha256"].to_pylist()]
     if not new.any():
         return None
     if not new.all():
@@ -118,21 +117,32 @@ def added_run(home: Path, photographs: Path) -> Path:
 
 
 def refresh_additions(home: Path) -> None:
-    """Encode again what was added to the index in the folder `home` if the index has a new model, and remove what the
-    index has itself now: the photographs of its run, when this had grown. The caller holds the lock of `home`."""
+    """Have the additions of the index in the folder `home` follow its model, without what the index itself has now.
+
+    An addition of the run's own collection is removed, since the run decides what its index has. So is one whose photos
+    the index all has. The caller holds the lock of `home`.
+    """
     own = open_bundle(home, added=False).parts
+    present, removed = photographs_of(own), removed_photos([*own, *map(Bundle, added_to(home))])
     for folder in added_to(home):
         with hold(folder, wait=True):
             card, run = Bundle(folder).card, folder.parents[1]
-            if card["data_root"] == own[0].card["data_root"]:
+            there = photographs_of([Bundle(folder)])
+            if there <= present or card["data_root"] == own[0].card["data_root"]:
                 remove_bundle(folder)
-            elif card["inputs"]["model"] != own[0].card["inputs"]["model"] and (run / RECORD).exists():
+                if lost := len(there - present):
+                    log.warning(
+                        "%s: %d photos were added to it that the run no longer has; they are left out", home, lost
+                    )
+            elif (run / RECORD).exists() and (
+                card["inputs"]["model"] != own[0].card["inputs"]["model"] or not present.isdisjoint(there)
+            ):
                 others = [*own, *(Bundle(path) for path in added_to(home) if run not in path.parents)]
                 photographs = Path(read_json(run / RECORD)["photographs"])
                 try:
-                    apply_bundle(home, photographs, run, card["name"], known=photographs_of(others))
+                    apply_bundle(home, photographs, run, card["name"], known=photographs_of(others), removed=removed)
                 except JointspaceError as error:
-                    log.warning("%s cannot follow the new model: %s", run, error)
+                    log.warning("%s cannot follow the index that was built again: %s", run, error)
 
 
 def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:

@@ -100,12 +100,13 @@ class Intake:
 
     Names are those of photographs in `folder` in whatever spelling; without it, as they are given. The images that the
     lines `takedown` name are left out with all that belongs to them, as if they had never been there: a line is an
-    image's key in the collection, its path relative to the data root, or its name in a tar shard.
+    image's key in the collection, or names it as Takedown says. `removed` are such lines too, but exact ones.
     """
 
     def __init__(
         self, max_chars: int, chosen: Collection[str] | None = None, scratch: Path | None = None,
-        folder: CollectionFolder | None = None, takedown: Iterable[str] = (), gigabytes: float = 1.0,
+        folder: CollectionFolder | None = None, takedown: Collection[str] = (), gigabytes: float = 1.0,
+        removed: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.max_chars = max_chars
         self.own = OwnColumns(max_chars, chosen)
@@ -114,7 +115,7 @@ class Intake:
         self.tables = Tables(scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}", SCHEMAS | MATCHES, gigabytes)
         self.rejects = Rejects(self.tables)
         self.folder = folder
-        self.takedown = Takedown(takedown, folder.readings if folder else Readings())
+        self.takedown = Takedown([*takedown, *removed], folder.readings if folder else Readings(), removed)
         self._seq = 0
         self._escaped = 0
 
@@ -249,7 +250,8 @@ class Intake:
             elif match and match.ambiguous:
                 self.tables.append("respelt", (path, None, f"ambiguous: {path!r} {match.choice}", None))
             elif match:
-                self.tables.append("respelt", (path, match.spelt[0], name_fault(match.spelt[0]), match.reading))
+                spelling = next(iter(match.targets))
+                self.tables.append("respelt", (path, spelling, name_fault(spelling), match.reading))
         # Lists that name a photograph exactly mean another one by the same name in another case or without its ending.
         exact = 'SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL'
         self.tables.run(f"DELETE FROM respelt WHERE reading >= {CASE} AND file IN ({exact})")
@@ -272,7 +274,7 @@ class Intake:
             if len(match.targets) > 1:
                 self.tables.append("ambiguous", (to_bytes(name), f"ambiguous image: {name!r} {match.choice}"))
             else:
-                self.tables.append("renamed", (to_bytes(name), match.targets[0], match.reading))
+                self.tables.append("renamed", (to_bytes(name), next(iter(match.targets)), match.reading))
         for what, called in OWNED.items() if unknown else ():
             means = f"{what}.key = renamed.key AND owner IS NULL AND image < seq"
             self._note(f"FROM {what} JOIN renamed ON {means}", self.given[what], called)
@@ -284,13 +286,13 @@ class Intake:
         if not self.takedown.lines:
             return
         taken: set[int] = set()
-        for line, match in self.takedown.readings.match(self.takedown.lines, self._every_name):
+        for line, match in self.takedown.match(self._every_name):
             if self.takedown.meets(line, match):
                 taken.update(match.targets)
         for image in taken:
             self.tables.append("taken", (image,))
         lines = self.takedown.captions()
-        for name, match in self.takedown.readings.match(lines, self._every_name):
+        for name, match in self.takedown.match(self._every_name, names=lines):
             for line in lines[name]:
                 if match.ambiguous:
                     self.takedown.meets(line, match)
@@ -318,10 +320,14 @@ class Intake:
                 yield Spelling(path, owner, from_root=True)
 
     def _every_name(self) -> Iterator[Spelling]:
-        """All names by which images may be taken down: keys, paths of files and shards, names in a shard."""
-        for key, path, member, owner in self.tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq"):
-            inside = f"{path}/{member}" if member else None
-            yield from (Spelling(name, owner) for name in {to_text(key), path, member, inside} if name is not None)
+        """Spell the images by their keys, their paths, those of shards, and names in a shard; shown by whole path."""
+        root = f"{self.folder.root}/" if self.folder else ""
+        columns = 'key, path, member, owner, "offset" IS NOT NULL'
+        for key, path, member, owner, in_shard in self.tables.rows(f"SELECT {columns} FROM images ORDER BY seq"):
+            inside = f"{path}/{member}" if member else path
+            shown = repr(f"{root}{inside}" if inside else to_text(key))
+            for name in {to_text(key), member, inside, path} - {None}:
+                yield Spelling(name, owner, shown=shown, shard=bool(in_shard) and name == path)
 
     def _note(self, matches: str, total: int, what: str) -> None:
         counts = self.tables.rows(f"SELECT reading, count(*) {matches} GROUP BY reading ORDER BY reading")

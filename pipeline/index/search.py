@@ -261,8 +261,9 @@ class Searcher(QueryEncoder):
         return self._tables[modality]
 
     def is_kept(self, modality: str) -> bool:
-        """Whether a table is small enough to stay in memory; of a larger one each answer reads its own rows."""
-        return self.rows(modality).num_rows <= MOST_KEPT
+        """Whether a table stays in memory, since it is small enough, or has rows to hide; of a larger one each answer
+        reads its own rows."""
+        return self.rows(modality).num_rows <= MOST_KEPT or bool(self.bundle.hidden)
 
     def _keep(self, modality: str) -> None:
         """Keep the table in memory, unless it is large."""
@@ -299,12 +300,13 @@ class Searcher(QueryEncoder):
         return asked_columns(self._visible(self.rows("images").schema.empty_table()))
 
     def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
-        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
-        if where is None or not where.strip():
+        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None if all are."""
+        asked = where is not None and where.strip()
+        if not asked and not self.bundle.hidden:
             return None
         from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
 
-        condition, allowed, ids = Predicate(where), [], []
+        condition, allowed, ids = Predicate(where if asked else "image_id >= 0"), [], []
         for images in self.groups("images"):
             allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # the others were removed
             ids.append(images["image_id"].to_numpy()[allowed[-1]])

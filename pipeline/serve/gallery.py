@@ -76,7 +76,7 @@ class ServedGallery:
             return []
         table = self.searcher.rows("sentences")
         rows = np.unique(np.linspace(0, table.num_rows - 1, EXAMPLES + 2).astype(int)[1:-1])
-        return [record["text"] for record in table.records(rows) if record["text"]]
+        return [record["text"] for record in self.searcher.records("sentences", rows) if record["text"]]
 
     @property
     def collection(self) -> str:
@@ -91,7 +91,10 @@ class ServedGallery:
 
     def count(self, modality: str) -> int:
         """The `images` or `sentences` that can be found."""
-        return len(self.searcher.gallery(modality)) if self.searcher.has(modality) else 0
+        if not self.searcher.has(modality):
+            return 0
+        allowed = self.searcher.allowed(modality, None)
+        return len(self.searcher.gallery(modality)) if allowed is None else int(allowed.sum())
 
     @cached_property
     def facets(self) -> dict[str, dict[str, Any]]:

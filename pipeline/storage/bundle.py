@@ -30,7 +30,7 @@ A multi-vector model (the card's `kind` is `fragments`) has, in place of the two
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,8 @@ class Bundle:
 
     run: Path | None = None
     """The run that a user has named as the one that it came from."""
+    hidden: Sequence[int] = ()
+    """Ids of images that `table` has as if they were removed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, *others = bundles_in(Path(folder))
@@ -211,7 +213,7 @@ class Bundle:
         packed = self.packed_table(modality)
         table = packed.unpack()
         require_distinct(packed.path, table, NUMBER[modality])
-        return table
+        return hide(table, self.hidden)
 
     def check_rows(self) -> None:
         """Raises IntegrityError for a row that `table` would refuse, whether anybody asks for it or not."""
@@ -266,3 +268,17 @@ class Bundle:
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)
+
+
+def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """`table` with only ids left in `rows` (k,)."""
+    gone = np.zeros(table.num_rows, bool)
+    gone[rows] = True
+    kept = pa.array(np.arange(table.num_rows), mask=gone)
+    columns = {name: table[name] if name in NUMBER.values() else table[name].take(kept) for name in table.column_names}
+    return pa.table(columns)
+
+
+def hide(table: pa.Table, image_ids: Sequence[int]) -> pa.Table:
+    """`table` with only ids left in the rows of these images and of their sentences."""
+    return forget(table, np.flatnonzero(np.isin(table["image_id"], image_ids))) if image_ids else table

@@ -10,9 +10,10 @@ their sentences are removed; what it replaces stays whole until then.
 
 import itertools
 import logging
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.image_names import listed_name
+from pipeline.errors import IntegrityError, JointspaceError, UsageError
+from pipeline.image_names import StoredPhoto, listed_name
 from pipeline.multivectors import MultiVectors
 from pipeline.plain_files import read_lines
 from pipeline.storage.batch import new_folder
-from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundle import Bundle, BundleWriter, forget, hide
 from pipeline.storage.card import (
     CARD,
     COLUMNS,
@@ -36,6 +37,7 @@ from pipeline.storage.card import (
     added_to,
     bundles_in,
     home_of,
+    indexes_of_run,
     several,
 )
 from pipeline.storage.commit import CARRIED
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
 
 ALIKE = ("kind", "metric", "dim")
+DIGEST = re.compile(r"(.*)\t([0-9a-f]{64})", re.DOTALL)
+"""A line of a list of removed photos: the photo's name, and its sha256, by which `add` knows it in another folder."""
 
 
 def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> "Bundle | Bundles":
@@ -110,6 +114,8 @@ class Bundles:
     Raises UsageError where they are of different models.
     """
 
+    hidden: Sequence[int] = ()
+
     def __init__(self, parts: Sequence[Bundle], folder: Path) -> None:
         self.parts, self.folder = list(parts), folder
         first = parts[0]
@@ -143,8 +149,8 @@ class Bundles:
         return ChainedTables([bundle.packed_table(modality) for bundle in self.parts], shifts)
 
     def table(self, modality: str) -> pa.Table:
-        """All rows of all."""
-        return self.packed_table(modality).unpack()
+        """All rows of all; those of the `hidden` images as if they were removed."""
+        return hide(self.packed_table(modality).unpack(), self.hidden)
 
     def bounds(self, modality: str) -> np.ndarray:
         """(bundles + 1,) the first row of each bundle in the table, and the number of all rows."""
@@ -372,7 +378,7 @@ def changing(folder: Path, output: Path | None) -> Iterator[Change]:
         for part in index.parts:
             if not (change.folder(part) / CARD).exists():
                 link_bundle(part, change.folder(part))
-                if (part.folder / REMOVED).is_file():
+                if (part.folder / REMOVED).is_file() and not (change.folder(part) / REMOVED).exists():
                     shutil.copy(part.folder / REMOVED, change.folder(part))
 
 
@@ -387,10 +393,47 @@ def names_of(images: pa.Table) -> list[str]:
     return list(map(listed_name, images.select(["path", "member"]).to_pylist()))
 
 
-def read_removed(bundle: Bundle) -> list[str]:
-    """The names of what was removed from a bundle."""
+def photos_of(index: Bundle | Bundles) -> Iterator[StoredPhoto]:
+    """Go through the photos of an index that were not removed."""
+    for part, shift in zip(index.parts, index.shifts, strict=True):
+        for group in part.packed_table("images").groups(["image_id", "path", "member", "sha256"]):
+            there = group.filter(group["path"].is_valid())
+            ids = (there["image_id"].to_numpy() + shift["image_id"]).tolist()
+            rows = zip(ids, *(there[name].to_pylist() for name in ("path", "member", "sha256")), strict=True)
+            yield from (StoredPhoto(*row, part.card["data_root"]) for row in rows)
+
+
+def read_removed(bundle: Bundle) -> dict[str, str]:
+    """Read what was removed from a bundle, as name -> sha256, which earlier versions did not write."""
     path = bundle.folder / REMOVED
-    return read_lines(path) if path.exists() else []
+    return parse_removed(read_lines(path)) if path.exists() else {}
+
+
+def parse_removed(lines: Iterable[str]) -> dict[str, str]:
+    """Split the lines of a list of removed photos into names and what was written of their sha256."""
+    matches = {line: DIGEST.fullmatch(line) for line in lines}
+    return dict(match.groups() if match else (line, "") for line, match in matches.items())
+
+
+def removed_photos(bundles: Iterable[Bundle]) -> set[str]:
+    """Return the whole paths and the sha256 of all photos that were removed from some bundles."""
+    removed = [(bundle.card["data_root"], read_removed(bundle)) for bundle in bundles]
+    return {text for root, names in removed for name in names for text in (f"{root}/{name}", names[name]) if text}
+
+
+def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.ndarray:
+    """(n,) which of the images below the folder `root` are among the `removed_photos`."""
+    names = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
+    return np.array([not removed.isdisjoint((digest, f"{root}/{name}")) for digest, name in names], bool)
+
+
+def hidden_photos(index: Bundle | Bundles, folder: Path) -> list[int]:
+    """Return the ids of the photos of the index in a folder that an index of the same run lists as removed."""
+    gone: set[str] = set()
+    for other in indexes_of_run(folder):
+        with suppress(JointspaceError, OSError):  # another index that is damaged is no reason to serve none
+            gone |= removed_photos(open_bundle(other).parts)
+    return [photo.image_id for photo in photos_of(index) if photo.whole in gone] if gone else []
 
 
 class Revision:
@@ -425,12 +468,3 @@ def is_removed(table: pa.Table) -> np.ndarray:
     """(n,) which rows of a bundle's table were removed."""
     key = "sha256" if "sha256" in table.column_names else "text"
     return table[key].is_null().to_numpy()
-
-
-def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """`table` with only ids left in `rows` (k,)."""
-    gone = np.zeros(table.num_rows, bool)
-    gone[rows] = True
-    kept = pa.array(np.arange(table.num_rows), mask=gone)
-    columns = {name: table[name] if name in NUMBER.values() else table[name].take(kept) for name in table.column_names}
-    return pa.table(columns)

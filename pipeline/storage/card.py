@@ -295,6 +295,17 @@ def new_addition(home: Path, name: str) -> Path:
     return home / ADDED / f"{max(numbers, default=-1) + 1:02d}-{name}"
 
 
+def indexes_of_run(folder: Path) -> list[Path]:
+    """The folder of an index, and after it the folders of the other indexes of its run; an index that lies outside of
+    a run is alone."""
+    home = Path(os.path.abspath(home_of(bundles_in(folder))))
+    if home.parent.name != "index" or not is_regular(home.parents[1] / "manifest" / "manifest.json"):
+        return [folder]
+    shown = [path for path in sorted(home.parent.iterdir()) if not (path.is_symlink() or path.name.startswith("."))]
+    others = [path for path in shown if path != home and is_index(path)]
+    return [folder, *(others if folder.is_absolute() else map(Path, map(os.path.relpath, others)))]
+
+
 def several(folder: Path, bundles: Collection[Path]) -> IntegrityError:
     """The error for a folder with `bundles` of which one has to be chosen."""
     names = sorted(bundle.relative_to(folder).as_posix() for bundle in bundles)

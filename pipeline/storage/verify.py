@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import InputError, IntegrityError
+from pipeline.image_names import ID, StoredPhoto, find_stored
 from pipeline.plain_files import kind_of
 from pipeline.storage.batch import TEMPORARY, is_orphan
 from pipeline.storage.bundle import Bundle
@@ -210,16 +211,23 @@ class ImageTrace:
     places: list[TraceRows]
 
 
-def find_images(manifest: Manifest, name: str) -> list[int]:
-    """The ids of the images that match `name`: an id, a path or member, or the end of one after a slash."""
-    if name.isdecimal() and len(name) <= MOST_DIGITS and int(name) < manifest.n_images:
-        return [int(name)]
-    ids = []
-    for number in range(manifest.n_shards):
-        images, first = manifest.table("images", number), number * manifest.shard_size
-        names = zip(images["path"].to_pylist(), images["member"].to_pylist(), strict=True)
-        ids += [first + row for row, (path, member) in enumerate(names) if means(name, path) or means(name, member)]
-    return ids
+def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
+    """Find the image that `name` means, as for `remove`. Raises InputError if it may mean two images."""
+    shards = range(manifest.n_shards)
+    if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MOST_DIGITS:
+        shards = [number for number in shards if number == int(match[1]) // manifest.shard_size]
+
+    def images() -> Iterator[StoredPhoto]:
+        for number in shards:
+            table = manifest.table("images", number)
+            columns = (table[column].to_pylist() for column in ("path", "member", "sha256"))
+            for row, values in enumerate(zip(*columns, strict=True), number * manifest.shard_size):
+                yield StoredPhoto(row, *values, str(manifest.root))
+
+    found, unmet = find_stored([name], images)
+    if why := unmet.get(name):
+        raise InputError(f"{name!r}{why}")
+    return next(iter(found), None)
 
 
 def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:

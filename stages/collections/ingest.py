@@ -82,6 +82,7 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
     from pipeline.collections.records import Options
     from pipeline.errors import InputError
     from pipeline.plain_files import read_lines
+    from pipeline.storage.bundles import parse_removed
     from pipeline.storage.manifest import write_manifest
     from stages.given import inspect_vectors
     from stages.requirements import require_splits
@@ -91,9 +92,12 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
     folder = None if settings.format == FORMAT else CollectionFolder(root, options)
     lists = _takedown_lists(run.config, run.layout)
-    takedown = [line for path in lists.values() for line in read_lines(path)]
+    takedown = {name: read_lines(path) for name, path in lists.items()}
+    asked = takedown.pop("takedown", [])
+    removed = list(parse_removed(line for lines in takedown.values() for line in lines))
     parts, scratch, longest = job.path.with_name(PARTS), job.path.with_name(SCRATCH), settings.max_sentence_chars
-    with closing(Intake(longest, settings.kept_columns, scratch, folder, takedown, settings.memory_gb)) as intake:
+    memory = settings.memory_gb
+    with closing(Intake(longest, settings.kept_columns, scratch, folder, asked, memory, removed)) as intake:
         assembly = Assembly(intake.add(records), by_name=folder is None)  # vectors change with their encoder
         assembly.place(settings.draw)
         if check_splits:

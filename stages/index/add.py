@@ -1,7 +1,10 @@
-"""`add`: more photographs into an index, in place."""
+"""`add`: adds photos to the indexes of a run, in place."""
 
 import logging
+import os
 import shutil
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +17,12 @@ from pipeline.run.layout import Layout
 from stages.commands import FOLDER, PATH, copy_option, say_next
 
 if TYPE_CHECKING:
-    from pipeline.run import Run
+    import numpy as np
+    import pyarrow as pa
+
+    from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import Change
+    from pipeline.storage.manifest import Manifest
 
 
 @click.command("add")
@@ -23,41 +30,65 @@ if TYPE_CHECKING:
 @click.argument("source", type=PATH, metavar="FOLDER")
 @copy_option
 def command(index: Path, source: Path, output: Path | None) -> None:
-    """Add the photos of FOLDER, with their captions, to INDEX; those that it has, or that you removed, are left out.
+    """Add the photos of FOLDER, with their captions, to INDEX and to the other indexes of its run.
 
-    Instead of a folder of photos you can give a tar shard, a table, another bundle of the same model, or the run of
-    INDEX after it has grown. A running `serve` follows. Run the same command again to resume.
+    Photos that an index has, or that you removed, are left out. Instead of a folder of photos you can give a tar shard,
+    a table, the run of INDEX after it has grown, or another index of the same model, which only INDEX takes. A running
+    `serve` follows. Run the same command again to resume.
     """
-    from pipeline.storage.bundles import changing
-    from pipeline.storage.card import is_index
-    from stages.applied import RECORD
+    from pipeline.storage.bundles import changing, removed_photos
+    from pipeline.storage.card import indexes_of_run, is_index
+    from stages.applied import RECORD, added_run
     from stages.closing import search_command
 
-    with changing(index, output) as change:
-        change.index.check_rows()
-        if Layout(source).config.is_file() and not (source / RECORD).exists():
-            total, new = _add_run(change, Run(source))
-        elif is_index(source):
-            total, new = _add_bundles(change, source)
-        else:
-            total, new = _add_photographs(change, source, output)
-    logging.getLogger(__name__).info(
-        "added %d of %s of %s%s", new, counted(total, "photo"), source,
-        f"; {index} already has the others" if total > new else "",
-    )  # fmt: skip
+    log, of_run = logging.getLogger(__name__), Layout(source).config.is_file() and not (source / RECORD).exists()
+    with ExitStack() as stack:
+        folders = [index] if output else indexes_of_run(index)
+        changes = [stack.enter_context(changing(folder, output)) for folder in folders]
+        removed = removed_photos(part for change in changes for part in change.index.parts)
+        for folder, change in zip(folders, changes, strict=True):
+            try:
+                change.index.check_rows()
+                if of_run:
+                    total, new = _add_run(change, Run(source), removed)
+                elif not is_index(source):
+                    sample = None if folder == index else added_run(changes[0].root, source)
+                    total, new = _add_photographs(change, source, output, removed, sample)
+                elif folder == index:
+                    total, new = _add_bundles(change, source, removed)
+                else:
+                    log.warning("%s does not have these photos: %s is an index of another model", folder, source)
+                    continue
+            except JointspaceError as error:
+                if folder == index:
+                    raise
+                log.warning("%s does not have these photos (%s)", folder, error)
+                continue
+            log.info(
+                "added %d of %s of %s%s", new, counted(total, "photo"), source,
+                f"; {folder} already has the others" if total > new else f" to {folder}",
+            )  # fmt: skip
     say_next(lambda: search_command(output or index))
 
 
-def _add_photographs(change: "Change", source: Path, output: Path | None) -> tuple[int, int]:
-    """Apply the index to photographs; returns how many there are that were not removed, and how many are new."""
-    from pipeline.storage.bundles import names_of, photographs_of, read_removed
+def _add_photographs(
+    change: "Change", source: Path, output: Path | None, removed: Set[str], sample: Path | None
+) -> tuple[int, int]:
+    """Apply the index to photos; returns how many there are that were not removed, and how many are new. `sample` is
+    the run in which another index was applied to them."""
+    from pipeline.storage.bundles import photographs_of, were_removed
     from pipeline.storage.manifest import REJECTS
-    from stages.applied import added_run, apply_bundle
+    from stages.applied import RECORD, added_run, apply_bundle
 
     folder = added_run(change.root, source)
+    if sample and not folder.exists():  # what another index has made of the same photos, as far as it is of use here
+        folder.mkdir(parents=True)
+        with suppress(OSError):
+            os.link(sample / RECORD, folder / RECORD)
+            for name in ("manifest", "encoders", "features"):
+                shutil.copytree(sample / name, folder / name, copy_function=os.link)
     others = [part for part in change.index.parts if folder not in part.folder.parents]
     before = sum(part.card["images"]["count"] for part in change.index.parts if part not in others)
-    removed = {f"{part.card['data_root']}/{name}" for part in change.index.parts for name in read_removed(part)}
     known = photographs_of(others)
     try:
         bundle = apply_bundle(change.home, source, folder, source.absolute().name, known=known, removed=removed)
@@ -68,20 +99,54 @@ def _add_photographs(change: "Change", source: Path, output: Path | None) -> tup
         kept = shutil.copy(rejects, output.with_name(f"{output.name}.{REJECTS}"))  # since its folder is removed
         raise type(error)(str(error).replace(str(rejects), str(kept))) from error
     manifest = Run(folder).manifest
-    total = sum(f"{manifest.root}/{name}" not in removed for name in names_of(manifest.images))
+    total = int((~were_removed(manifest.images, manifest.root, removed)).sum())
+    _report_left_out(change, others, manifest, total)
     if bundle is None and not before:
         shutil.rmtree(folder)
     return total, bundle.card["images"]["count"] - before if bundle else 0
 
 
-def _add_bundles(change: "Change", source: Path) -> tuple[int, int]:
-    """Link other bundles; returns how many photographs they have, and how many of the bundles that are not there as a
+def _report_left_out(change: "Change", parts: "Sequence[Bundle]", manifest: "Manifest", total: int) -> None:
+    """Log how many photos of a manifest are left out because they were removed, and how many captions because their
+    photos are in one of the `parts`, which does not have these captions."""
+    import numpy as np
+
+    from pipeline.storage.bundles import photographs_of, photos_of
+
+    log, digests = logging.getLogger(__name__), manifest.images["sha256"].to_pylist()
+    if gone := len(digests) - total:
+        log.info("%s: %s left out, since you removed the same before", change.home, counted(gone, "photo"))
+    known = photographs_of(parts).intersection(digests)
+    owners = {image_id: digest for image_id, digest in enumerate(digests) if digest in known}
+    offered = _hash_captions(owners, manifest.sentences.to_batches())
+    for part in parts:
+        owners = {photo.image_id: photo.sha256 for photo in photos_of(part) if photo.sha256 in known}
+        groups = part.packed_table("sentences").groups(["image_id", "text"])
+        offered = np.setdiff1d(offered, _hash_captions(owners, groups))
+    if len(offered):
+        log.warning(
+            "%s: %s left out, since the index has their photos already, with other captions",
+            change.home, counted(len(offered), "caption"),
+        )  # fmt: skip
+
+
+def _hash_captions(owners: "Mapping[int, str]", groups: "Iterable[pa.Table | pa.RecordBatch]") -> "np.ndarray":
+    """Return hashes of the captions of the photos in `owners` (image_id -> sha256), each together with its photo."""
+    import numpy as np
+
+    rows = (zip(group["image_id"].to_pylist(), group["text"].to_pylist(), strict=True) for group in groups)
+    pairs = (pair for group in rows for pair in group if pair[0] in owners)
+    return np.fromiter((hash((owners[image_id], text)) for image_id, text in pairs), np.int64)
+
+
+def _add_bundles(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
+    """Link other indexes; returns how many photos they have, and how many of the indexes that are not there as a
     whole."""
     from pipeline.index.gallery import open_gallery
-    from pipeline.storage.bundles import KEY_COLUMNS, Bundles, link_bundle, open_bundle, photographs_of
+    from pipeline.storage.bundles import KEY_COLUMNS, Bundles, link_bundle, open_bundle, photographs_of, photos_of
     from pipeline.storage.card import new_addition
 
-    known, total, new = photographs_of(change.index.parts), 0, 0
+    log, known, total, new = logging.getLogger(__name__), photographs_of(change.index.parts), 0, 0
     parts = open_bundle(source).parts
     Bundles([*change.index.parts, *parts], change.home).check_rows()  # which refuses another model
     for part in parts:
@@ -94,19 +159,21 @@ def _add_bundles(change: "Change", source: Path) -> tuple[int, int]:
             link_bundle(part, new_addition(change.root, source.absolute().name))
             new += len(photographs - known)
             if repeated := len(photographs & known):
-                logging.getLogger(__name__).warning(
+                log.warning(
                     "%d photos of %s are found twice now; `jointspace remove` removes one of each",
                     repeated, part.folder,
                 )  # fmt: skip
+            if back := sum(not removed.isdisjoint((photo.sha256, photo.whole)) for photo in photos_of(part)):
+                log.warning("%d photos of %s were removed before, and are back; remove them again", back, part.folder)
     return total, new
 
 
-def _add_run(change: "Change", run: "Run") -> tuple[int, int]:
+def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
     """Write a bundle of those images of a run, with their sentences, that are new in it; returns how many it has, and
     how many are new."""
     import numpy as np
 
-    from pipeline.storage.bundles import names_of, photographs_of, read_removed
+    from pipeline.storage.bundles import photographs_of, were_removed
     from pipeline.storage.card import new_addition
     from pipeline.storage.commit import Provenance
     from pipeline.storage.files import plain
@@ -118,11 +185,10 @@ def _add_run(change: "Change", run: "Run") -> tuple[int, int]:
     model = plain(first.card["model"], first.folder)
     models = {str(first.folder): first.card["inputs"]["model"], str(run.root): run.model(model).fingerprint}
     require_same("model", models)
-    of_run = [part for part in change.index.parts if part.card["name"] == run.config.name]
-    removed = {name for part in of_run for name in read_removed(part)}
     ids, known = split_ids(manifest, run.config.index.splits), photographs_of(change.index.parts)
-    rows = manifest.rows("images", ids["images"])
-    wanted = ~np.isin(names_of(rows), list(removed))
+    kept = ~were_removed(manifest.images, manifest.root, removed)
+    _report_left_out(change, change.index.parts, manifest, int(kept.sum()))
+    rows, wanted = manifest.rows("images", ids["images"]), kept[ids["images"]]
     new = ids["images"][wanted & [digest not in known for digest in rows["sha256"].to_pylist()]]
     if len(new):
         sentences = ids["sentences"][np.isin(manifest.sentence_images[ids["sentences"]], new)]

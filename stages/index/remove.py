@@ -1,15 +1,17 @@
-"""`remove`: photographs and their sentences out of an index, in place."""
+"""`remove`: takes photos and their captions out of the indexes of a run, in place."""
 
 import logging
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.errors import InputError, RejectLimitError, UsageError
-from pipeline.printable import counted
+from pipeline.image_names import StoredPhoto, find_stored
+from pipeline.printable import counted, printable
 from pipeline.run import Run
 from stages.commands import FILE, FOLDER, copy_option, say_next
 
@@ -18,98 +20,133 @@ if TYPE_CHECKING:
 
     from pipeline.index.vectors import Vectors
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Bundles, Modality
+    from pipeline.storage.bundles import Bundles, Change, Modality
 
-NUMBER = re.compile(r"0|[1-9][0-9]*")
+MAX_LISTED_PHOTOS = 20
+"""Number of removed photos that the command lists by name."""
 
 
 @click.command("remove")
 @click.argument("index", type=FOLDER)
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option("--list", "list_path", type=FILE, help="File with more names, one per line; # begins a comment.")
+@click.option("--where", metavar="CONDITION", help="Remove the photos whose columns satisfy this, as in `search`.")
+@click.option("--yes", is_flag=True, help="With --where: remove the photos; without it they are only listed.")
 @copy_option
-def command(index: Path, names: tuple[str, ...], list_path: Path | None, output: Path | None) -> None:
-    """Remove photos and their captions from INDEX; a NAME is a path or image_id as `search` prints it.
+def command(
+    index: Path, names: tuple[str, ...], list_path: Path | None, where: str | None, yes: bool, output: Path | None
+) -> None:
+    """Remove photos and their captions from INDEX and from the other indexes of its run.
 
-    A running `serve` follows, and the next `run` leaves them out too. If some names match nothing, the others are
-    removed, and the exit code is 3.
+    A NAME is a path as `search` prints it, a whole path, a file name that only one photo has, or an id such as id:2. A
+    name that could mean two photos is refused. A running `serve` follows, and the next `run` leaves the photos out too.
+    If some names match nothing or are refused, the other photos are removed, and the exit code is 3.
     """
+    from pipeline.images.matching import some
     from pipeline.plain_files import read_lines
-    from pipeline.storage.bundles import changing
+    from pipeline.storage.bundles import changing, photos_of
+    from pipeline.storage.card import indexes_of_run
     from stages.closing import search_command
 
     log = logging.getLogger(__name__)
+    if where is not None and (names or list_path):
+        raise UsageError("give names or --where, not both")
     lines = [*names, *(read_lines(list_path, from_pipe=True) if list_path else [])]
-    with changing(index, output) as change:
-        there, gone, unmet = _find(change.index, lines)
+    with ExitStack() as stack:
+        folders = [index] if output else indexes_of_run(index)
+        changes = [stack.enter_context(changing(folder, output)) for folder in folders]
+        if where is None:
+            found, reasons = find_stored(lines, partial(photos_of, changes[0].index))
+        else:
+            found, reasons = _satisfying(changes[0].index, where, yes), {}
+        unmet = [f"{line!r}{why or ' is not the name of a photo'}" for line, why in reasons.items()]
         for line in unmet:
-            log.warning("%s has no photo called %s", index, line)
-        if not gone:
-            raise UsageError(f"no name matches a photo of {index}; give names as `search` prints them")
-        if len(gone) == there:
-            raise InputError(
-                f"these are all {there} photos of {index}, so nothing would be left to search; to remove the whole"
-                " index, delete that folder"
-            )
-        for part, shift in zip(change.index.parts, change.index.shifts, strict=True):
-            _remove_from(part, {image_id - shift["image_id"] for image_id in gone}, change.folder(part))
-    log.info("%s removed, %s left", counted(len(gone), "photo"), f"{there - len(gone):,}")
+            log.warning("%s: %s", index, printable(line))
+        if not found:
+            why = unmet[0] if unmet else "give names as `search` prints them"
+            raise UsageError(f"no name matches a photo of {index} unambiguously; {why}")
+        places = _remove(changes, found)
+    names = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
+    log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), names)
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(
-            f"{len(unmet)} names match no photo in {index}, first {unmet[0]}; the others were removed"
+            f"{len(unmet)} names match no photo in {index}, or more than one; the first: {unmet[0]}. The other photos"
+            " were removed"
         )
 
 
-def _find(index: "Bundle | Bundles", lines: list[str]) -> tuple[int, set[int], list[str]]:
-    """The number of images in an index, the ids of those that the `lines` name, and the lines that name none. A line is
-    an id if it is a number without leading zeros, else a path, a name in a shard, or a sample's key there."""
-    from posixpath import join, split
+def _satisfying(index: "Bundle | Bundles", where: str, yes: bool) -> list[StoredPhoto]:
+    """Find the photos that satisfy the condition. Unless the user said `yes`, print them and raise UsageError."""
+    from pipeline.index.conditions import Predicate
+    from pipeline.storage.bundles import photos_of
 
-    from pipeline.image_names import Readings, Spelling, Takedown
+    condition, ids = Predicate(where), set()
+    for group in index.packed_table("images").groups():
+        ids.update(group["image_id"].to_numpy()[condition.rows(group)].tolist())
+    found = [photo for photo in photos_of(index) if photo.image_id in ids]
+    if not found:
+        raise UsageError(f"no photo of {index.folder} satisfies the condition {where!r}; nothing was removed")
+    if not yes:
+        for photo in found:
+            click.echo(printable(photo.shown))
+        raise UsageError(f"nothing was removed yet: add --yes to remove {counted(len(found), 'photo')}, listed above")
+    return found
 
-    takedown = Takedown(lines, Readings(index.card.get("data_root")))
 
-    def images() -> Iterator[tuple[int, str, str | None]]:
-        for group in index.packed_table("images").groups(["image_id", "path", "member"]):
-            there = group.filter(group["path"].is_valid())
-            yield from zip(*(column.to_pylist() for column in there.columns), strict=True)
+def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]:
+    """Remove the photos that were found in the first index from all indexes, and return the folders of those that had
+    them. Raises InputError where nothing would be left of an index.
 
-    def by_id() -> Iterator[Spelling]:
-        return (Spelling(str(image_id), image_id) for image_id, _, _ in images())
+    All are listed as removed before any is, and the first index is changed last. So whatever fails, `serve` and
+    `ingest` leave the photos out, and the same command finds them again.
+    """
+    from pipeline.storage.bundles import photos_of
 
-    def by_name() -> Iterator[Spelling]:
-        for image_id, path, member in images():
-            yield Spelling(path, image_id)
-            if member is not None:
-                parent, name = split(member)
-                for inside in (member, f"{path}/{member}", f"{path}::{member}", join(parent, name.partition(".")[0])):
-                    yield Spelling(inside, image_id)
+    chosen, paths = set(found), {photo.whole for photo in found}
+    kept = {one.whole for one in photos_of(changes[0].index) if one.whole in paths and one not in chosen}
+    gone = {photo.whole: photo for photo in found if photo.whole not in kept}  # an index may have one file twice
+    photos = {change.home: [one for one in photos_of(change.index) if one.whole in gone] for change in changes[1:]}
+    photos[changes[0].home] = found
+    for change in changes:
+        if photos[change.home] and len(photos[change.home]) == sum(1 for _ in photos_of(change.index)):
+            raise InputError(
+                f"these are all {len(photos[change.home])} photos of {change.home}, so nothing would be left to search;"
+                " to remove the whole index, delete that folder"
+            )
+    for change in changes:
+        _list_removed(change, list(gone.values()))
+    for change in reversed(changes):
+        ids = {photo.image_id for photo in photos[change.home]}
+        for part, shift in zip(change.index.parts, change.index.shifts, strict=True):
+            _remove_from(part, {image_id - shift["image_id"] for image_id in ids}, change.folder(part))
+    return [change.home for change in changes if photos[change.home]]
 
-    ids: set[int] = set()
-    numbers = [line for line in takedown.lines if NUMBER.fullmatch(line.strip())]
-    names = [line for line in takedown.lines if not NUMBER.fullmatch(line.strip())]
-    for wanted, spellings in ((numbers, by_id), (names, by_name)):
-        for line, match in takedown.readings.match(wanted, spellings):
-            if takedown.meets(line, match):
-                ids.update(match.targets)
-    return sum(1 for _ in images()), ids, takedown.unmet()
+
+def _list_removed(change: "Change", photos: list[StoredPhoto]) -> None:
+    """List photos as removed, beside the first part of the index that has photos of the same folder."""
+    from pipeline.storage.batch import publish_text
+    from pipeline.storage.bundles import read_removed
+    from pipeline.storage.card import REMOVED
+
+    for root in {photo.root for photo in photos}:
+        for part in [part for part in change.index.parts if part.card["data_root"] == root][:1]:
+            names = read_removed(part) | {photo.name: photo.sha256 for photo in photos if photo.root == root}
+            lines = (f"{name}\t{digest}" if digest else name for name, digest in names.items())
+            publish_text(change.folder(part) / REMOVED, "".join(f"{line}\n" for line in lines))
 
 
 def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
-    """Write one bundle to `output` without those of the images `named` that it has, and list these for `ingest`."""
+    """Write one bundle to `output` without the images `named`, if it has some of them."""
     import numpy as np
 
     from pipeline.index.format import from_bytes, to_bytes
     from pipeline.index.upkeep import drop, remove
-    from pipeline.storage.batch import publish_text
-    from pipeline.storage.bundles import Revision, modalities, names_of, read_removed
-    from pipeline.storage.card import REMOVED
+    from pipeline.storage.bundles import Revision, modalities
 
     gone = np.array(sorted(named), np.int64)
     revision, parts = Revision(bundle, output), modalities(bundle)
-    images = parts[0].table.take(parts[0].alive)
-    if not (names := names_of(images.filter(np.isin(images["image_id"], gone)))):
+    if not np.isin(parts[0].owners[parts[0].alive], gone).any():
         return
     for part in parts:
         rows = part.alive[np.isin(part.owners[part.alive], gone)]
@@ -122,7 +159,6 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
         else:
             changed, factory = drop(index, part.outline.places(rows)), part.card["factory"]
         revision.put(less, to_bytes(changed), factory)
-    publish_text(output / REMOVED, "".join(f"{name}\n" for name in [*read_removed(bundle), *names]))
     revision.commit()
 
 

@@ -14,6 +14,8 @@ from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Answer, Encoded, Searcher
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import Bundles
 
 LONGEST = 80
 """Characters of a column's value that a line shows; --json has all."""
@@ -121,7 +123,7 @@ def command(
     if as_json:
         click.echo(printable_json(_listed(hits), str))
         return
-    _print_table(hits)
+    _print_table(hits, bundle)
 
 
 def _listed(hits: "Answer") -> list[dict]:
@@ -132,16 +134,21 @@ def _listed(hits: "Answer") -> list[dict]:
     return values
 
 
-def _print_table(hits: "Answer") -> None:
-    """A line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under the
-    last likely one a line says so."""
+def _print_table(hits: "Answer", bundle: "Bundle | Bundles") -> None:
+    """Print a line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under
+    the last likely one a line says so.
+
+    If the photos of the index are in several folders, which may have the same names, the name is the whole path.
+    """
     from pipeline.index.columns import OURS
 
+    roots = [part.card["data_root"] for part in bundle.parts]
     remark = f"----  {hits.judgement.remark}" if hits.judgement else None
     for hit in hits:
         if remark and hit.rank == hits.judgement.likely + 1:
             click.echo(remark)
         name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
+        name = f"{roots[hit.row['bundle']]}/{name}" if len({*roots}) > 1 and "text" not in hit.row else name
         columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
         values = "".join(f"  {key}={f'{value}'[:LONGEST]}" for key, value in columns.items() if value is not None)
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if "box" in hit.row else ""
@@ -175,7 +182,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
             click.echo(f"      {answer.judgement.warning}")
         if remark := answer.error or (ignored and f"ignored, unknown to this model: {spell(ignored)}"):
             click.echo(printable(f"      {remark}"))
-        _print_table(answer)
+        _print_table(answer, searcher.bundle)
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":

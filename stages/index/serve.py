@@ -170,13 +170,16 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
-    """A value that changes with every new card of the bundles in a folder; None where there is none."""
+    """A value that changes with every new card of the bundles in a folder, and with every list of removed photos of its
+    run; None where there is no bundle."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.card import CARD, added_to, bundles_in, home_of
+    from pipeline.storage.card import CARD, REMOVED, added_to, bundles_in, home_of, indexes_of_run
 
     try:
-        bundles = bundles_in(folder)
-        cards = [(bundle / CARD).stat() for bundle in (*bundles, *added_to(home_of(bundles)))]
+        of_run = [(bundles, added_to(home_of(bundles))) for bundles in map(bundles_in, indexes_of_run(folder))]
+        cards = [(bundle / CARD).stat() for bundles in of_run[0] for bundle in bundles]
+        lists = [bundle / REMOVED for index in of_run for bundles in index for bundle in bundles]
+        cards += [path.stat() for path in lists if path.exists()]
     except (OSError, IntegrityError):
         return None
     return tuple((card.st_ino, card.st_mtime_ns, card.st_size) for card in cards)
@@ -224,10 +227,11 @@ def _open_gallery(
     from pipeline.index.columns import OURS
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
-    from pipeline.storage.bundles import open_bundle
+    from pipeline.storage.bundles import hidden_photos, open_bundle
 
     bundle = open_bundle(folder, run=run)
     bundle.check_rows()
+    bundle.hidden = hidden_photos(bundle, folder)
     if not (images_root or Path(bundle.card["data_root"]).exists()):
         logging.getLogger(__name__).warning(
             "%s: the folder of its photos, %s, is not here, so no photo is shown. If it was moved, name its new place:"

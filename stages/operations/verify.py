@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError
+from pipeline.image_names import ID
 from pipeline.printable import printable, printable_json
 from pipeline.run import Run
 from pipeline.run.layout import Layout, Shards
@@ -126,15 +127,16 @@ def _remedy(run: "Run | None", folder: Path, targets: list[Path]) -> str:
 @click.option("--run", type=FOLDER, required=True, help="Folder of the run, such as results/demo.")
 @json_option
 def explain(image: str, run: Path, as_json: bool) -> None:
-    """Trace IMAGE (a file name or image_id) from the manifest to the indexes, or say why it was left out."""
+    """Trace IMAGE (a name as for `remove`) from the manifest to the indexes, or say why it was left out."""
     from pipeline.storage.manifest import Manifest, read_rejects
-    from pipeline.storage.verify import find_images, find_rejects, trace
+    from pipeline.storage.verify import find_image, find_rejects, trace
 
     found, left_out = [], run / "rejects.jsonl"  # of a collection that was refused as a whole
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)
         rejects = find_rejects(list(manifest.rejects()), image)
-        found = [trace(run, manifest, image_id) for image_id in find_images(manifest, image)]
+        photo = find_image(manifest, image)
+        found = [trace(run, manifest, photo.image_id)] if photo else []
     elif left_out.exists():
         rejects = find_rejects(list(read_rejects(left_out)), image)
     else:
@@ -157,17 +159,19 @@ def explain(image: str, run: Path, as_json: bool) -> None:
 def _elsewhere(run: Path, image: str) -> str:
     """What to do about an image that is not in the manifest: it was removed from an index, or added to one."""
     from pipeline.plain_files import read_lines
+    from pipeline.storage.bundles import parse_removed
     from pipeline.storage.card import ADDED, REMOVED
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.verify import find_images, means
+    from pipeline.storage.verify import find_image, means
 
-    for removed in sorted(run.rglob(REMOVED)):
-        if any(means(image, line) for line in read_lines(removed)):
-            return f"it was removed: delete its line in {removed} to have it back, and `run` or `add` again"
+    removed = {path: parse_removed(read_lines(path)) for path in sorted(run.rglob(REMOVED))}
+    if lists := [path for path, names in removed.items() if any(means(image, name) for name in names)]:
+        names = " and in ".join(map(str, lists))
+        return f"it was removed: delete its line in {names} to have it back, and `run` or `add` again"
     for manifest in sorted(run.rglob(f"{ADDED}/*/manifest/manifest.json")):
-        if not image.isdecimal() and find_images(Manifest(manifest.parent), image):
+        if not ID.fullmatch(image) and find_image(Manifest(manifest.parent), image):
             return f"it was added to an index: name {manifest.parents[1]} as --run"
-    return "give a name as in the collection, or an image_id"
+    return "give a name as in the collection, or an image_id such as id:2"
 
 
 def _lines_of_trace(found: "ImageTrace", run: Path) -> Iterator[str]:

@@ -68,13 +68,13 @@ class Gathered:
 def gather() -> Callable[..., Gathered]:
     def run(
         root: Path, kind: str = "folder", *, files=None, columns=None, default="train", follow_links=False,
-        takedown=(),
+        takedown=(), removed=(),
     ) -> Gathered:  # fmt: skip
         options = Options(files or {}, columns or {}, default, follow_links)
         records = FORMATS[kind](root, options)
         look = partial(inspect, ImageSource(root, follow_links).read, LIMITS)
         folder = CollectionFolder(root, options)
-        with closing(Intake(max_chars=200, folder=folder, takedown=takedown)) as intake:
+        with closing(Intake(max_chars=200, folder=folder, takedown=takedown, removed=removed)) as intake:
             assembly = Assembly(intake.add(records))
             found = assembly.collect(isolated_map(look, assembly.locations(), 0))
             parts = list(found.parts())

@@ -166,3 +166,19 @@ def test_photos_that_come_or_go_move_few_others_and_none_between_train_and_test(
         assert not pairs["train", "test"] and not pairs["test", "train"] and pairs["test", "dev"] <= 3
         moved.append(sum(count for (before, after), count in pairs.items() if before != after))
     assert np.median(moved) <= 3, moved
+
+
+def test_removed_photos_and_a_takedown_list_are_obeyed_and_ids_are_not(
+    collection: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "runs/run"
+    for model, line in (("ncca", f"images/a.jpg\t{'0' * 64}"), ("cca", "images/a.jpg")):
+        (run / "index" / model).mkdir(parents=True)
+        (run / "index" / model / "removed.txt").write_text(f"{line}\n")
+    (tmp_path / "gone.txt").write_text("id:0\nnobody.jpg\nB.JPG\n")
+    takedown = {"collection": {"takedown": str(tmp_path / "gone.txt"), "default_split": "gallery"}}
+    (run / "config.yaml").write_text("{}\n")
+    ingest(run, collection, takedown)
+    assert Manifest(run / "manifest").images["path"].to_pylist() == ["images/t.jpg"]
+    assert "'id:0' (an id: every ingest numbers the photos anew" in caplog.text
+    assert "'nobody.jpg', but no photo" in caplog.text and caplog.text.count("has that name") == 2

@@ -1,5 +1,6 @@
 """A hundred names that people and their systems write, through each kind of list: matched, or named in an error."""
 
+import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.image_names import Readings, Spelling
+from pipeline.image_names import Readings, Spelling, StoredPhoto, find_stored
 from pipeline.images.box_formats import match_boxes
 from pipeline.images.matching import match_names
 from pipeline.plain_files import read_lines
@@ -299,3 +300,77 @@ def test_a_name_is_ambiguous_if_it_may_mean_two_photos_that_are_called_otherwise
     matches = dict(Readings().match(["a/dog.JPG", "Cat.jpg"], lambda: photos))
     assert matches["a/dog.JPG"].ambiguous and not matches["Cat.jpg"].ambiguous
     assert sorted(matches["a/dog.JPG"].targets) == [1, 2] and [*matches["Cat.jpg"].targets] == [3]
+
+
+STORED = {
+    4: "3.jpg", 3: "4.jpg", 5: "5.jpg", 6: "007.jpg", 7: "id:4.jpg", 8: "-v.jpg", 9: "a:b.jpg", 10: "#x.jpg",
+    11: "sub/only.jpg", 12: "Twin.jpg", 13: "sub/twin.jpg", 14: "both.jpg", 15: "both.png", 16: "sub/3.jpg",
+    19: "id:5", 20: "https://a.org/u.jpg", 17: "50% off.jpg", 18: unicodedata.normalize("NFD", "öl.jpg"),
+}  # fmt: skip
+"""Photos of one folder by their ids, of which some are other photos' names."""
+MEANT: dict[str, set[int]] = {
+    "id:4": {4}, "id:3": {3}, " id:5 ": {5}, "5": {5}, "6": {6}, "007": {6}, "3.jpg": {4}, "sub/3": {16},
+    "/photos/4.jpg": {3}, "/photos/sub/3.jpg": {16}, "./3.jpg": {4}, "id:4.jpg": {7}, "/photos/id:4.jpg": {7},
+    "-v.jpg": {8}, "a:b.jpg": {9}, "#x.jpg": {10}, "only": {11}, "ONLY.jpg": {11}, "Twin.jpg": {12}, "both.png": {15},
+    "./id:5": {19}, "/photos/id:5": {19}, "id:19": {19}, "/photos/https://a.org/u.jpg": {20}, "u.jpg": {20},
+    "50% off.jpg": {17}, "öl.jpg": {18},
+    "3": set(), "4": set(), "twin.jpg": set(), "both": set(), "id:99": set(), "id:04": set(), "id:": set(),
+    "99": set(), "/elsewhere/3.jpg": set(), "other/only.jpg": set(), "/photos": set(), "sub": set(), "*.jpg": set(),
+    "/photos/only.jpg": set(), "9" * 5000: set(),
+}  # fmt: skip
+
+
+def stored(photos: dict[int, str], root: str = "/photos") -> list[StoredPhoto]:
+    return [StoredPhoto(number, name, None, f"{number}", root) for number, name in photos.items()]
+
+
+@pytest.mark.parametrize("line", MEANT)
+def test_a_name_means_one_photo_or_none(line: str) -> None:
+    found, unmet = find_stored([line], lambda: stored(STORED))
+    assert {photo.image_id for photo in found} == MEANT[line]
+    assert [*unmet] == ([] if MEANT[line] else [line])
+
+
+@pytest.mark.parametrize("line", ["3", "4", "twin.jpg", "both"])
+def test_a_refused_name_comes_with_names_that_work(line: str) -> None:
+    _, unmet = find_stored([line], lambda: stored(STORED))
+    by_id, by_path = [re.findall(pattern, unmet[line]) for pattern in (r"id:\d+(?= )", r"/photos[^)]+(?=\))")]
+    assert len(by_id) == len(by_path) >= 2
+    for way in (by_id, by_path):
+        found, rest = find_stored(way, lambda: stored(STORED))
+        assert {f"id:{photo.image_id}" for photo in found} == {*by_id} and not rest
+
+
+def test_a_whole_path_names_the_photo_of_that_folder_alone() -> None:
+    photos = [*stored({0: "0.jpg", 1: "1.jpg"}), *stored({2: "0.jpg", 3: "2.jpg"}, "/photos/phone")]
+    lines = ["/photos/phone/0.jpg", "/photos/1.jpg", "0.jpg", "2.jpg", "/photos/2.jpg"]
+    found, unmet = find_stored(lines, lambda: photos)
+    assert [photo.image_id for photo in found] == [1, 2, 3]
+    assert [*unmet] == ["0.jpg", "/photos/2.jpg"]
+    assert "id:0 (/photos/0.jpg) or id:2 (/photos/phone/0.jpg)" in unmet["0.jpg"] and not unmet["/photos/2.jpg"]
+
+
+def test_the_name_of_a_shard_means_its_photos_and_a_name_in_two_shards_means_none() -> None:
+    members = [(0, "0.tar", "a.jpg"), (1, "0.tar", "b.jpg"), (2, "1.tar", "a.jpg"), (3, "1.tar", "c.jpg")]
+    photos = [StoredPhoto(*one, "", "/shards") for one in members]
+    meant = {
+        "0.tar": [0, 1], "a.jpg": [], "a": [], "b": [1], "1.tar/a.jpg": [2], "1.tar::a.jpg": [2],
+        "/shards/0.tar/a.jpg": [0], "c.jpg": [3],
+    }  # fmt: skip
+    for line, ids in meant.items():
+        found, unmet = find_stored([line], lambda: photos)
+        assert [photo.image_id for photo in found] == ids and bool(unmet) == (not ids), line
+
+
+def test_a_takedown_line_that_may_mean_two_photos_takes_down_neither(tmp_path: Path, photograph, gather) -> None:
+    """A file name is enough if it is the only one; what `remove` has listed is the path as it is stored."""
+    names = ("2019/a.jpg", "2020/a.jpg", "2020/b.jpg", "2020/c.jpg", "d.jpg", "2021/e.jpg")
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(photograph(number))
+    result = gather(tmp_path, default="gallery", takedown=["a.jpg", "b", "id:0"], removed=["e.jpg", "d.jpg", "2020/c"])
+    assert {*result.tables["images"]["path"].to_pylist()} == {*names} - {"2020/b.jpg", "d.jpg"}
+    assert result.unmet[0] == (
+        f"'a.jpg' (it may be '{tmp_path}/2019/a.jpg' or '{tmp_path}/2020/a.jpg'; write one of these)"
+    )
+    assert result.unmet[1].startswith("'id:0' (an id") and result.unmet[2:] == ["'e.jpg'", "'2020/c'"]

@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 import tiny_run
 from click.testing import CliRunner
@@ -10,6 +12,7 @@ from made_up import retell, run_command
 
 from pipeline.errors import InputError
 from pipeline.storage.json_files import read_json
+from pipeline.storage.verify import find_image
 from stages.operations.verify import explain as command
 
 
@@ -18,7 +21,7 @@ def explain(run: Path, image: str) -> dict:
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("name", ["35", "35.png", "images/35.png"])
+@pytest.mark.parametrize("name", ["35", "id:35", "35.png", "images/35.png"])
 def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
     """Image 35 is row 3 of shard 2, and row 3 of the indices, whose splits are only dev and test there."""
     value = explain(run, name)
@@ -57,8 +60,19 @@ def test_what_was_removed_is_said_to_be(run: Path) -> None:
     notes = {Path(place["file"]).name: place["note"] for place in explain(run, "35")["images"][0]["places"]}
     assert notes["images.parquet"] == notes["sentences.parquet"] == "removed from it"
     (index / "removed.txt").write_text("gone.png\n")
-    with pytest.raises(InputError, match=f"has no gone.png; it was removed: delete its line in {index}"):
+    (index / "added").mkdir()
+    (index / "added/removed.txt").write_text(f"images/gone.png\t{'0' * 64}\n")
+    with pytest.raises(InputError, match=f"delete its line in {index}/added/removed.txt and in {index}/removed.txt"):
         explain(run, "gone.png")
+
+
+def test_a_name_that_may_be_two_images_is_not_traced(run: Path, tmp_path: Path) -> None:
+    names = {"path": ["1.png", "0.png", "x/2.png"], "member": pa.nulls(3, pa.string()), "sha256": ["", "", ""]}
+    manifest = SimpleNamespace(n_shards=1, shard_size=3, root=tmp_path, table=lambda name, number: pa.table(names))
+    assert [find_image(manifest, name).image_id for name in ("id:1", "0.png", "2", f"{tmp_path}/1.png")] == [1, 1, 2, 0]
+    with pytest.raises(InputError, match=rf"'1' \(it may be id:0 \({tmp_path}/1.png\) or id:1 \({tmp_path}/0.png\)"):
+        find_image(manifest, "1")
+    assert find_image(manifest, "id:3") is find_image(manifest, "png") is None
 
 
 @pytest.mark.parametrize("name", ["zebra.jpg", str(10**23), "9" * 5000], ids=["name", "large", "endless"])

@@ -13,8 +13,8 @@ import jointspace
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Hit, Searcher
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import open_bundle
-from pipeline.storage.card import CARD
+from pipeline.storage.bundles import open_bundle, read_removed
+from pipeline.storage.card import CARD, indexes_of_run
 
 MODELS = ["ncca", "cca", "dvsa"]
 
@@ -154,3 +154,29 @@ def test_another_number_of_bundles_replaces_the_former_ones(tmp_path: Path) -> N
     with pytest.raises(InputError, match="index.bundles"):
         build_bundle(run, {"index": {"bundles": 9}})
     assert isinstance(bundle, Bundle)
+
+
+def test_the_indexes_of_a_run_are_those_beside_each_other(
+    built: dict[str, dict[int, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run/index"
+    for name, count in (("b", 1), ("a", 3), (".hidden", 1)):
+        shutil.copytree(built["ncca"][count], folder / name)
+    (folder / "link").symlink_to(built["cca"][1])
+    (folder / "notes").mkdir()
+    assert indexes_of_run(folder / "b") == [folder / "b"]  # there is no run around it
+    (tmp_path / "run/manifest").mkdir()
+    (tmp_path / "run/manifest/manifest.json").touch()
+    assert indexes_of_run(folder / "b") == [folder / "b", folder / "a"]
+    assert indexes_of_run(folder / "a") == [folder / "a", folder / "b"]
+    assert indexes_of_run(folder / "a/01") == [folder / "a/01"]
+    monkeypatch.chdir(folder / "a")
+    assert indexes_of_run(Path("../b")) == [Path("../b"), Path(".")]
+
+
+def test_a_copy_keeps_the_list_of_what_was_removed_before(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
+    less = tmp_path / "less"
+    run_command("remove", built["ncca"][3], "id:1", "--output", less)
+    run_command("remove", less, "id:20", "--output", tmp_path / "both")  # of another part
+    assert [*read_removed(Bundle(tmp_path / "both/00"))] == ["cat-1.png", "boat-20.png"]
+    assert [*read_removed(Bundle(less / "00"))] == ["cat-1.png"]

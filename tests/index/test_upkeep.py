@@ -9,6 +9,7 @@ import click
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from click.testing import CliRunner
 from made_up import build_bundle, make_run, retell, run_command, write_config
 from made_up_sets import SCORE, add_fragments, whole_length
 
@@ -19,11 +20,13 @@ from pipeline.index.upkeep import remove
 from pipeline.index.vectors import ArrayVectors
 from pipeline.metrics.multivector_scores import exact_scores
 from pipeline.multivectors import ScoreRule
-from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import open_bundle, read_removed
+from pipeline.run.layout import Layout
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundles import hidden_photos, link_bundle, open_bundle, photos_of, read_removed
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from stages.cli import cli
+from stages.index import remove as removing
 
 KINDS = [("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
 GONE = (3, 79)
@@ -235,3 +238,144 @@ def test_the_example_needs_none_of_our_code(runs: dict[str, Path]) -> None:
     )  # fmt: skip
     lines = [line.split() for line in result.stdout.splitlines()]
     assert len(lines) == 5 and lines[0][1].startswith("dog-")
+
+
+@pytest.fixture
+def of_run(runs: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+    """The indexes of both models of the small run, in the places where its stages put them."""
+    for model in ("ncca", "dvsa"):
+        shutil.copytree(bundle_of(runs["small"], "Flat", model), tmp_path / "run/index" / model)
+    shutil.copytree(runs["small"] / "manifest", tmp_path / "run/manifest")
+    return {model: tmp_path / "run/index" / model for model in ("ncca", "dvsa")}
+
+
+def paths_of(*folders: Path) -> list[set[str]]:
+    return [{photo.path for photo in photos_of(open_bundle(folder))} for folder in folders]
+
+
+def test_a_removal_reaches_every_index_of_the_run(
+    of_run: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    alone = shutil.copytree(of_run["dvsa"], tmp_path / "alone/index/dvsa")
+    run_command("remove", of_run["dvsa"], "cat-1.png", "id:8")
+    assert f"2 photos removed from {of_run['dvsa']}, {of_run['ncca']}: id:1 (" in caplog.text
+    for folder, there in zip(of_run.values(), paths_of(*of_run.values()), strict=True):
+        assert len(there) == 78 and there.isdisjoint(("cat-1.png", "dog-8.png"))
+        assert [*read_removed(Bundle(folder))] == ["cat-1.png", "dog-8.png"]
+        assert not {1, 8} & {hit.row["image_id"] for hit in Searcher(open_bundle(folder)).images("a dog", 80)}
+    run_command("remove", of_run["ncca"], "cat-9.png", "--output", tmp_path / "copy")
+    run_command("remove", alone, "cat-17.png")
+    assert [len(there) for there in paths_of(*of_run.values(), alone, tmp_path / "copy")] == [78, 78, 79, 77]
+
+
+def test_a_removal_that_was_killed_is_completed_by_the_same_command(
+    of_run: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, `serve` and `ingest` leave the photo out of every index."""
+    original, calls = removing._remove_from, []
+
+    def die_at_the_second(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError("killed")
+        original(*arguments)
+
+    monkeypatch.setattr(removing, "_remove_from", die_at_the_second)
+    with pytest.raises(OSError, match="killed"):
+        run_command("remove", of_run["ncca"], "id:3")
+    assert [len(there) for there in paths_of(*of_run.values())] == [80, 79]
+    assert [hidden_photos(open_bundle(path), path) for path in of_run.values()] == [[3], []]
+    monkeypatch.undo()
+    run_command("remove", of_run["ncca"], "id:3")
+    assert [len(there) for there in paths_of(*of_run.values())] == [79, 79]
+
+
+def test_one_of_two_entries_of_a_photo_is_removed_without_listing_the_photo(of_run: dict[str, Path]) -> None:
+    index = of_run["ncca"]
+    link_bundle(Bundle(index), index / "added/00-again")
+    with pytest.raises(UsageError, match=r"id:5 \(.*house-5.png\) or id:85 \("):
+        run_command("remove", index, "house-5.png")
+    run_command("remove", index, "id:85")
+    assert sum(photo.path == "house-5.png" for photo in photos_of(open_bundle(index))) == 1
+    assert "house-5.png" in paths_of(of_run["dvsa"])[0] and not [*index.parent.rglob("removed.txt")]
+
+
+def test_what_is_removed_from_an_addition_of_the_run_is_listed_for_the_next_ingest(
+    of_run: dict[str, Path], runs: dict[str, Path]
+) -> None:
+    index, root = of_run["ncca"], str(runs["large"] / "data")
+    retell(index / "card.json", "data_root", value=root)
+    run_command("add", index, runs["large"], "--output", index.with_name("grown"))
+    grown = index.with_name("grown")
+    run_command("remove", grown, "dog-88.png")
+    assert "dog-88.png" in read_removed(Bundle(grown)) and grown / "removed.txt" in Layout(index.parents[1]).removed
+
+
+def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[str, Path]) -> None:
+    index, condition = of_run["ncca"], "'tree' in path and width < 100"
+    named = {f"tree-{number}.png" for number in range(6, 40, 8)}
+    with pytest.raises(UsageError, match="--yes to remove 5 photos"):
+        run_command("remove", index, "--where", condition)
+    result = CliRunner().invoke(cli.get_command(None, "remove"), [str(index), "--where", condition])
+    assert {line.rpartition("/")[2].rstrip(")") for line in result.stdout.splitlines()} == named
+    assert paths_of(index)[0] >= named
+    run_command("remove", index, "--where", condition, "--yes")
+    assert all(len(there) == 75 and there.isdisjoint(named) for there in paths_of(*of_run.values()))
+    with pytest.raises(UsageError, match="no photo of .* satisfies"):
+        run_command("remove", index, "--where", condition, "--yes")
+    with pytest.raises(UsageError, match="not both"):
+        run_command("remove", index, "dog-0.png", "--where", condition)
+
+
+def test_names_that_two_folders_have_are_refused_and_printed_with_their_folders(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    other = build_bundle(make_run(tmp_path / "other", images=24))
+    both = tmp_path / "both"
+    run_command("remove", bundle_of(runs["small"], "Flat"), *range(8), "--output", tmp_path / "less")
+    run_command("add", tmp_path / "less", other, "--output", both)
+    first, second = (f"{part.card['data_root']}/dog-8.png" for part in open_bundle(both).parts)
+    printed = run_command("search", "--index", both, "a dog", "--top", 20)
+    assert first in printed and second in printed
+    with pytest.raises(UsageError) as refused:
+        run_command("remove", both, "dog-8.png")
+    assert f"id:8 ({first}) or id:88 ({second})" in str(refused.value)
+    for number, way in enumerate((second, "id:88")):
+        run_command("remove", both, way, "--output", tmp_path / f"{number}")
+        left = {photo.whole for photo in photos_of(open_bundle(tmp_path / f"{number}"))}
+        assert first in left and second not in left and len(left) == 95
+
+
+def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
+    of_run: dict[str, Path], runs: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    run_command("add", of_run["ncca"], runs["large"])
+    assert [len(there) for there in paths_of(*of_run.values())] == [96, 96]
+    for path in of_run.values():
+        assert f"added 16 of 96 photos of {runs['large']}; {path} already has" in caplog.text
+    other = build_bundle(make_run(runs["small"].with_name("third"), images=24))
+    run_command("remove", of_run["ncca"], *range(4))
+    run_command("add", of_run["ncca"], other)
+    assert f"{of_run['dvsa']} does not have these photos" in caplog.text
+    assert "4 photos of" in caplog.text and "were removed before, and are back" in caplog.text
+
+
+def test_captions_that_an_addition_loses_are_counted(
+    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All captions of the small run are there, and of the large run those of photos that the index does not have."""
+    start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
+    run_command("add", start, runs["large"])
+    assert "left out" not in caplog.text
+    table = Bundle(start).table("sentences")
+    texts = pc.replace_substring(table["text"].combine_chunks(), "number 7", "without it")
+    less = table.set_column(table.column_names.index("text"), "text", texts)
+    bundle = Bundle(start)
+    writer = BundleWriter(start)
+    writer.add_table("sentences.parquet", less)
+    writer.link(bundle, but={"sentences.parquet"})
+    writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
+    run_command("add", start, runs["large"])
+    assert f"{start}: 11 captions left out" in caplog.text  # number 7 and 70 to 79

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up import run_command
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.nightly
@@ -211,3 +213,22 @@ def test_photos_that_cannot_be_read_are_explained_once(page: Any, address: str) 
     playwright.expect(page.locator("#answers .missing").nth(2)).to_be_visible()
     playwright.expect(page.locator("#notes .warning")).to_have_count(1)
     playwright.expect(page.locator("#notes")).to_contain_text("jointspace serve INDEX --images FOLDER")
+
+
+def test_the_footer_counts_the_photos_of_the_index_that_answers(
+    page: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a change of the index, and although another index of the collection still has all photos."""
+    from visiting import serve
+
+    monkeypatch.setattr("pipeline.serve.service.LOOK_SECONDS", 0)
+    first, other = (shutil.copytree(run / "bundle", tmp_path / name) for name in ("bundle", "other"))
+    with listening(serve(tmp_path, other)) as address:
+        page.goto(address)
+        playwright.expect(page.locator("#about")).to_contain_text("24 photos and 48 captions")
+        page.fill("#sentence", "a cat")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a cat")
+        run_command("remove", first, 0)
+        page.go_back()
+        playwright.expect(page.locator("#about")).to_contain_text("23 photos and 46 captions")

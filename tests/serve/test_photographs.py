@@ -195,3 +195,30 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
     with caplog.at_level(logging.WARNING):
         serve(tmp_path, "--images", run / "data")
     assert "is not here" not in caplog.text
+
+
+@pytest.mark.parametrize("bundle", ["bundle", "regions"])
+def test_what_another_index_of_the_run_lists_as_removed_is_hidden(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundle: str
+) -> None:
+    """As while `remove` is at work, or after it was killed: no answer, page or address shows the photo."""
+    monkeypatch.setattr("pipeline.serve.service.LOOK_SECONDS", 0)
+    for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):
+        shutil.copytree(run / source, tmp_path / name)
+    client = TestClient(serve(tmp_path, index="index/one"), base_url="http://localhost")
+    (model,) = client.get("/api/models").json()["models"]
+    base = f"/api/models/{model['model']}"
+    assert client.get(f"{base}/photographs/5").status_code == 200
+    (tmp_path / "index/two/removed.txt").write_text("house-5.png\n# house-13.png\n")
+    shown = ["images?sentence=house&top=20", "photographs?top=20", "images?sentence=house&top=20&where=width<99"]
+    for address in shown if bundle == "bundle" else shown[1:2]:
+        names = {one["name"] for one in client.get(f"{base}/{address}").json()["results"]}
+        assert "house-13.png" in names and "house-5.png" not in names, address
+    for kind in ("similar", "sentences"):
+        answer = client.post(f"{base}/{kind}?top=20", data={"of": model["model"], "image_id": 13}).json()["results"]
+        assert len(answer) == 20 and 5 not in {one["image_id"] for one in answer}
+    for address in ("", "/large", "/about"):
+        assert client.get(f"{base}/photographs/5{address}").status_code == 404
+    (now,) = client.get("/api/models").json()["models"]
+    assert (now["images"], now["sentences"]) == (model["images"] - 1, model["sentences"] - 2)
+    assert "the big house number 5" in model["examples"] and "the big house number 5" not in now["examples"]

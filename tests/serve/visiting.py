@@ -57,11 +57,11 @@ def serve_generators(run: Path, *names: str) -> FastAPI:
     return serve(run, "--run", run, *(part for name in names for part in ("--generator", name)))
 
 
-def serve(run: Path, *arguments: object) -> FastAPI:
-    """The application that `serve` starts for the bundle of a run, with `see` for its encoders."""
+def serve(run: Path, *arguments: object, index: str = "bundle") -> FastAPI:
+    """The application that `serve` starts for an index of a run, with `see` for its encoders."""
     started: list[FastAPI] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.index.serve._encoder_of", lambda bundle, decode: see)
         patch.setattr("uvicorn.Server.run", lambda server, sockets: started.append(server.config.app))
-        run_command("serve", run / "bundle", "--port", 0, *arguments)
+        run_command("serve", run / index, "--port", 0, *arguments)
     return started[0]

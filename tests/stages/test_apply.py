@@ -15,7 +15,7 @@ from made_up_colours import COLOURS, CONFIG, draw
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import open_bundle
+from pipeline.storage.bundles import link_bundle, open_bundle, photos_of
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.locks import hold
 from pipeline.storage.manifest import Manifest
@@ -192,3 +192,56 @@ def test_several_bundles_are_applied_to_a_shard_of_which_nothing_is_learned(join
     apply(tmp_path / "joined", tmp_path / "shards/photos.tar", tmp_path / "out")
     table = Bundle(tmp_path / "out").table("images")
     assert table["split"].to_pylist() == ["gallery"] * 12 and Bundle(tmp_path / "out").card["sentences"]["count"] == 12
+
+
+def test_what_was_removed_stays_away_from_additions(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if their folder has moved, or follows an index that was built again without a photo of the same bytes."""
+    caplog.set_level("INFO")
+    index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
+    draw(photos, 8, 2)
+    shutil.copy(colours / "data/green-01.png", photos / "a copy.png")
+    (photos / "captions.tsv").write_text("a copy.png\ta green picture\na copy.png\tanother caption\nred-00.png\tnew\n")
+    run_command("add", index, photos)
+    assert "1 caption left out" in caplog.text
+    run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
+    photos = photos.rename(tmp_path / "moved")
+    run_command("add", index, photos)
+    assert "2 photos left out, since you removed the same before" in caplog.text
+    assert f"added 0 of 7 photos of {photos}" in caplog.text and open_bundle(index).card["images"]["count"] == 46
+    (tmp_path / "moved").rename(tmp_path / "photos")
+    retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
+    refresh_additions(index)
+    names = [photo.name for photo in photos_of(open_bundle(index))]
+    assert len(names) == 46 and "a copy.png" not in names and names.count("red-00.png") == 1
+
+
+def test_an_addition_gives_way_to_an_index_that_has_its_photos(colours: Path, tmp_path: Path) -> None:
+    """An index that was built again with six of eight added photos keeps the other two of the addition."""
+    index = shutil.copytree(colours / "bundle", tmp_path / "index")
+    names = draw(tmp_path / "photos", 8, 2)
+    run_command("add", index, tmp_path / "photos")
+    shutil.copytree(tmp_path / "photos", tmp_path / "own", ignore=shutil.ignore_patterns(*names[6:]))
+    apply(colours, tmp_path / "own", tmp_path / "out")
+    grown = tmp_path / "out/index/ncca"
+    shutil.copytree(index / "added", grown / "added")
+    link_bundle(Bundle(grown), grown / "added/01-same")
+    refresh_additions(grown)
+    assert sorted(Path(photo.root).name for photo in photos_of(open_bundle(grown))) == ["own"] * 6 + ["photos"] * 2
+
+
+def test_photos_are_added_to_every_index_of_a_run_and_encoded_once(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    indexes = [shutil.copytree(colours / "bundle", tmp_path / "run/index" / name) for name in ("one", "two")]
+    shutil.copytree(colours / "manifest", tmp_path / "run/manifest")
+    draw(tmp_path / "photos", 4, 2)
+    run_command("add", indexes[1], tmp_path / "photos")
+    for index in indexes:
+        assert f"added 4 of 4 photos of {tmp_path / 'photos'} to {index}" in caplog.text
+        names = [photo.name for photo in photos_of(open_bundle(index)) if photo.root == str(tmp_path / "photos")]
+        assert names == ["blue-02.png", "green-01.png", "red-00.png", "white-03.png"]
+        run_command("verify", index)
+    assert caplog.text.count("limited by") == 1

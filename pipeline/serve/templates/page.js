@@ -39,6 +39,7 @@ async function render() {
     at("generators").hidden = !about.generators.length || !params.get("photograph");
     showFilters(params);
     ask(params);
+    if (!text) fetchJson("/api/models").then(showCounts).catch(() => {}); // The index may have changed since the page was opened.
   }
   look(params.get("image"));
 }
@@ -86,12 +87,16 @@ function offer(kind, names, act) {
 }
 
 function describeCollections(models) {
-  const collections = new Map(models.map((one) => [one.collection_id, one]));
-  const each = [...collections.values()].map((one) => {
+  // The first model of a collection answers, so that its index is the one to count.
+  const each = grouped(models.map((model) => ({ model }))).map(([{ model: one }]) => {
     const sentences = one.sentences ? ` and ${one.sentences.toLocaleString()} captions` : "";
     return `${one.collection}: ${one.images.toLocaleString()} photos${sentences}`;
   });
   return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. Photos you upload are kept in this browser only; the server receives them to search and does not store them.`;
+}
+
+function showCounts(overview) {
+  at("about").textContent = describeCollections(overview.models);
 }
 
 function start(overview) {
@@ -104,7 +109,7 @@ function start(overview) {
   at("compare").hidden = overview.models.length < 2;
   at("compare").open = state().has("model");
   offer("generators", overview.generators.map((one) => [one.generator, one.registered, true]), render);
-  at("about").textContent = describeCollections(overview.models);
+  showCounts(overview);
   at("sentence").maxLength = overview.max_sentence_chars;
   for (const text of first.examples.map((one) => tidy(one).replace(/\.$/, ""))) {
     at("examples").append(button(text, () => takeSentence(text), { className: "text" }));
