@@ -100,9 +100,11 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
     """Write one bundle to `output` without those of the images `named` that it has, and list these for `ingest`."""
     import numpy as np
 
-    from pipeline.index.format import from_bytes, to_bytes
+    from pipeline.index.format import to_bytes
+    from pipeline.index.gallery import open_index, remember_indexes
     from pipeline.index.upkeep import drop, remove
     from pipeline.storage.batch import publish_text
+    from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import Revision, modalities, names_of, read_removed
     from pipeline.storage.card import REMOVED
 
@@ -113,8 +115,7 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
         return
     for part in parts:
         rows = part.alive[np.isin(part.owners[part.alive], gone)]
-        less, path = part.without(rows), f"{bundle.folder}/{part.name}.faiss"
-        index = from_bytes(bundle.index(part.name), path, part.card)
+        less, index = part.without(rows), open_index(bundle, part.modality, to_change=True)
         if part.outline is None:
             changed, factory = remove(
                 index, rows, less.alive, lambda index=index, less=less: _rest(bundle, less, index), part.card
@@ -124,6 +125,7 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
         revision.put(less, to_bytes(changed), factory)
     publish_text(output / REMOVED, "".join(f"{name}\n" for name in [*read_removed(bundle), *names]))
     revision.commit()
+    remember_indexes(Bundle(output))
 
 
 def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors":
