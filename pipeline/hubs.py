@@ -1,7 +1,8 @@
 """Models of other libraries: where they come from, and that nothing is fetched but by the stages that prepare them."""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,14 @@ from pipeline.errors import InputError, JointspaceError, UsageError, brief
 
 OPEN_CLIP_HUB = "hf-hub:"
 """How OpenCLIP's names of models on the hub begin."""
+ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
+"""How names of networks begin that lie in a folder or on a hub, or are built by another library."""
+NETWORKS_INSIDE = frozenset(("auto_map", "backbone", "hf_model_name", "timm_model_pretrained", "use_timm_backbone"))
+"""Keys that name code, or another network, which a library would load."""
+LAYERS = re.compile("layers|depth|blocks|heads|experts|stages")
+MAX_LAYERS, MAX_WIDTH = 1 << 10, 1 << 24
+LONGEST_NAME = 80
+"""Characters of a name that an error quotes."""
 
 
 def own_folder(architecture: str, folder: Callable[[str], Path | None]) -> tuple[Path | None, dict[str, str]]:
@@ -28,6 +37,20 @@ def open_clip_config(folder: Path | None, architecture: str) -> dict[str, Any]:
     if architecture.startswith(OPEN_CLIP_HUB):
         return open_clip.factory._get_hf_config(architecture.removeprefix(OPEN_CLIP_HUB))["model_cfg"]
     return open_clip.get_model_config(architecture)
+
+
+def require_plain_config(config: Any) -> None:
+    """Raise ValueError for a configuration of a network that names, however deep, a folder, a hub or another network
+    that its library would load, or has more layers than any network."""
+    if isinstance(config, str) and ELSEWHERE.match(config):
+        raise ValueError(f"it names {config[:LONGEST_NAME]!r}, and a network inside another is not restored")
+    parts = config.items() if isinstance(config, Mapping) else enumerate(config if isinstance(config, list) else ())
+    for key, value in parts:
+        if value and (str(key) in NETWORKS_INSIDE or str(key).startswith("use_pretrained")):
+            raise ValueError(f"its {key} names code or another network, which is not restored")
+        if isinstance(value, int) and value > (MAX_LAYERS if LAYERS.search(str(key)) else MAX_WIDTH):
+            raise ValueError(f"its {key} is {value}, more than any network has")
+        require_plain_config(value)
 
 
 def extra_of(library: str) -> str:

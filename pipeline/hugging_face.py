@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
+from pipeline.hubs import require_plain_config
+
 FOREIGN = ("auto_map", "quantization_config", "attn_implementation", "_attn_implementation", "_name_or_path", "dtype")
 """Keys of a configuration that name code, kernels or places of others."""
 
@@ -34,15 +36,14 @@ def without_foreign(config: Any) -> Any:
     """`config` without the keys of FOREIGN, however deep."""
     if isinstance(config, Mapping):
         return {key: without_foreign(value) for key, value in config.items() if key not in FOREIGN}
-    return config
+    return [without_foreign(value) for value in config] if isinstance(config, list | tuple) else config
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
     """The model of `config_of`, without its weights. Raises ValueError for one that would fetch another."""
+    require_plain_config(config)
     values = without_foreign(config)
     kind = values.pop("model_type")
-    if "timm" in kind or values.get("use_pretrained_backbone"):
-        raise ValueError("a network inside another is not restored")
     return AutoModel.from_config(AutoConfig.for_model(kind, **values))
 
 

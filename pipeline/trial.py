@@ -1,14 +1,22 @@
-"""Reading files of strangers with libraries that may end the process: first for trial, in another one."""
+"""Reads files of strangers first in another process, since the library that reads them may end it.
+
+A file that passed such a trial can be remembered, so that the next trial costs nothing. What is remembered lies in a
+folder that only this user can write, as one empty file for each digest.
+"""
 
 import atexit
+import multiprocessing
 import os
 import resource
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import InputError, JointspaceError
+from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.plain_files import private_folder
 from pipeline.workers import DIED, KILLED, Failure, Worker
 
 MOST_BYTES = 1 << 32
@@ -21,6 +29,8 @@ def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
     Function and arguments travel by pickle; what it returns is dropped. Raises InputError with the reason of a failure.
     The process is started once and kept for the next trial.
     """
+    if multiprocessing.current_process().daemon:
+        raise InputError(f"{path} was not tried yet, and a daemonic process cannot do it; open it once in another one")
     outcome = _worker()((path, read, arguments, os.getcwd()))
     if isinstance(outcome, Failure):
         died = f"{path} ended the process that read it for trial; it is damaged, or not to be trusted"
@@ -44,3 +54,26 @@ def _attempt(call: tuple[Path, Callable[..., Any], tuple[Any, ...], str]) -> Non
         raise
     except Exception as error:
         raise InputError(f"cannot read {path} ({error!r}); write it again") from error
+
+
+def is_remembered(digest: str) -> bool:
+    """Return whether `remember` was called with this digest, by this user."""
+    with suppress(OSError, RuntimeError, JointspaceError):
+        return (_state_folder() / digest).is_file()
+    return False
+
+
+def remember(digest: str) -> None:
+    """Remember a digest (hexadecimal). Where the folder cannot be written, the next trial is made again."""
+    with suppress(OSError, RuntimeError, JointspaceError):
+        (_state_folder() / digest).touch()
+
+
+def _state_folder() -> Path:
+    """Return the folder of what is remembered. Raises UsageError if it is not this user's alone."""
+    home = Path(os.environ.get("XDG_STATE_HOME", ""))
+    home = home if home.is_absolute() else Path.home() / ".local/state"
+    folder = private_folder(home / "jointspace/tried", "name another folder by XDG_STATE_HOME")
+    if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(f"others can write {folder}; run `chmod 700 {folder}`")
+    return folder

@@ -18,6 +18,7 @@ from pipeline.config.section import SPLITS, as_name
 from pipeline.config.stored import stored_kind
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.build import QUERIES
+from pipeline.index.gallery import remember_indexes
 from pipeline.index.queries import QueryEncoder
 from pipeline.index.vectors import evenly_spaced
 from pipeline.run import Job, Run, stage
@@ -218,7 +219,9 @@ def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, new: np.nda
     digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)
     about |= {"splits": list(settings.splits), "data_root": str(manifest.root), "name": name}
     writer.commit({**card, **about, "inputs": inputs, "fingerprint": digest})
-    return Bundle(writer.folder)
+    made = Bundle(writer.folder)
+    remember_indexes(made)
+    return made
 
 
 def _queries(bundle: Bundle, asker: QueryEncoder) -> np.ndarray | None:

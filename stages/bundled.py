@@ -15,10 +15,10 @@ from pipeline.config.results import IndexSettings
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
-from pipeline.index.gallery import Shortlist
+from pipeline.index.gallery import Shortlist, remember_indexes
 from pipeline.index.vectors import ArrayVectors, evenly_spaced
 from pipeline.run import Run
-from pipeline.storage.bundle import BundleWriter
+from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD, INDEXED
 from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit, read_record
 from pipeline.storage.embeddings import Embeddings
@@ -93,6 +93,7 @@ def write_bundle(
             CARRIED: carry(provenance, folder / CARD, provenance.fingerprint),
         }
     )
+    remember_indexes(Bundle(folder))
 
 
 def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, brief
 from pipeline.index.filtering import is_exact
 from pipeline.index.gallery import open_gallery, open_index
 from pipeline.storage.batch import new_folder
@@ -57,7 +57,13 @@ def _read(bundle: Bundle | Bundles, modality: str) -> tuple[np.ndarray, pa.Table
             log.warning(
                 "%s has rounded its %s (%s), so the exported vectors are rounded too", part.folder, modality, factory
             )
-    return open_gallery(bundle, modality).reconstruct(rows), table.take(rows)
+    try:
+        return open_gallery(bundle, modality).reconstruct(rows), table.take(rows)
+    except RuntimeError as error:
+        raise UsageError(
+            f"{bundle.folder} cannot give the vectors of its {modality} back ({brief(error)}); build the index again"
+            " with another of index.candidates, such as Flat, and export that"
+        ) from error
 
 
 def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:

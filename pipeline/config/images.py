@@ -20,6 +20,7 @@ from pipeline.config.section import (
     Precision,
     Section,
     Share,
+    Side,
     Split,
     file_goes_with,
     key,
@@ -144,7 +145,7 @@ class RegionsSettings(Section):
     features: Literal["crops", "roi-align"] = key(
         "crops", "crops (each region through the network) | roi-align (of one map)"
     )
-    crop_side: Positive | None = key(None, "crops: side in pixels that a region is warped to; null: the encoder's own")
+    crop_side: Side | None = key(None, "crops: side in pixels that a region is warped to; null: the encoder's own")
     context: Count = key(16, "crops: pixels of context on each side of the box")
     score: Literal["proposal", "classifier"] = key(
         "proposal", "how regions are ranked: proposal | classifier (of a finetuned encoder, as in R-CNN)"
@@ -204,8 +205,8 @@ class EveryKind(Section):
         "torchvision",
         "networks: untrained (drawn from `seed`) | torchvision (downloaded) | file | finetuned (on boxes)",
     )
-    resize: Positive | None = key(256, "shorter side in pixels, before the crop")
-    crop: Positive | None = key(224, "side of the central square; null squashes the whole image to resize x resize")
+    resize: Side | None = key(256, "shorter side in pixels, before the crop")
+    crop: Side | None = key(224, "side of the central square; null squashes the whole image to resize x resize")
     mean: tuple[Number, Number, Number] | None = key((0.485, 0.456, 0.406), "networks: mean of each channel, in [0, 1]")
     std: tuple[Deviation, Deviation, Deviation] | None = key(
         (0.229, 0.224, 0.225), "networks: standard deviation of each channel"

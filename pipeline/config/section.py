@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from pipeline.config.registry import IMPORT_PATH, import_place
+from pipeline.limits import MAX_SIDE
 
 LARGEST = 2**63 - 1
 """Counts are stored, and given to libraries, as 64-bit integers."""
@@ -49,6 +50,7 @@ Whole = Annotated[int, BeforeValidator(_refuse_truth)]
 """Digits are taken for their number: Snakemake gives what stands inside `--config 'plan={sample: 9}'` as text."""
 Count = Annotated[Whole, Field(ge=0, le=LARGEST)]
 Positive = Annotated[Whole, Field(gt=0, le=LARGEST)]
+Side = Annotated[Positive, Field(le=MAX_SIDE)]
 Seed = Annotated[Whole, Field(ge=0, le=LARGEST_SEED)]
 AboveZero = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]

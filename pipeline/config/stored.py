@@ -1,7 +1,9 @@
 """Models and encoders as they were stored."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from pipeline.config.registry import EncoderSpec, encoder_spec, import_place, model_spec
@@ -20,7 +22,7 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
     corrected for hubs where these say so. IntegrityError where their form is not that of its class."""
     spec = model_spec(name)
     registered = spec.load()
-    with _known_form(f"{name} in {where}" if where else name, spec.made_by):
+    with _known_form(f"{name} in {where}" if where else name, spec.made_by), _limited(tensors):
         if "hubness" in settings:
             return import_place(CORRECTED).from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
@@ -32,10 +34,11 @@ def stored_kind(settings: Mapping[str, Any]) -> EncoderSpec:
         return encoder_spec(settings.get("kind"), settings["architecture"])
 
 
-def restore_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    """The image encoder whose `settings()` and `tensors()` these are. IntegrityError where they are of another form."""
+def restore_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
+    """The image encoder whose `settings()` and `tensors()` these are (`where`, for errors). IntegrityError where they
+    are of another form."""
     registered = stored_kind(settings).load()
-    with _known_form("encoder", "prepare-encoder"):
+    with _known_form(f"encoder in {where}" if where else "encoder", "prepare-encoder"), _limited(tensors):
         return registered.from_parts(settings, tensors)
 
 
@@ -45,9 +48,42 @@ def restore_text_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any]
     with _known_form(what, PREPARE_TEXT):
         spec = text_encoder_spec(settings["kind"])
     registered = spec.load()
-    with _known_form(what, PREPARE_TEXT):
+    with _known_form(what, PREPARE_TEXT), _limited(tensors):
         made = registered.from_parts(settings, tensors)
         return import_place(CENTRED).around(made, tensors) if "centred" in settings else made
+
+
+FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "eye")
+"""Functions of torch that make an array of a given size."""
+FREE_ELEMENTS = 1 << 27
+"""Numbers that may be allocated beside STORED_TIMES those that were stored: a network is built whole, and cut
+afterwards, so that the side of text that comes with a large side of images is a small part of it."""
+STORED_TIMES = 8
+LEAST_ELEMENTS = 1 << 10
+"""Numbers for which the smallest array counts, so that the number of arrays is limited too."""
+
+
+def _limited(tensors: Mapping[str, Any]) -> AbstractContextManager[object]:
+    """Return a context in which torch refuses to allocate many more numbers than `tensors` hold, since settings of
+    strangers are sizes of layers. ValueError where it does; nothing is limited where torch is not loaded."""
+    if "torch" not in sys.modules:
+        return nullcontext()
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Limit(TorchFunctionMode):
+        room = FREE_ELEMENTS + STORED_TIMES * sum(math.prod(tensor.shape) for tensor in tensors.values())
+        factories = frozenset(getattr(torch, name) for name in FACTORIES)
+
+        def __torch_function__(self, function: Callable[..., Any], types: object, args: tuple = (), kwargs: Any = None):
+            if function in self.factories:
+                size = args[0] if args and isinstance(args[0], tuple | list | torch.Size) else args
+                self.room -= max(LEAST_ELEMENTS, math.prod(side for side in size if isinstance(side, int)))
+                if self.room < 0:
+                    raise ValueError("its settings ask for larger layers than were stored")
+            return function(*args, **(kwargs or {}))
+
+    return Limit()
 
 
 @contextmanager

@@ -23,7 +23,10 @@ CLASSIFIER = "rcnn/"
 
 
 def build(architecture: str, seed: int) -> nn.Module:
-    """The whole network in evaluation mode, initialised from `seed`."""
+    """Return the whole network in evaluation mode, initialised from `seed`. Raises UsageError for one that this version
+    of torchvision does not have."""
+    if architecture not in models.list_models():
+        raise UsageError(f"this version of torchvision has no network {architecture!r}; install another version of it")
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # googlenet and inception announce a new initialisation
         torch.default_generator.manual_seed(seed)
@@ -136,9 +139,9 @@ class NetworkEncoder(ModuleEncoder):
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NetworkEncoder":
+        body = cut(build(settings["architecture"], seed=0), settings["node"])
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = NetworkSpec(settings["architecture"], settings["layer"], preprocessing, settings["flip"])
-        body = cut(build(spec.architecture, seed=0), settings["node"])
         weights = {
             name: torch.from_numpy(tensor) for name, tensor in tensors.items() if not name.startswith(CLASSIFIER)
         }

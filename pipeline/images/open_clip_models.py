@@ -8,7 +8,7 @@ import torch
 from open_clip.model import _build_vision_tower
 from torch import nn
 
-from pipeline.hubs import OPEN_CLIP_HUB, open_clip_config, own_folder
+from pipeline.hubs import OPEN_CLIP_HUB, open_clip_config, own_folder, require_plain_config
 from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side
 from pipeline.images.weights import parse
@@ -54,6 +54,7 @@ class OpenClipEncoder(LibraryEncoder):
     @staticmethod
     def build(config: Mapping[str, Any]) -> nn.Module:
         vision = {**config["vision"], "timm_model_pretrained": False}
+        require_plain_config(vision)
         return ImageTower(_build_vision_tower(config["embed_dim"], vision, config["quick_gelu"]))
 
 

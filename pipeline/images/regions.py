@@ -246,6 +246,8 @@ def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:
 POOLING = {"mean": np.add, "max": np.maximum}
 BATCH = 32
 """Regions encoded at once."""
+MAX_CROP_SIDE = 1024
+"""Pixels of the side of a crop at most, of which an image has a hundred and more."""
 
 
 def pool(features: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
@@ -297,6 +299,8 @@ class PooledEncoder(ImageEncoder):
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
+        if (settings["regions"]["crop_side"] or 1) > MAX_CROP_SIDE:
+            raise ValueError(f"its crop_side is more than {MAX_CROP_SIDE}")
         return cls(restore_encoder(settings["network"], tensors), settings["regions"], settings["pooling"])
 
     @classmethod

@@ -20,6 +20,8 @@ from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder
 from pipeline.images.preprocess import Preprocessing, View
 
 KMEANS_BATCH = 4096
+MAX_POINTS = 512
+"""Points of the grid along a side at most."""
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +105,8 @@ class StandardEncoder(ImageEncoder):
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = StandardSpec(preprocessing, PatchGrid(**settings["grid"]), settings["flip"])
+        if not (0 < spec.grid.patch <= preprocessing.side and preprocessing.side <= MAX_POINTS * spec.grid.step):
+            raise ValueError(f"its grid does not fit a picture of {preprocessing.side} pixels a side")
         codebooks = {kind: Codebook(*(tensors[f"{kind}.codebook.{n}"] for n in Codebook._fields)) for kind in LOCAL}
         parts = {part: (tensors[f"{part}.mean"], tensors[f"{part}.directions"]) for part in (*GLOBAL, *LOCAL)}
         return cls(spec, codebooks, PartwiseProjection(parts), settings["weights"])

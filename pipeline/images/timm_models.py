@@ -7,7 +7,7 @@ import timm
 import torch
 from torch import nn
 
-from pipeline.hubs import own_folder
+from pipeline.hubs import own_folder, require_plain_config
 from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side
 from pipeline.images.weights import parse, select
@@ -38,6 +38,7 @@ class TimmEncoder(LibraryEncoder):
     def build(config: Mapping[str, Any]) -> nn.Module:
         if not timm.is_model(name := config["name"]):  # which could name a hub, or a folder
             raise ValueError(f"timm has no model {name}")
+        require_plain_config(config["arguments"])
         untrained = {
             "pretrained": False,
             "pretrained_cfg": None,

@@ -14,12 +14,11 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.format import metric_of, parts_of
+from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
 from pipeline.index.vectors import BLOCK_ROWS
 
 FEW = 1 << 14
 """As many vectors are compared one by one, rather than searched for."""
-MOST_VERTICES = 1 << 15
 _mapping = Lock()
 
 
@@ -29,7 +28,7 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     `index` has no other ids than these n. Raises UsageError for an index that can neither skip vectors nor give them.
     """
     typed = faiss.downcast_index(index)  # which lasts as long as `index`
-    if type(typed) is faiss.IndexIDMap:  # whose conditions FAISS does not pass on to what it wraps
+    if isinstance(typed, faiss.IndexIDMap):  # whose conditions FAISS does not pass on to what it wraps
         ids = faiss.vector_to_array(typed.id_map)
         return search_among(typed.index, queries, top, allowed[ids]).renumber(ids)
     ids, queries = np.flatnonzero(allowed), np.ascontiguousarray(queries, np.float32)
@@ -45,7 +44,7 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     try:
         return _compare(typed, queries, top, ids)
     except RuntimeError as error:
-        neighbours = neighbours or _skip(typed, queries, top, allowed, len(ids), whole=True)
+        neighbours = _skip(typed, queries, top, allowed, len(ids), whole=True) or neighbours
         if neighbours is None:
             raise UsageError(
                 f"an index of the type {type(typed).__name__} cannot be searched with a condition; build it with"
@@ -57,12 +56,18 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
 def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
     """(k, c) float32: the vectors that the index has under `ids`. RuntimeError where it has none to give."""
     typed = faiss.downcast_index(index)  # which lasts as long as `index`
-    if type(typed) is faiss.IndexIDMap:  # which cannot look them up
+    if isinstance(typed, faiss.IndexIDMap):  # which cannot look them up
         names = faiss.vector_to_array(typed.id_map)
         order = np.argsort(names)
         return reconstruct(typed.index, order[np.searchsorted(names, ids, sorter=order)])
     with _mapping:  # threads share an index
         for part in parts_of(typed):
+            if isinstance(part, faiss.IndexRefine):
+                break  # its vectors are those of its refine_index
+            if isinstance(part, faiss.IndexIVFRaBitQFastScan):
+                raise RuntimeError("FAISS gives other vectors back than those of an IndexIVFRaBitQFastScan")
+            if isinstance(part, faiss.IndexIVFPQFastScan) and part.fine_quantizer is None:
+                part.fine_quantizer = part.pq  # FAISS forgets it when it reads an index, and then ends the process
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
@@ -112,6 +117,6 @@ def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) ->
         lists = index.nlist if not share else min(index.nlist, math.ceil(index.nprobe / share))
         return faiss.SearchParametersIVF(sel=selector, nprobe=lists)
     if isinstance(index, faiss.IndexHNSW):
-        vertices = MOST_VERTICES if not share else min(MOST_VERTICES, math.ceil(index.hnsw.efSearch / share))
+        vertices = MAX_VERTICES if not share else min(MAX_VERTICES, math.ceil(index.hnsw.efSearch / share))
         return faiss.SearchParametersHNSW(sel=selector, efSearch=vertices)
     return faiss.SearchParameters(sel=selector)

@@ -7,7 +7,7 @@ business. Reading refuses a header that claims more than the bytes could hold.
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,21 +21,41 @@ AS_IT_IS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
 """Reads what the bytes hold; the tables that FAISS makes of it would count as claims of theirs."""
 ON_DISK = re.compile(b"ilod")
 """Before the inverted lists of an index that are in a file."""
-CODES = frozenset((
-    "IndexFlat", "IndexFlatIP", "IndexFlatL2", "IndexScalarQuantizer", "IndexPQ", "IndexPQFastScan", "IndexRaBitQ",
-    "IndexRaBitQFastScan", "IndexLSH",
+RANDOM_ACCESS = frozenset((
+    "IndexFlat", "IndexFlatIP", "IndexFlatL2", "IndexScalarQuantizer", "IndexPQ", "IndexRaBitQ",
 ))  # fmt: skip
-GRAPHS = frozenset(("IndexHNSW", "IndexHNSWFlat", "IndexHNSWSQ", "IndexHNSWPQ"))
+"""Types of index that compare a query with a single vector. FAISS ends the process where a graph or a refinement has
+another type for its vectors."""
+COARSE = RANDOM_ACCESS | frozenset((
+    "IndexPQFastScan", "IndexRaBitQFastScan", "IndexLSH",
+    "IndexHNSW", "IndexHNSWFlat", "IndexHNSWSQ", "IndexHNSWPQ",
+))  # fmt: skip
+"""Types of index without lists, which may also find the lists of others."""
 INVERTED = frozenset((
     "IndexIVFFlat", "IndexIVFScalarQuantizer", "IndexIVFPQ", "IndexIVFPQFastScan", "IndexIVFRaBitQ",
     "IndexIVFRaBitQFastScan",
 ))  # fmt: skip
-WRAPPERS = {
-    "IndexIDMap": ("index",), "IndexIDMap2": ("index",), "IndexPreTransform": ("index",),
-    "IndexRefine": ("base_index", "refine_index"), "IndexRefineFlat": ("base_index", "refine_index"),
-}  # fmt: skip
-"""The types of index that factory strings make here (pipeline.index.candidates), and the parts of those around
-others. All others are refused: one may hide a file where nobody looks for it."""
+REFINED = frozenset(("IndexRefine", "IndexRefineFlat"))
+PARTS = {
+    **dict.fromkeys(INVERTED, {"quantizer": COARSE}),
+    **dict.fromkeys(COARSE, {}),
+    **dict.fromkeys((kind for kind in COARSE if kind.startswith("IndexHNSW")), {"storage": RANDOM_ACCESS}),
+    "IndexPreTransform": {"index": COARSE | INVERTED},
+    **dict.fromkeys(REFINED, {"base_index": COARSE | INVERTED | {"IndexPreTransform"}, "refine_index": RANDOM_ACCESS}),
+    **dict.fromkeys(("IndexIDMap", "IndexIDMap2"), {"index": COARSE | INVERTED | REFINED | {"IndexPreTransform"}}),
+}
+"""The types of index that factory strings make here (pipeline.index.candidates), and for each the attributes that hold
+other indexes, with the types that these may have. All other types are refused: one may hide a file where nobody looks
+for it."""
+TRANSFORMS = (faiss.LinearTransform, faiss.NormalizationTransform)
+"""The transforms of vectors that are allowed, with their subclasses (OPQMatrix, PCAMatrix, RandomRotationMatrix)."""
+MAX_TRANSFORMS = 4
+SCALAR_KINDS = ("8bit", "6bit", "4bit", "fp16", "bf16", "8bit_direct", "8bit_direct_signed")
+"""The kinds of scalar quantizers that are allowed, as FAISS names them."""
+FAST_BLOCK = 32
+"""Vectors in a block of FAISS's fast-scan codes, as its factory strings make them."""
+MAX_VERTICES = 1 << 15
+"""Vertices of a graph that a search keeps at most."""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
@@ -79,8 +99,10 @@ def _read(
         with byte_limit(2 * len(data) + 4096):
             index = read(np.frombuffer(data, np.uint8))
         require_known_types(index, name)
+        if flaw := next((fact for fact, holds in _facts(index) if not holds), None):
+            raise IntegrityError(f"{name} contradicts itself: its {flaw} does not fit its other parts; {REBUILD}")
         _compute_tables(index)
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, RecursionError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
     expected = (card["count"], card["dim"], METRICS[card["metric"]])
     if (index.ntotal, index.d, index.metric_type) != expected:
@@ -117,23 +139,90 @@ def _require_no_files(data: bytes | memoryview, name: str) -> None:
         )
 
 
-def require_known_types(index: faiss.Index, name: str, quantizer: bool = False) -> None:
-    """Raises IntegrityError naming the type of an index, or of a part of it, that this project does not build; a
-    `quantizer` finds lists, and has none."""
+def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] = PARTS.keys()) -> None:
+    """Raise IntegrityError naming the type of an index, or of a part of it, that this project does not build there."""
     typed = faiss.downcast_index(index)  # which lasts as long as `index`
     kind = type(typed).__name__
-    if kind in WRAPPERS and not quantizer:
-        parts = [(part, False) for part in WRAPPERS[kind]]
-    elif kind in INVERTED and not quantizer:
-        parts = [("quantizer", True)]
-    elif kind in GRAPHS:
-        parts = [("storage", True)]
-    elif kind in CODES:
-        parts = []
-    else:
+    if kind not in allowed:
         raise IntegrityError(f"{name} holds an {kind}, which no index of this project has there; {REBUILD}")
-    for part, coarse in parts:
-        require_known_types(getattr(typed, part), name, coarse)
+    for part, kinds in PARTS[kind].items():
+        require_known_types(getattr(typed, part), name, kinds)
+    others = [type(one).__name__ for one in _transforms(typed) if not isinstance(one, TRANSFORMS)]
+    known = [getattr(faiss.ScalarQuantizer, f"QT_{kind}") for kind in SCALAR_KINDS]
+    if hasattr(typed, "sq") and typed.sq.qtype not in known:
+        others.append(f"ScalarQuantizer of the kind {typed.sq.qtype}")
+    if others:
+        raise IntegrityError(f"{name} holds an {others[0]}, which no index of this project has; {REBUILD}")
+
+
+def _transforms(index: faiss.Index) -> list[faiss.VectorTransform]:
+    """Return the transforms that vectors go through before `index` sees them, each by its own type."""
+    count = index.chain.size() if isinstance(index, faiss.IndexPreTransform) else 0
+    return [faiss.downcast_VectorTransform(index.chain.at(place)) for place in range(min(count, MAX_TRANSFORMS + 1))]
+
+
+def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield what must hold of an index of known types before FAISS may search it, each with whether it holds.
+
+    FAISS checks the sizes of most arrays when it reads them. It does not check the rest, and then reads or writes
+    beyond its arrays.
+    """
+    index = faiss.downcast_index(index)
+    dim, count, metric = index.d, index.ntotal, index.metric_type
+    inner_dim = dim
+    for transform in _transforms(index):
+        linear = isinstance(transform, faiss.LinearTransform)
+        sizes = (transform.A.size(), transform.b.size()) if linear else (inner_dim**2, 0)
+        fits = transform.d_in == inner_dim and transform.is_trained
+        inner_dim = transform.d_out
+        bias = inner_dim if linear and transform.have_bias else 0
+        yield f"{part}transform", fits and sizes == (transform.d_in * inner_dim, bias)
+    for name in PARTS[type(index).__name__]:
+        inner = getattr(index, name)
+        yield f"{part}{name} dimension", inner.d == inner_dim
+        yield f"{part}{name} metric", inner.metric_type == metric
+        yield f"{part}{name} count", inner.ntotal == (index.nlist if name == "quantizer" else count)
+        yield from _facts(inner, f"{part}{name} ")
+    yield from ((part + name, bool(holds)) for name, holds in _own_facts(index, dim, count))
+
+
+def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, bool]]:
+    """Yield the facts of `_facts` about an index without its parts."""
+    yield "is_trained", index.is_trained
+    if isinstance(index, faiss.IndexFastScan | faiss.IndexIVFFastScan):
+        yield "bbs", index.bbs == FAST_BLOCK
+        yield "implem", (index.implem, index.skip, index.nbits, index.ksub) == (0, 0, 4, 16)
+        yield "qbs", (index.qbs, getattr(index, "qbs2", 0)) == (0, 0)
+    if hasattr(index, "pq"):
+        yield "quantizer", index.pq.d == dim and getattr(index, "M", index.pq.M) == index.pq.M
+        yield "search_type", getattr(index, "search_type", faiss.IndexPQ.ST_PQ) == faiss.IndexPQ.ST_PQ
+    if hasattr(index, "rabitq"):
+        own, bits = index.rabitq, index.rabitq.nb_bits
+        yield "quantizer", (own.d, own.metric_type) == (dim, index.metric_type) and 0 < bits < 10
+        yield "quantizer", faiss.RaBitQuantizer(dim, own.metric_type, bits).code_size == own.code_size
+        yield (
+            "quantizer",
+            own.code_size == index.code_size and (not hasattr(index, "center") or index.center.size() == dim),
+        )
+    if isinstance(index, faiss.IndexLSH):
+        yield "rotation", index.rrot.A.size() == dim * index.nbits if index.rotate_data else index.nbits <= dim
+        yield "thresholds", index.thresholds.size() == (index.nbits if index.train_thresholds else 0)
+    if isinstance(index, faiss.IndexFastScan):
+        each = index.code_size if hasattr(index, "rabitq") else index.M2 // 2
+        yield "ntotal2", index.ntotal2 == -(-count // FAST_BLOCK) * FAST_BLOCK
+        yield "codes", index.codes.size() == index.ntotal2 * each
+    if isinstance(index, faiss.IndexIVF):
+        lists, packer = faiss.downcast_InvertedLists(index.invlists), index.get_CodePacker()
+        blocks = isinstance(lists, faiss.BlockInvertedLists)
+        packed = (lists.n_per_block, lists.block_size) if blocks else (1, lists.code_size)
+        yield "nprobe", 0 < index.nprobe <= index.nlist == lists.nlist and index.direct_map.no()
+        yield (
+            "lists",
+            packed == (packer.nvec, packer.block_size) and blocks == isinstance(index, faiss.IndexIVFFastScan),
+        )
+        yield "lists", sum(map(lists.list_size, range(index.nlist))) == count
+    if isinstance(index, faiss.IndexHNSW):
+        yield "efSearch", 0 < index.hnsw.efSearch <= MAX_VERTICES
 
 
 def parts_of(index: faiss.Index) -> Iterator[faiss.Index]:

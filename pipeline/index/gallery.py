@@ -17,23 +17,37 @@ errors of means even out. A word's best region stands out from its list, so wher
 to each word have their own products.
 """
 
+import hashlib
+import math
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 
-from pipeline.errors import MALFORMED, IntegrityError, brief
+from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.exact import Neighbours
 from pipeline.index.filtering import reconstruct, search_among
-from pipeline.index.format import REBUILD, from_bytes, metric_of, view_bytes
+from pipeline.index.format import REBUILD, from_bytes, metric_of, parts_of, view_bytes
+from pipeline.index.tuning import NEIGHBOURS
 from pipeline.multivectors import Items, MultiVectors, ScoreRule
+from pipeline.plain_files import open_plain
 from pipeline.precision import require_finite
 from pipeline.ragged import offsets_of
+from pipeline.trial import is_remembered, remember, try_first
+from pipeline.workers import processor_limit
 
 BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
+TRIAL = "index-1"
+"""Version of the trial of an index; another version has every index tried again."""
+TRIAL_SECONDS = 60
+"""CPU seconds that the trial of an index may take, beside a second for each TRIAL_BYTES."""
+TRIAL_BYTES = 1 << 26
 
 
 class RegionHits(NamedTuple):
@@ -63,8 +77,9 @@ class Gallery:
 
     multi_vector = False
 
-    def __init__(self, index: faiss.Index) -> None:
+    def __init__(self, index: faiss.Index, name: str = "the index") -> None:
         self.index = index
+        self.name = name
         self.dim = index.d
 
     def __len__(self) -> int:
@@ -74,11 +89,15 @@ class Gallery:
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """The `top` items for each query; row -1 with score -inf where fewer are found.
 
-        `allowed` (n,), bool, says which of n items to look among; those that were removed are not.
+        `allowed` (n,), bool, says which of n items to look among; those that were removed are not. Raises
+        IntegrityError with the name of the index where FAISS cannot search it.
         """
-        if allowed is not None:
-            return search_among(self.index, queries, top, allowed)
-        values, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
+        try:
+            if allowed is not None:
+                return search_among(self.index, queries, top, allowed)
+            values, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
+        except (RuntimeError, MemoryError, IndexError) as error:
+            raise IntegrityError(f"{self.name} cannot be searched ({brief(error)}); {REBUILD}") from error
         return Neighbours.of_faiss(values, rows, metric_of(self.index))
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
@@ -310,12 +329,60 @@ class MergedGallery(Gallery):
         return [(gallery, None if allowed is None else allowed[first:last]) for gallery, first, last in spans]
 
 
-def open_index(bundle: Any, name: str) -> faiss.Index:
-    """The index `name` of a pipeline.storage.bundle.Bundle, for searching only; its large parts stay in their file.
+def open_index(bundle: Any, modality: str, to_change: bool = False) -> faiss.Index:
+    """Return the index of the `images` or `sentences` of a bundle: for searching only, with its large parts left in
+    their file, or, `to_change`, as a copy in memory.
 
-    Raises IntegrityError.
+    FAISS trusts the bytes that it reads. So bytes that this user's program has neither written nor tried before are
+    read and searched in another process first. Raises IntegrityError.
     """
-    return view_bytes(bundle.index(name), f"{bundle.folder}/{name}.faiss", bundle.card[name])
+    name = bundle.index_name(modality)
+    path, card, digest = bundle.folder / f"{name}.faiss", bundle.card[name], _trial_digest(bundle, modality)
+    data = bundle.index(name)
+    if not is_remembered(digest):
+        rows = bundle.packed_table(modality).num_rows if name == modality else card["count"]
+        try:
+            try_first(path, _try_index, path, bundle.about(path.name)["sha256"], card, rows)
+        except InputError as error:
+            raise IntegrityError(str(error)) from error
+        remember(digest)
+    return (from_bytes if to_change else view_bytes)(data, str(path), card)
+
+
+def remember_indexes(bundle: Any) -> None:
+    """Remember that the indexes of a bundle, which this process has written, need no trial."""
+    for modality in ("images", "sentences"):
+        if bundle.card.get(bundle.index_name(modality)):
+            remember(_trial_digest(bundle, modality))
+
+
+def _trial_digest(bundle: Any, modality: str) -> str:
+    """Return the digest of all that `_try_index` depends on."""
+    files = (f"{bundle.index_name(modality)}.faiss", f"{modality}.parquet")
+    about = [TRIAL, faiss.__version__, *(bundle.about(file)["sha256"] for file in files)]
+    return hashlib.sha256(" ".join(about).encode()).hexdigest()
+
+
+def _try_index(path: Path, sha256: str, card: Mapping[str, Any], rows: int) -> None:
+    """Read and search the index at `path`, whose ids are those of so many rows of a table. Raises IntegrityError."""
+    with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise IntegrityError(f"{path} has changed while it was opened; {REBUILD}")
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    with processor_limit(TRIAL_SECONDS + len(data) / TRIAL_BYTES, f"{path} takes too long to search; {REBUILD}"):
+        index, limit = view_bytes(data, str(path), card), rows
+        for part in parts_of(index):
+            found = [faiss.vector_to_array(part.id_map)] if isinstance(part, faiss.IndexIDMap) else []
+            found += [ids for _, ids in ids_of_lists(part)] if isinstance(part, faiss.IndexIVF) else []
+            if any(len(ids) and not 0 <= ids.min() <= ids.max() < limit for ids in found):
+                raise IntegrityError(f"{path} has ids beyond the {limit} rows that it is of; {REBUILD}")
+            if isinstance(part, faiss.IndexIDMap | faiss.IndexRefine):
+                limit = index.ntotal  # FAISS looks up by position what their inner index finds
+        queries = np.random.default_rng(0).standard_normal((2, index.d)).astype(np.float32)
+        gallery = Gallery(index, str(path))
+        gallery.search(queries, NEIGHBOURS)
+        with suppress(UsageError):  # of an index that takes no conditions
+            gallery.search(queries, NEIGHBOURS, np.arange(rows) % 2 == 0)
 
 
 def open_gallery(bundle: Any, modality: str) -> Gallery:
@@ -337,8 +404,8 @@ def _open_one(bundle: Any, modality: str) -> Gallery:
     name = bundle.index_name(modality)
     path, card = f"{bundle.folder}/{name}.faiss", bundle.card[name]
     if (outline := bundle.outline(modality)) is None:
-        return Gallery(open_index(bundle, name))
-    index = from_bytes(bundle.index(name), path, card)
+        return Gallery(open_index(bundle, modality), path)
+    index = open_index(bundle, modality, to_change=True)
     try:
         shortlist = Shortlist.from_card(card["shortlist"])
         return MultiVectorGallery(modality, index, outline, ScoreRule.from_dict(bundle.card["score"]), shortlist)

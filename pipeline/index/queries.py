@@ -247,9 +247,25 @@ class StoredEncoder:
         about = self._bundle.about(f"encoders/{self._name}/model.safetensors")
         return f"{about['sha256']}{json.dumps(self.settings, sort_keys=True)}"
 
-    def open(self) -> Any:
+    def open(self) -> "OpenedEncoder":
         """What has `encode`, of RGB images, (n, dim) float32."""
-        return restore_encoder(self.settings, self._bundle.encoder(self._name).tensors)
+        where = f"{self._bundle.folder}/encoders/{self._name}"
+        return OpenedEncoder(restore_encoder(self.settings, self._bundle.encoder(self._name).tensors, where), where)
+
+
+class OpenedEncoder:
+    """The image encoder of an index in the folder `where`."""
+
+    def __init__(self, encoder: Any, where: str) -> None:
+        self.encoder, self.where = encoder, where
+
+    def encode(self, images: "Sequence[Image]") -> np.ndarray:
+        """Return (n, dim) float32 of RGB images. IntegrityError where its settings and tensors do not fit together."""
+        try:
+            return self.encoder.encode(images)
+        except MALFORMED as error:
+            reason = f"the encoder in {self.where} cannot encode images ({brief(error)})"
+            raise IntegrityError(f"{reason}; {REBUILD}") from error
 
 
 def encode_image(image: "Image", encoders: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -220,8 +221,9 @@ class Searcher(QueryEncoder):
         """The `top` images for an image less the words `minus` plus the words `plus` (Kiros et al. 2014, section 3.2).
 
         The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
-        good ones comes last of them; 0 leaves all in the order of their scores. Raises InputError where no words are
-        given or one is unknown, and UsageError for models whose vectors words are not added to.
+        good ones comes last of them; 0 leaves all in the order of their scores, and so does an index that cannot give
+        its vectors back. Raises InputError where no words are given or one is unknown, and UsageError for models whose
+        vectors words are not added to.
         """
         if not (*minus, *plus):
             raise InputError("no words change the image; give a word to take away or to add")
@@ -235,9 +237,10 @@ class Searcher(QueryEncoder):
         gallery = self._require_fit("images", query)
         rows, scores = gallery.search(query, max(top, among), allowed).of(0)
         if among > 1 and len(rows):
-            vectors = gallery.reconstruct(rows[:among])
-            order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
-            rows[:among], scores[:among] = rows[order], scores[order]
+            with suppress(RuntimeError):  # of an index that has no vectors to give
+                vectors = gallery.reconstruct(rows[:among])
+                order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
+                rows[:among], scores[:among] = rows[order], scores[order]
         return self._list_hits("images", [(rows[:top], scores[:top])])[0]
 
     def open(self) -> None:
@@ -247,6 +250,16 @@ class Searcher(QueryEncoder):
             if self.has(modality):
                 self.gallery(modality)
                 self._keep(modality)
+
+    def check(self) -> None:
+        """Open all that any query needs. Raises IntegrityError for whatever a search would refuse, and UsageError where
+        something is missing on this machine."""
+        self.bundle.check_rows()
+        self.open()
+        _ = self._forms
+        if not self.multi_vector:
+            for encoder in self.stored_encoders().values():
+                encoder.open()
 
     def gallery(self, modality: str) -> Gallery:
         """The index of the `images` or `sentences`, kept open from then on."""

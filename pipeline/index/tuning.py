@@ -123,11 +123,11 @@ def stages_of(index: faiss.Index) -> Stages:
 def apply(index: faiss.Index, setting: SearchSetting) -> None:
     """Set the search parameters; they are saved with the index."""
     stages = stages_of(index)
-    if stages.inverted is not None:
-        stages.inverted.nprobe = setting.nprobe
-    if stages.graph is not None:
+    if stages.inverted is not None and setting.nprobe is not None:
+        stages.inverted.nprobe = min(setting.nprobe, stages.inverted.nlist)
+    if stages.graph is not None and setting.efSearch is not None:
         stages.graph.hnsw.efSearch = setting.efSearch
-    if stages.refine is not None:
+    if stages.refine is not None and setting.k_factor is not None:
         stages.refine.k_factor = setting.k_factor
 
 

@@ -41,6 +41,7 @@ from pipeline.storage.card import (
     several,
 )
 from pipeline.storage.commit import CARRIED
+from pipeline.storage.files import is_regular
 from pipeline.storage.json_files import fingerprint, require_same
 from pipeline.storage.locks import hold
 from pipeline.storage.sources import BUNDLE, ImageSources
@@ -378,7 +379,7 @@ def changing(folder: Path, output: Path | None) -> Iterator[Change]:
         for part in index.parts:
             if not (change.folder(part) / CARD).exists():
                 link_bundle(part, change.folder(part))
-                if (part.folder / REMOVED).is_file() and not (change.folder(part) / REMOVED).exists():
+                if is_regular(part.folder / REMOVED) and not (change.folder(part) / REMOVED).exists():
                     shutil.copy(part.folder / REMOVED, change.folder(part))
 
 

@@ -18,7 +18,8 @@ from pydantic import Field, model_validator
 
 from pipeline.config.registry import IMPORT_PATH, MODELS
 from pipeline.errors import IntegrityError, meant
-from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular
+from pipeline.limits import MAX_SIDE
+from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular, require_no_links
 from pipeline.storage.json_files import Count, File, Finite, Form, read_json, require_form
 
 CARD = "card.json"
@@ -54,9 +55,16 @@ DISTRUST = "get the bundle again from somebody you trust"
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
 Positive = Annotated[int, Field(gt=0, lt=1 << 31)]
+Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Metric = Literal["inner_product", "euclidean"]
+Colours = Annotated[list[Finite], Field(min_length=3, max_length=3)]
+MAX_CARD_BYTES = 1 << 24
+MAX_FILES = 1 << 10
+"""Files of an index, and encoders, at most."""
+FACTORY = r"^(IVF[0-9]{1,6}|[A-Za-z_,()]+[0-9]{0,4})+$"
+"""Factory strings of FAISS whose numbers, which are sizes, are small."""
 
 
 # --- the card
@@ -72,12 +80,23 @@ class WeightsForm(Form):
     origin: str
 
 
+class PreprocessingForm(Form):
+    """pipeline.images.preprocess.Preprocessing."""
+
+    resize: Side
+    crop: Side | None
+    mean: Colours
+    std: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=3, max_length=3)]
+    interpolation: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear"
+
+
 class EncoderForm(Form):
-    """The keys that `report` shows; the others are the encoder's `settings`."""
+    """The keys that `report` shows, and those that are sizes; the others are the encoder's `settings`."""
 
     architecture: str
     layer: str
     weights: WeightsForm
+    preprocessing: PreprocessingForm | None = None
 
 
 class TextEncoderForm(Form):
@@ -85,14 +104,14 @@ class TextEncoderForm(Form):
 
 
 class IndexForm(Form):
-    factory: str
+    factory: Annotated[str, Field(pattern=FACTORY, max_length=256)]
     metric: Metric
     dim: Dimensions
     count: Annotated[int, Field(ge=0, lt=1 << 40)]
     bytes: Count
-    nprobe: Positive | None
-    efSearch: Positive | None  # noqa: N815  FAISS's own name
-    k_factor: Positive | None
+    nprobe: Annotated[int, Field(gt=0, lt=10**6)] | None
+    efSearch: Annotated[int, Field(gt=0, le=1 << 15)] | None  # noqa: N815  FAISS's own name
+    k_factor: Annotated[int, Field(gt=0, le=1 << 10)] | None
     queries_per_second: Measure
     latency_ms: Measure
     build_seconds: Measure
@@ -138,16 +157,16 @@ class Card(Form):
     registered: str
     metric: Metric
     dim: Dimensions
-    files: dict[str, File]
-    inputs: dict[str, str]
+    files: Annotated[dict[str, File], Field(max_length=MAX_FILES)]
+    inputs: Annotated[dict[str, str], Field(max_length=MAX_FILES)]
     fingerprint: str
     splits: list[str]
     data_root: str
     part: PartForm | None = None
     name: str | None = None
     trained_on: TrainedOn | None = None
-    encoders: dict[str, EncoderForm]
-    text_encoders: dict[str, TextEncoderForm] = {}
+    encoders: Annotated[dict[str, EncoderForm], Field(max_length=MAX_FILES)]
+    text_encoders: Annotated[dict[str, TextEncoderForm], Field(max_length=MAX_FILES)] = {}
     images: IndexForm | None = None
     sentences: IndexForm | None = None
     regions: IndexForm | None = None
@@ -175,6 +194,9 @@ def read_card(folder: Path) -> dict[str, Any]:
     outside of the folder."""
     path = folder / CARD
     remedy = "name the folder of an index, or run build-index again"
+    with suppress(OSError):  # which reading it explains
+        if path.stat().st_size > MAX_CARD_BYTES:
+            raise IntegrityError(f"{path} is not a bundle's card: it has more than {MAX_CARD_BYTES:,} bytes; {remedy}")
     card = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")
     for name in card["files"]:
         inside(folder, name, path)
@@ -259,12 +281,13 @@ def remove_bundle(folder: Path) -> None:
 
 
 def bundles_in(folder: Path) -> list[Path]:
-    """`folder`, or the bundles below it, in the order of their numbers or names. Raises IntegrityError where there is
-    none."""
-    if os.path.lexists(folder / CARD):
-        return [folder]
-    if below := [card.parent for card in _below(folder)]:
-        return below
+    """Return `folder`, or the bundles below it, in the order of their numbers or names. Raises IntegrityError where
+    there is none, and for a link in a bundle or between it and `folder`, which may itself be a link."""
+    bundles = [folder] if os.path.lexists(folder / CARD) else [card.parent for card in _below(folder)]
+    for bundle in bundles:
+        require_no_links(folder, bundle)
+    if bundles:
+        return bundles
     reason = f"is not a bundle: it has no {CARD}" if folder.exists() else "does not exist"
     near = [card.parent for above in folder.absolute().parents[:2] for card in _near(above)]
     known = {str(path) if folder.is_absolute() else os.path.relpath(path) for path in near}
@@ -279,6 +302,7 @@ def home_of(bundles: Sequence[Path]) -> Path:
 
 def added_to(home: Path) -> list[Path]:
     """The bundles that were added to the index in the folder `home`, in the order of their numbers."""
+    require_no_links(home, home / ADDED)
     folders = [folder for folder in (home / ADDED).glob("*-*") if folder.name.partition("-")[0].isdecimal()]
     folders.sort(key=lambda folder: int(folder.name.partition("-")[0]))
     return [bundle for folder in folders if is_index(folder) for bundle in bundles_in(folder)]

@@ -27,6 +27,7 @@ REASONS = {
 }
 DRIVE = re.compile(r"[A-Za-z]:")
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
+NO_LINK = "put the file or folder itself there"
 SHOWN = 120  # characters of a name that an error quotes
 
 
@@ -106,6 +107,24 @@ def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
             except OSError as error:
                 yield path, error
     yield from ((Path(error.filename), error) for error in unread)
+
+
+def require_no_links(top: Path, folder: Path) -> None:
+    """Raise IntegrityError naming a link in `folder`, however deep, or between it and the folder `top`.
+
+    What is in an index of a stranger could otherwise be a link to a file of this user's, which is then copied, or to a
+    folder, which is then changed. `top` itself, which the user has named, may be a link.
+    """
+    link = next((part for part in (folder, *folder.parents) if top in part.parents and part.is_symlink()), None)
+    link = link or next((os.path.join(*found) for found in _links_in(folder)), None)
+    if link is not None:
+        raise IntegrityError(f"{link} is a link, and nothing in an index may be one; {NO_LINK}")
+
+
+def _links_in(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the links in `folder`, however deep, as folder and name."""
+    for parent, folders, names in os.walk(folder):
+        yield from ((parent, name) for name in (*names, *folders) if os.path.islink(os.path.join(parent, name)))
 
 
 def plain(name: Any, source: Path | str) -> str:

@@ -20,7 +20,7 @@ from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import KEY_COLUMNS
 from pipeline.storage.card import ADDED, CARD, read_card
 from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, read_commit
-from pipeline.storage.files import explain, is_regular, walk
+from pipeline.storage.files import NO_LINK, explain, is_regular, walk
 from pipeline.storage.json_files import read_json
 from pipeline.storage.locks import is_free, is_lock
 from pipeline.storage.manifest import Manifest
@@ -133,7 +133,7 @@ def _sort(run: Path, result: Examination, inner: dict[Path, None]) -> Iterable[P
         if isinstance(status, OSError):
             result.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
         elif kind := kind_of(status.st_mode):
-            reason = f"unread: it is {kind}; put the file or folder itself here"
+            reason = f"unread: it is {kind}; {NO_LINK}"
             result.faults.append(FaultyFile(path, reason, None))
         elif TEMPORARY.fullmatch(path.name) and is_regular(path):
             result.temporaries[path] = is_orphan(path)

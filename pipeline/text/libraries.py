@@ -17,6 +17,8 @@ from pipeline.text.tokens import normalise_text
 
 BATCH = 64
 """Texts in one forward pass."""
+MAX_TOKENS = 1 << 13
+"""Tokens of a text at most."""
 BODY, TOKENIZER = "body/", "tokenizer"
 PUNCTUATION = str.maketrans("_", " ", string.punctuation.replace("_", ""))
 
@@ -46,6 +48,8 @@ def tokenize_by(tokenizer: str, config: Mapping[str, Any]) -> Callable[[Sequence
     `length` tokens, and padded to the longest text, or to `length` if `full`."""
     from tokenizers import Tokenizer
 
+    if type(config["length"]) is not int or not 0 < config["length"] <= MAX_TOKENS:
+        raise ValueError(f"its length is not a number of tokens from 1 to {MAX_TOKENS}")
     tokens = Tokenizer.from_str(tokenizer)
     tokens.enable_truncation(config["length"])
     tokens.enable_padding(**config["padding"], length=config["length"] if config["full"] else None)

@@ -7,7 +7,7 @@ import open_clip
 from open_clip.model import _build_text_tower
 from torch import nn
 
-from pipeline.hubs import OPEN_CLIP_HUB, open_clip_config, own_folder
+from pipeline.hubs import OPEN_CLIP_HUB, open_clip_config, own_folder, require_plain_config
 from pipeline.text.libraries import CLEANERS, FetchedText, LibraryTextEncoder, padding_of, tokenize_by
 from pipeline.text.text_encoder import TextMaterial
 
@@ -40,6 +40,7 @@ class OpenClipTextEncoder(LibraryTextEncoder):
     def build(config: Mapping[str, Any]) -> nn.Module:
         if _of_transformers(config["text"]):
             raise ValueError("a network inside another is not restored")
+        require_plain_config(config["text"])
         return _build_text_tower(config["embed_dim"], {**config["text"], "output_tokens": False}, config["quick_gelu"])
 
     @staticmethod

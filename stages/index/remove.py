@@ -140,8 +140,10 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
     """Write one bundle to `output` without the images `named`, if it has some of them."""
     import numpy as np
 
-    from pipeline.index.format import from_bytes, to_bytes
+    from pipeline.index.format import to_bytes
+    from pipeline.index.gallery import open_index, remember_indexes
     from pipeline.index.upkeep import drop, remove
+    from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import Revision, modalities
 
     gone = np.array(sorted(named), np.int64)
@@ -150,8 +152,7 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
         return
     for part in parts:
         rows = part.alive[np.isin(part.owners[part.alive], gone)]
-        less, path = part.without(rows), f"{bundle.folder}/{part.name}.faiss"
-        index = from_bytes(bundle.index(part.name), path, part.card)
+        less, index = part.without(rows), open_index(bundle, part.modality, to_change=True)
         if part.outline is None:
             changed, factory = remove(
                 index, rows, less.alive, lambda index=index, less=less: _rest(bundle, less, index), part.card
@@ -160,6 +161,7 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
             changed, factory = drop(index, part.outline.places(rows)), part.card["factory"]
         revision.put(less, to_bytes(changed), factory)
     revision.commit()
+    remember_indexes(Bundle(output))
 
 
 def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors":

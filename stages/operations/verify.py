@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.errors import InputError, IntegrityError, JointspaceError
+from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.image_names import ID
 from pipeline.printable import printable, printable_json
 from pipeline.run import Run
@@ -34,7 +34,8 @@ AUDIT = "audit"
 def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     """Check every file of RUN (a run or an index) against its hash and say how to repair what is wrong.
 
-    Exit code 0 if every artefact is intact and fits the others of this run, 1 otherwise.
+    An index is also opened as `search` opens it. Exit code 0 if every artefact is intact and fits the others of this
+    run, 1 otherwise.
     """
     from tqdm import tqdm
 
@@ -43,6 +44,8 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
     shown = partial(tqdm, desc="verify", unit=" commits", disable=None)
     found, opened = examine(run, not quick, shown), Run(run)
+    if not quick:
+        _add_unsearchable(run, found)
     try:
         _set_former_apart(opened, found)
     except JointspaceError:  # the run has no configuration that can be read
@@ -72,6 +75,25 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         raise IntegrityError(
             f"{len(found.faults)} files of {run} are damaged or do not fit; {_remedy(opened, run, targets)}"
         )
+
+
+def _add_unsearchable(run: Path, found: "Examination") -> None:
+    """Add to the faults each index of the run whose files are what its card says, and which a search refuses."""
+    from pipeline.index.search import Searcher
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.card import ADDED, CARD
+    from pipeline.storage.verify import FaultyFile
+
+    for card in sorted(run.rglob(CARD)):
+        if any(card.parent in (fault.path, *fault.path.parents) for fault in found.faults):
+            continue
+        try:
+            Searcher(Bundle(card.parent)).check()
+        except IntegrityError as error:
+            remade = Layout(run).manifest.commit.exists() and ADDED not in card.relative_to(run).parts
+            found.faults.append(FaultyFile(card, f"refused by search: {error}", card if remade else None))
+        except (UsageError, InputError):  # of what this machine has not installed
+            continue
 
 
 def _set_former_apart(run: "Run", found: "Examination") -> None:
@@ -161,10 +183,11 @@ def _elsewhere(run: Path, image: str) -> str:
     from pipeline.plain_files import read_lines
     from pipeline.storage.bundles import parse_removed
     from pipeline.storage.card import ADDED, REMOVED
+    from pipeline.storage.files import is_regular
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.verify import find_image, means
 
-    removed = {path: parse_removed(read_lines(path)) for path in sorted(run.rglob(REMOVED))}
+    removed = {path: parse_removed(read_lines(path)) for path in sorted(filter(is_regular, run.rglob(REMOVED)))}
     if lists := [path for path, names in removed.items() if any(means(image, name) for name in names)]:
         names = " and in ".join(map(str, lists))
         return f"it was removed: delete its line in {names} to have it back, and `run` or `add` again"

@@ -3,6 +3,9 @@
 import copy
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -245,3 +248,141 @@ def wide_bytes(folder: Path, victim: Path) -> None:
     """200 MB of bytes of a fixed width in 500 rows, in a column of the sender's own."""
     once = pa.array([b"x" * 400_000], pa.binary(400_000))
     _bomb(folder, "own", pa.DictionaryArray.from_arrays(pa.array(np.zeros(500, np.int32)), once))
+
+
+# --- FAISS indexes of allowed types whose parts do not fit
+
+
+def _built(folder: Path, factory: str) -> faiss.Index:
+    """An index of random vectors by its factory string, as many as the bundle has images."""
+    card = json.loads((folder / "card.json").read_text())["images"]
+    vectors = np.random.default_rng(0).standard_normal((max(card["count"], 400), card["dim"])).astype(np.float32)
+    index = faiss.index_factory(card["dim"], factory, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors[: card["count"]])
+    return index
+
+
+def _other_refinement(index: faiss.Index) -> None:
+    """Vectors of twice the dimensions to refine by, for which FAISS has no room."""
+    wide = faiss.IndexFlat(2 * index.d, index.metric_type)
+    wide.add(np.ones((index.ntotal, wide.d), np.float32))
+    index.refine_index = wide
+    faiss.class_wrappers.add_to_referenced_objects(index, wide)
+
+
+def _short(attribute: str, size: int = 1) -> Callable[[faiss.Index], None]:
+    """Another size of an array of the first transform."""
+
+    def change(index: faiss.Index) -> None:
+        transform = faiss.downcast_VectorTransform(index.chain.at(0))
+        transform.have_bias = transform.have_bias or attribute == "b"
+        getattr(transform, attribute).resize(size)
+
+    return change
+
+
+def _more_centroids(index: faiss.Index) -> None:
+    quantizer = faiss.downcast_index(index.quantizer)
+    quantizer.add(np.ones((3, index.d), np.float32))
+
+
+def _far_ids(index: faiss.Index) -> None:
+    """Ids that a refinement would look up beyond its vectors."""
+    base = faiss.downcast_index(index.base_index)
+    for number in range(base.nlist):
+        if size := base.invlists.list_size(number):
+            faiss.rev_swig_ptr(base.invlists.get_ids(number), size)[:] += 1 << 30
+
+
+def _put(name: str, value: float, part: str = "") -> Callable[[faiss.Index], None]:
+    """Another value of an attribute of the index, or of a part of it."""
+
+    def change(index: faiss.Index) -> None:
+        setattr(getattr(index, part) if part else index, name, value)
+
+    return change
+
+
+def _remapped(index: faiss.Index) -> None:
+    """A transform that reads anywhere."""
+    remap = faiss.RemapDimensionsTransform(index.d, index.d, True)
+    faiss.copy_array_to_vector(np.full(index.d, 1 << 30, np.int32), remap.map)
+    remap.this.disown()  # the index deletes it
+    index.prepend_transform(remap)
+
+
+UNFIT: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
+    "wide refinement": ("PQ4x4fs,Refine(SQ8)", _other_refinement, "its refine_index dimension does not fit"),
+    "far ids in a refinement": ("IVF2,SQ8,RFlat", _far_ids, "has ids beyond the"),
+    "remapped dimensions": ("RR8,Flat", _remapped, "holds an RemapDimensionsTransform"),
+    "short rotation": ("RR8,SQ8", _short("A"), "its transform does not fit"),
+    "short bias": ("PCA2,Flat", _short("b"), "its transform does not fit"),
+    "more vectors than codes": ("PQ4x4fs", _put("ntotal2", 1 << 40), "its ntotal2 does not fit"),
+    "unknown implementation": ("PQ4x4fs", _put("implem", 99), "its implem does not fit"),
+    "huge blocks": ("IVF2,PQ4x4fs", _put("bbs", 1 << 30), "its bbs does not fit"),
+    "huge query blocks": ("IVF2,PQ4x4fs", _put("qbs2", 1 << 30), "its qbs does not fit"),
+    "no lists visited": ("IVF2,Flat", _put("nprobe", 0), "images.faiss"),
+    "many lists visited": ("IVF2,Flat", _put("nprobe", 1 << 40), "its nprobe does not fit"),
+    "more centroids than lists": ("IVF2,Flat", _more_centroids, "its quantizer count does not fit"),
+    "endless search of a graph": ("HNSW8", lambda index: _put("efSearch", (1 << 31) - 1)(index.hnsw), "its efSearch"),
+    "untrained": ("SQ8", _put("is_trained", False), "images.faiss"),
+    "another metric inside": ("IVF2,Flat", lambda index: _put("metric_type", 1)(index.quantizer), "quantizer metric"),
+    "other codes": ("SQ8", lambda index: _put("qtype", faiss.ScalarQuantizer.QT_4bit)(index.sq), "images.faiss"),
+    "lists within lists": (
+        "IVF2(IVF2,Flat),Flat", lambda index: None, "holds an IndexIVFFlat, which no index of this project has there",
+    ),
+    "endless refinement": ("SQ8,RFlat", _put("k_factor", 1e9), "images.faiss"),
+}  # fmt: skip
+"""What does not fit -> the factory string of an index, how it is changed, and what the refusal says."""
+
+
+def unfit(folder: Path, what: str) -> None:
+    """Put one of UNFIT in the place of the index of the images."""
+    factory, change, _ = UNFIT[what]
+    index = faiss.downcast_index(made := _built(folder, factory))
+    change(index)
+    _put_index(folder, made)
+
+
+def end_process(*_: object) -> None:
+    """In the place of a trial: what a forged index does to FAISS."""
+    os.abort()
+
+
+class Commands:
+    """Calls commands in another process, which they may end, one after another: see `answer`."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def __call__(self, *words: object) -> str:
+        if self._process is None or self._process.poll() is not None:
+            program = "import sys, json; sys.path = json.loads(sys.argv[1]); import bundle_forgeries as b; b.answer()"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program, json.dumps(sys.path)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        self._process.stdin.write(json.dumps(list(map(str, words))) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else f"died: {self._process.wait()}"
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+
+
+def answer() -> None:
+    """Call the commands whose words are the lines of stdin, and print what each says, or why it refuses, as a line."""
+    from click.testing import CliRunner
+
+    from pipeline.errors import JointspaceError
+    from stages.cli import cli
+
+    for line in sys.stdin:
+        name, *words = json.loads(line)
+        result = CliRunner().invoke(cli.get_command(None, name), words)
+        kind = "refused" if isinstance(result.exception, JointspaceError) else "traceback"
+        said = f"{kind}: {result.exception}\n{result.output}" if result.exception else f"accepted: {result.output}"
+        print(json.dumps(said), flush=True)

@@ -5,6 +5,7 @@ bundle, ask a server, or take a gigabyte.
 """
 
 import hashlib
+import json
 import resource
 import shutil
 import signal
@@ -15,28 +16,38 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from bundle_forgeries import (
     JSON,
+    UNFIT,
+    Commands,
     Forgery,
     all_forgeries,
     cell,
+    end_process,
     lists_elsewhere,
     long_texts,
     told,
+    unfit,
     unknown_type,
     wide_bytes,
 )
 from made_up import build_bundle, features_of, make_run, run_command
 from made_up_colours import draw
 from made_up_sets import SCORE, add_fragments
+from PIL import Image
 
 from pipeline.config import loading
+from pipeline.config.stored import restore_encoder
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
+from pipeline.index import gallery
+from pipeline.index.queries import StoredEncoder
 from pipeline.index.search import Searcher
 from pipeline.storage import commit
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
+from pipeline.storage.card import read_card
 from stages.index.serve import _open_gallery
 
 SECONDS, SAMPLE = 20, 24
@@ -65,6 +76,8 @@ def use(folder: Path) -> None:
         assert isinstance(hit.row["path"], str | None)
     for name in bundle.card["encoders"]:
         bundle.encoder(name)
+        with suppress(UsageError):  # of the made-up architecture
+            StoredEncoder(bundle, name).open().encode([Image.new("RGB", (40, 30))])
     if bundle.card["kind"] == "fragments":
         searcher.regions("a dog", 3)
         bundle.outline("images")
@@ -193,11 +206,11 @@ def ask(command: str, *given: object) -> tuple[str, int]:
 
 def look_around(folder: Path) -> None:
     """Open the bundle as `serve` does, and look at all that it shows."""
-    gallery = _open_gallery(folder, None, None, loading.load(), None, None)
-    gallery.images("a red picture", 9)
-    for row, _ in gallery.browse(9)[1]:
+    served = _open_gallery(folder, None, None, loading.load(), None, None)
+    served.images("a red picture", 9)
+    for row, _ in served.browse(9)[1]:
         with suppress(InputError):
-            gallery.original(row["image_id"])
+            served.original(row["image_id"])
 
 
 def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[object]:
@@ -264,11 +277,228 @@ def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, tmp_path: Path,
 def test_nothing_outside_of_a_bundle_is_read_or_written(name: str, run: Path, tmp_path: Path) -> None:
     forged, secret = shutil.copytree(run / "bundle", tmp_path / "forged"), b"precious"
     (tmp_path / "secret").write_bytes(secret)
-    (forged / "k").symlink_to(tmp_path)
+    if name.startswith("k/"):
+        (forged / "k").symlink_to(tmp_path)
     about = {"bytes": len(secret), "sha256": hashlib.sha256(secret).hexdigest()}
     told(forged, "card.json", ("files", name), about)
-    with pytest.raises(IntegrityError, match="card.json names '"):
+    with pytest.raises(IntegrityError, match="card.json names '|forged/k is a link"):
         Bundle(forged).check()
     with pytest.raises(IntegrityError, match="names"):
         BundleWriter(forged).add(name, b"evil")
     assert (tmp_path / "secret").read_bytes() == secret
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Commands]:
+    commands = Commands()
+    yield commands
+    commands.close()
+
+
+def reasons(commands: Commands, index: Path) -> list[str]:
+    """Why searches with and without a condition refuse an index, each in one line; `verify` says the same."""
+    search = ("search", "--index", index, "a red dog")
+    said = [commands(*words) for words in (search, (*search, "--where", "split = 'test'"))]
+    assert all(one.startswith("refused: ") for one in said), said
+    verified = commands("verify", index)
+    first = said[0].removeprefix("refused: ").splitlines()[0]
+    assert verified.startswith("refused: ") and first in verified, (first, verified)
+    return [one.splitlines()[0] for one in said]
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_parts_of_an_index_that_do_not_fit_are_refused(
+    what: str, run: Path, tmp_path: Path, commands: Commands
+) -> None:
+    forged = shutil.copytree(run / "bundle", tmp_path / "forged")
+    unfit(forged, what)
+    assert all(UNFIT[what][2] in reason for reason in reasons(commands, forged))
+
+
+# --- the first time that an index is opened
+
+
+def test_an_index_that_ends_its_reader_is_refused_in_a_sentence(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(gallery, "_try_index", end_process)
+    with pytest.raises(IntegrityError, match=r"images\.faiss ended the process that read it for trial"):
+        gallery.open_index(Bundle(run / "bundle"), "images")
+
+
+def test_an_index_is_tried_once_and_remembered_for_this_user_alone(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Path] = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(gallery, "try_first", lambda path, *_: tried.append(path))
+    for copy in ("one", "two"):
+        folder = shutil.copytree(run / "bundle", tmp_path / copy)
+        gallery.open_index(Bundle(folder), "images")
+    assert tried == [tmp_path / "one/images.faiss"]
+    remembered = tmp_path / "state/jointspace/tried"
+    assert remembered.stat().st_mode & 0o077 == 0 and len(list(remembered.iterdir())) == 1
+    remembered.chmod(0o777)  # anybody could have written what is there
+    gallery.open_index(Bundle(folder), "images")
+    assert tried == [tmp_path / "one/images.faiss", tmp_path / "two/images.faiss"]
+
+
+def test_what_this_machine_builds_needs_no_trial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    built = build_bundle(run, output="built")
+    monkeypatch.setattr(gallery, "try_first", lambda *_: pytest.fail("it was tried"))
+    run_command("search", "--index", built, "a dog", "--top", 1)
+    run_command("remove", built, 1, "--output", tmp_path / "less")
+    run_command("search", "--index", tmp_path / "less", "a dog", "--top", 1)
+
+
+# --- what a card says of encoders
+
+SIZES = {
+    "resize": (0, -5, "224", 4097, 10**9, True, None), "crop": (0, 20000, "224", 1.5), "std": ([0, 1, 1], [1, 1]),
+    "mean": ([1e400, 0, 0], "abc"), "interpolation": ("__class__", 3, "cubic"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", SIZES)
+def test_sizes_of_images_on_a_card_are_bounded(key: str, colours: Path, tmp_path: Path, commands: Commands) -> None:
+    for value in SIZES[key]:
+        forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
+        name = next(iter(Bundle(forged).card["encoders"]))
+        try:
+            told(forged, "card.json", ("encoders", name, "preprocessing", key), value)
+        except ValueError:  # of JSON, which has no infinity
+            value = 1e300
+            told(forged, "card.json", ("encoders", name, "preprocessing", key), [value, "", 0])
+        said, memory = ask("search", "--index", forged, "--image", next((colours / "data").rglob("*.png")))
+        assert said.startswith("refused: ") and f"preprocessing.{key}" in said, (value, said)
+        assert "card.json" in said and memory < GIGABYTE // 4
+        shutil.rmtree(forged)
+
+
+def test_settings_that_are_sizes_of_layers_are_bounded_by_what_was_stored() -> None:
+    """A network of torchvision with 2.5 GB of weights, which is built before weights are looked at."""
+    settings = {"architecture": "vit_h_14", "layer": "average", "flip": False, "node": "encoder.ln", "weights": {}}
+    settings["preprocessing"] = {"resize": 518, "crop": 518, "mean": (0, 0, 0), "std": (1, 1, 1)}
+    before = kilobytes("VmSize")
+    with pytest.raises(IntegrityError, match="larger layers than were stored"):
+        restore_encoder(settings, {"a": np.zeros(4, np.float32)}, "an index")
+    assert kilobytes("VmSize") - before < 1 << 20
+
+
+@pytest.mark.parametrize("count", [1024, 1025, 300_000])
+def test_a_card_names_at_most_a_thousand_files(count: int, run: Path, tmp_path: Path, clock: None) -> None:
+    forged = shutil.copytree(run / "bundle", tmp_path / "forged")
+    files = json.loads((forged / "card.json").read_text())["files"]
+    about = next(iter(files.values()))
+    files |= {f"more/{number}": about for number in range(count - len(files))}
+    told(forged, "card.json", ("files",), files)
+    if count == 1024:
+        assert len(read_card(forged)["files"]) == count
+    else:
+        with pytest.raises(IntegrityError, match="is not a bundle's card"):
+            read_card(forged)
+
+
+FACTORIES = ("IVF1048577,Flat", "IVF99999999999,Flat", "HNSW60000", "PQ70000x8", "F" * 300)
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_an_index_is_not_built_again_by_any_factory_string(factory: str, run: Path, tmp_path: Path) -> None:
+    forged = shutil.copytree(run / "bundle", tmp_path / "forged")
+    told(forged, "card.json", ("images", "factory"), factory)
+    with pytest.raises(IntegrityError, match="images.factory: "):
+        read_card(forged)
+
+
+@pytest.mark.parametrize(("number", "good"), [((1 << 31) - 1, True), (1 << 31, False), (-1, False)])
+def test_the_greatest_id_of_a_row_is_the_last_before_the_limit(
+    number: int, good: bool, run: Path, tmp_path: Path
+) -> None:
+    forged = shutil.copytree(run / "bundle", tmp_path / "forged")
+    cell("images", "image_id", number)(forged, tmp_path)
+    if good:
+        assert number in Bundle(forged).table("images")["image_id"].to_pylist()
+    else:
+        with pytest.raises(IntegrityError, match=f"its image_id is {number}, not from 0 to {(1 << 31) - 1}"):
+            Bundle(forged).table("images")
+
+
+# --- links
+
+
+def link(place: Path, target: Path) -> None:
+    """Put a link to `target` in the place of what is there."""
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(target)
+
+
+PLACES = ("removed.txt", "added", "added/00-other", "card.json", "images.parquet", "images.faiss", "encoders", "notes")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_command_follows_a_link_in_an_index(place: str, colours: Path, tmp_path: Path, commands: Commands) -> None:
+    """Each of them names the link; nothing is written, there or elsewhere."""
+    forged, victim = tmp_path / "forged", tmp_path / "victim"
+    shutil.copytree(colours / "bundle", forged)
+    shutil.copytree(colours / "bundle", victim)
+    (victim / "removed.txt").write_text("-----BEGIN PRIVATE KEY-----\n")
+    target = victim / place if (victim / place).exists() else victim
+    link(forged / place, target)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    photos, output = colours / "photos", tmp_path / "output"
+    for words in (
+        ("search", "--index", forged, "a red one"), ("remove", forged, 1), ("remove", forged, 1, "--output", output),
+        ("add", forged, photos), ("add", forged, photos, "--output", output), ("add", victim, forged),
+        ("apply", forged, photos, "--output", output), ("export", forged, "--to", "npy", "--output", output),
+    ):  # fmt: skip
+        said = commands(*words)
+        assert said.startswith("refused: ") and f"forged/{place} is a link" in said, (words, said)
+    verified = commands("verify", forged)
+    assert verified.startswith("refused: ") and f"forged/{place}" in verified and "is a link" in verified, verified
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_parts_of_an_index_are_no_links_but_the_folder_that_is_named_may_be(
+    colours: Path, tmp_path: Path, commands: Commands
+) -> None:
+    shutil.copytree(colours / "bundle", tmp_path / "real")
+    (tmp_path / "named").symlink_to(tmp_path / "real")
+    assert commands("search", "--index", tmp_path / "named", "a red picture").startswith("accepted: ")
+    (tmp_path / "several").mkdir()
+    (tmp_path / "several/00").symlink_to(tmp_path / "real")
+    said = commands("remove", tmp_path / "several", 1)
+    assert said.startswith("refused: ") and "several/00 is a link" in said
+    assert not (tmp_path / "real/removed.txt").exists()
+
+
+def test_verify_and_search_agree_on_a_sound_index(colours: Path, tmp_path: Path, commands: Commands) -> None:
+    sound = shutil.copytree(colours / "bundle", tmp_path / "sound")
+    for words in (("search", "--index", sound, "a red picture"), ("verify", sound)):
+        assert commands(*words).startswith("accepted: "), words
+
+
+AGREED = {
+    "a path outside": cell("images", "path", "../x"),
+    "another count": lambda folder, _: told(folder, "card.json", ("images", "count"), 9),
+    "a huge preprocessing": lambda folder, _: told(folder, "card.json", ("encoders", "boxes", "preprocessing"), {}),
+    "no model": lambda folder, _: told(folder, "card.json", ("registered",), "sae, perhaps"),
+    "a huge efSearch": lambda folder, _: told(folder, "card.json", ("images", "efSearch"), 1 << 20),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", AGREED)
+def test_verify_gives_the_reason_for_which_a_search_refuses(
+    what: str, colours: Path, tmp_path: Path, commands: Commands
+) -> None:
+    forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
+    if what == "a huge preprocessing":
+        name = next(iter(Bundle(forged).card["encoders"]))
+        told(forged, "card.json", ("encoders", name, "preprocessing", "resize"), 10**6)
+    else:
+        AGREED[what](forged, tmp_path)
+    reasons(commands, forged)

@@ -144,7 +144,9 @@ def test_the_lines_of_the_documentation_unpack_both_packages(tmp_path: Path, mon
 
 def test_what_is_stored_can_name_no_hub_and_no_file(tmp_path: Path) -> None:
     """The settings of a bundle are others'."""
-    pytest.importorskip("timm"), pytest.importorskip("transformers")
+    pytest.importorskip("timm"), pytest.importorskip("transformers"), pytest.importorskip("open_clip")
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "test_vit", "num_classes": 4}))
+    vision = {"image_size": 32, "timm_model_name": f"local-dir:{tmp_path}"}
     preprocessing = {"resize": 32, "crop": 32, "mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bilinear"}
     about = {"architecture": "x", "layer": "output", "weights": {}, "flip": False, "preprocessing": preprocessing}
     backbone = {"model_type": "timm_backbone", "backbone": "resnet18", "use_pretrained_backbone": True}
@@ -152,7 +154,9 @@ def test_what_is_stored_can_name_no_hub_and_no_file(tmp_path: Path) -> None:
         ("timm", {"name": "hf-hub:evil/model", "arguments": {}}),
         ("timm", {"name": f"local-dir:{tmp_path}", "arguments": {}}),
         ("timm", {"name": "test_resnet", "arguments": {"checkpoint_path": str(tmp_path / "evil.pth")}}),
+        ("open_clip", {"embed_dim": 8, "vision": vision, "quick_gelu": False}),
         ("transformers", {"model": backbone, "pooled": True, "unused": []}),
+        ("transformers", {"model": {"model_type": "upernet", "backbone_config": backbone}, "pooled": True}),
         ("transformers", {"model": {"model_type": "evil", "auto_map": {"AutoModel": "evil--x.E"}}, "pooled": True}),
     ):
         with pytest.raises(IntegrityError, match="the stored encoder has another form"):

@@ -10,14 +10,18 @@ import faiss
 import numpy as np
 import pyarrow as pa
 import pytest
+from lone_searches import DIM, ask_everything, search_every_way
 from made_up import build_bundle, features_of, run_command
 
 from pipeline.errors import UsageError
+from pipeline.index.candidates import is_known
 from pipeline.index.conditions import Predicate
 from pipeline.index.filtering import FEW, search_among
+from pipeline.index.format import METRICS
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
 from pipeline.storage.bundle import Bundle
+from pipeline.workers import Worker
 
 ROWS = 300
 ORDER = ("<", "<=", ">", ">=", "=", "==", "!=")
@@ -344,3 +348,41 @@ def test_the_command_takes_a_condition(run: Path) -> None:
     assert lines[0].split()[-1] == "dog-8.png"
     with pytest.raises(UsageError, match="there is no column 'widht'; did you mean width"):
         run_command("search", "--index", folder, "a dog", "--where", "widht < 3")
+
+
+TYPES = (
+    "Flat", "SQ4", "SQ6", "SQ8", "SQfp16", "SQbf16", "PQ4x4", "PQ4x4fs", "RaBitQ", "RaBitQ4", "RaBitQfs", "HNSW8",
+    "HNSW8,SQ8", "IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4", "IVF4,PQ4x4fs", "IVF4,PQ4x4fsr", "IVF4,RaBitQ", "IVF4,RaBitQfs",
+    "IVF4_HNSW8,Flat", "IVF4_HNSW8,PQ4x4fs", "IVF4(SQ8),Flat", "IVF4,PQ4x4fsr,Refine(SQ8)", "PQ4x4fs,Refine(SQfp16)",
+    "IVF4,RaBitQ,Refine(RaBitQ4)", "PQ4x4fs,RFlat", "OPQ4_8,IVF4,PQ4x4", "OPQ4_8,IVF4,PQ4x4fs", "PCA6,IVF4,Flat",
+    "RR8,IVF4,PQ4x4fs", "L2norm,IVF4,PQ4x4fs", "OPQ4,PQ4x4fs,RFlat", "IDMap,IVF4,PQ4x4fs", "IDMap2,IVF4,PQ4x4fs",
+)  # fmt: skip
+"""Factory strings of every type that `auto` or index.candidates can make."""
+
+
+def test_every_type_of_index_answers_with_and_without_a_condition() -> None:
+    asked = [(factory, metric) for factory in TYPES for metric in METRICS]
+    assert all(is_known(factory, DIM) for factory in TYPES)
+    with Worker(search_every_way) as search:
+        assert {one: search(one) for one in asked} == {one: [] for one in asked}
+
+
+@pytest.mark.parametrize("factory", ["SQ8,Refine(PQ4x4fs)", "Pad16,Flat", "ITQ8,IVF4,Flat", "SQtq4"])
+def test_types_that_faiss_cannot_search_safely_are_not_built(factory: str) -> None:
+    assert not is_known(factory, DIM)
+
+
+def test_every_command_answers_from_an_index_of_fast_scan_lists(run: Path, tmp_path: Path) -> None:
+    lists = {"index": {"exact_limit": 10, "candidates": ["IVF1,PQ8x4fs"], "recall_floor": 0.01}}
+    folder = build_bundle(run, lists, output="fast-scan")
+    card = Bundle(folder).card
+    assert card["images"]["factory"] == "IVF1,PQ8x4fs"
+    with Worker(ask_everything) as ask:
+        answers = ask((folder, features_of("dog"), tmp_path))
+    assert isinstance(answers, dict), answers
+    tested = [image for image in range(24) if image % 3 == 2]
+    assert answers["words where"] == tested
+    for name in ("words", "similar", "captions", "arithmetic"):
+        assert len(answers[name]) == 3 and set(answers[f"{name} where"]) <= set(tested), (name, answers)
+    assert answers["export"] == answers["add"] == "NoneType: None"
+    assert answers["remove"].startswith("UsageError: ") and "has rounded its vectors" in answers["remove"]

@@ -147,3 +147,16 @@ def test_terms_in_many_files_are_counted_as_in_memory(
     wanted = sorted((item for item in expected.items() if item[1] >= 3), key=lambda item: (-item[1], item[0]))[:50]
     assert merged.most_common(50, 3) == wanted
     assert list(merged.all().items()) == sorted(expected.items())
+
+
+@pytest.mark.parametrize("key", ["max_ngram", "max_characters"])
+@pytest.mark.parametrize(
+    ("longest", "known"), [(0, False), (1, True), (3, True), (4, False), (1.5, False), (10**9, False)]
+)
+def test_terms_of_a_stored_vocabulary_have_one_to_three_words(key: str, longest: float, known: bool) -> None:
+    stored = {"lemmatise": False, "stop_words": [], "max_ngram": 1, key: longest}
+    if known:
+        assert getattr(TermSettings.from_dict(stored), key) == longest
+    else:
+        with pytest.raises(ValueError, match="its longest n-gram is not in 1 to 3"):
+            TermSettings.from_dict(stored)

@@ -80,12 +80,18 @@ class FeatureMaps:
         return [(side, feature_map) for side, feature_map in vars(self).items() if feature_map is not None]
 
 
+MAX_COLUMNS = 1 << 24
+"""Columns of a stored sparse matrix at most."""
+
+
 def sparse_parts(rows: "csr_array") -> dict[str, np.ndarray]:
     return {name: getattr(rows, name) for name in ("data", "indices", "indptr")}
 
 
 def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -> "csr_array":
-    """The inverse of `sparse_parts`."""
+    """The inverse of `sparse_parts`. ValueError for more columns than any vocabulary has."""
+    if shape[1] > MAX_COLUMNS:
+        raise ValueError(f"it has {shape[1]} columns, more than {MAX_COLUMNS}")
     return scipy.sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=tuple(shape))
 
 

@@ -1,0 +1,94 @@
+"""Searches of indexes of every type, to be called in a process of their own, which FAISS may end."""
+
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from pipeline.index.filtering import reconstruct, search_among
+from pipeline.index.format import METRICS, from_bytes, to_bytes, view_bytes
+
+ROWS, DIM, TOP = 600, 8, 10
+
+
+def make_index(factory: str, metric: str) -> tuple[faiss.Index, np.ndarray]:
+    """An index of ROWS random vectors under their rows, and the vectors."""
+    vectors = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
+    index = faiss.index_factory(DIM, factory, METRICS[metric])
+    index.train(vectors)
+    if factory.startswith("IDMap"):
+        index.add_with_ids(vectors, np.arange(ROWS))
+    else:
+        index.add(vectors)
+    return index, vectors
+
+
+def search_every_way(asked: tuple[str, str]) -> list[str]:
+    """What is wrong with the answers of an index of this factory string and metric: nothing, if all is well."""
+    index, vectors = make_index(*asked)
+    card = {"count": ROWS, "dim": DIM, "metric": asked[1]}
+    queries, faults = vectors[:3] + 0.01, []
+    for parse in (view_bytes, from_bytes):
+        parsed = parse(to_bytes(index), "the index", card)
+        if (parsed.search(queries, TOP)[1] < 0).any():
+            faults.append("a search finds too few")
+        for step in (ROWS // 7, 2):  # fewer pass than are asked for, so that all of them are the answer; and more
+            allowed = np.arange(ROWS) % step == 1
+            for row in search_among(parsed, queries, TOP, allowed).rows.tolist():
+                wanted = set(np.flatnonzero(allowed).tolist())
+                if len(set(row)) != min(TOP, len(wanted)) or not set(row) <= wanted:
+                    faults.append(f"with a condition that {len(wanted)} pass it finds {row}")
+        try:
+            given_back = reconstruct(parsed, np.arange(ROWS))
+        except RuntimeError as error:  # the one type that FAISS cannot do it for
+            faults += [] if asked[0] == "IVF4,RaBitQfs" else [f"it gives no vectors back: {error}"]
+            continue
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines = (given_back * unit).sum(axis=1) / np.linalg.norm(given_back, axis=1)
+        if cosines.mean() < 0.7:
+            faults.append(f"it gives back other vectors, with a mean cosine of {cosines.mean()}")
+    return faults
+
+
+def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
+    """How many results a search of the FAISS file at a path has, read with its card and searched in every way."""
+    path, card = asked
+    index = from_bytes(path.read_bytes(), "the index", card)
+    queries = np.ones((2, index.d), np.float32)
+    search_among(index, queries, TOP, np.arange(ROWS) % 2 == 0)
+    return len(index.search(queries, TOP)[1])
+
+
+def ask_everything(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[str, object]:
+    """What an index answers to every kind of query and command that looks at its vectors: ids, or an error."""
+    from click.testing import CliRunner
+
+    from pipeline.errors import JointspaceError
+    from pipeline.index.search import Searcher
+    from pipeline.storage.bundle import Bundle
+    from stages.cli import cli
+
+    folder, photograph, output = asked
+    searcher, where = Searcher(Bundle(folder)), "split = 'test'"
+    answers: dict[str, object] = {}
+    for name, answer in {
+        "words": lambda: searcher.images("a dog", 3),
+        "words where": lambda: searcher.images("a dog", 30, where),
+        "similar": lambda: searcher.similar(photograph, 3),
+        "similar where": lambda: searcher.similar(photograph, 3, where=where),
+        "captions": lambda: searcher.sentences(photograph, 3),
+        "captions where": lambda: searcher.sentences(photograph, 3, where),
+        "arithmetic": lambda: searcher.analogy(photograph, ["dog"], ["cat"], 3, 5),
+        "arithmetic where": lambda: searcher.analogy(photograph, ["dog"], ["cat"], 3, 5, where),
+    }.items():  # fmt: skip
+        try:
+            answers[name] = sorted(hit.row["image_id"] for hit in answer())
+        except JointspaceError as error:
+            answers[name] = str(error)
+    for words in (
+        ("export", folder, "--to", "npy", "--output", output / "export"),
+        ("remove", folder, 1, "--output", output / "less"), ("add", folder, folder, "--output", output / "more"),
+    ):  # fmt: skip
+        result = CliRunner().invoke(cli.get_command(None, words[0]), list(map(str, words[1:])))
+        answers[words[0]] = f"{type(result.exception).__name__}: {result.exception}"
+    return answers
