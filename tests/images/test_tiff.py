@@ -132,6 +132,7 @@ RGB = samples_of(SHARES[..., :3], "u1")
     ("data", "reason"),
     [
         (make_tiff(samples_of(SHARES[..., :3], "u2") // 16, 2, planes=True), "unsupported-tiff: .*only 12 or 14 bits"),
+        (make_tiff(samples_of(SHARES, "u1"), 1, True, [0] * 12), "unsupported-tiff: 13 bands of 8 bits"),
         (make_tiff(RGB, 2, tags={259: (3, [34887])}), "unsupported-tiff: .*Compression 34887"),
         (make_tiff(RGB, 2, tags={262: (3, [32803])}), "unsupported-tiff: .*PhotometricInterpretation 32803"),
         (make_tiff(RGB, 2, tags={258: (3, [5, 6, 5])}), "unsupported-tiff: 3 bands of various bits"),
