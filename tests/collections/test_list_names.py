@@ -348,6 +348,8 @@ def test_a_whole_path_names_the_photo_of_that_folder_alone() -> None:
     assert [photo.image_id for photo in found] == [1, 2, 3]
     assert [*unmet] == ["0.jpg", "/photos/2.jpg"]
     assert "id:0 (/photos/0.jpg) or id:2 (/photos/phone/0.jpg)" in unmet["0.jpg"] and not unmet["/photos/2.jpg"]
+    deeper = [*photos, *stored({4: "old/2.jpg"})]  # whose file name alone is the path of another photo
+    assert [photo.image_id for photo in find_stored(["2.jpg"], lambda: deeper)[0]] == [3]
 
 
 def test_the_name_of_a_shard_means_its_photos_and_a_name_in_two_shards_means_none() -> None:
@@ -360,6 +362,9 @@ def test_the_name_of_a_shard_means_its_photos_and_a_name_in_two_shards_means_non
     for line, ids in meant.items():
         found, unmet = find_stored([line], lambda: photos)
         assert [photo.image_id for photo in found] == ids and bool(unmet) == (not ids), line
+    for others in ([StoredPhoto(4, "0.tar", "d.jpg", "", "/more")], [StoredPhoto(4, "0.Tar", "d.jpg", "", "/shards")]):
+        found, unmet = find_stored(["0.TAR"], lambda others=others: [*photos, *others])
+        assert not found and "/shards/0.tar/b.jpg" in unmet["0.TAR"]
 
 
 def test_a_takedown_line_that_may_mean_two_photos_takes_down_neither(tmp_path: Path, photograph, gather) -> None:

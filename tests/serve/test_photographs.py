@@ -201,8 +201,10 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
 def test_what_another_index_of_the_run_lists_as_removed_is_hidden(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundle: str
 ) -> None:
-    """As while `remove` is at work, or after it was killed: no answer, page or address shows the photo."""
+    """As while `remove` is at work, or after it was killed: no answer, page or address shows the photo. Nor if the
+    table is too large to be kept in memory."""
     monkeypatch.setattr("pipeline.serve.service.LOOK_SECONDS", 0)
+    monkeypatch.setattr("pipeline.index.search.MOST_KEPT", 1000 if bundle == "regions" else 0)
     for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):
         shutil.copytree(run / source, tmp_path / name)
     client = TestClient(serve(tmp_path, index="index/one"), base_url="http://localhost")
