@@ -139,6 +139,8 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
     yield from (f"  file {ours}: {theirs}" for ours, theirs in seen["files"].items())
     yield from (f"  {note}" for note in seen["notes"])
+    if seen["filters"]:
+        yield "  a page that others can reach shows only the columns that serve.columns names"
     splits, rejects = seen["splits"], seen["rejects"]
     yield "  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items())
     yield from (f"  left out: {_describe(**one)}" for one in rejects[:SHOWN])

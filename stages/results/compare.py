@@ -70,6 +70,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     ]
     publish_text(output, render_compared(rows, systems[0], split, protocol, warnings))
     click.echo(compared_as_text(rows))
+    log.info("page: %s", output)
     for warning in warnings:
         log.warning(warning)
 

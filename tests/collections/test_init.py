@@ -192,6 +192,7 @@ def test_a_table_with_titles_alone_and_photographs_that_are_not_there(photos: Pa
     assert "20 images, 20 sentences (format table)" in said and "train 16, dev 2, test 2" in said
     assert "Title is used as the caption" in said and "2 photos that the lists name are not there" in said
     assert "columns to filter by: year (int64), price (double)" in said
+    assert "a page that others can reach shows only the columns that serve.columns names" in said
     settings = yaml.safe_load(Path("my-photos.yaml").read_text())["collection"]
     assert settings["columns"] == {"sentence": "Title"}
     ingest(tmp_path / "run", photos, {"collection": {**settings, "reject_limit": 0.5}})
