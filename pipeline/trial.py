@@ -31,14 +31,15 @@ def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
     """
     if multiprocessing.current_process().daemon:
         raise InputError(f"{path} was not tried yet, and a daemonic process cannot do it; open it once in another one")
-    outcome = _worker()((path, read, arguments, os.getcwd()))
+    outcome = _worker(os.getpid())((path, read, arguments, os.getcwd()))
     if isinstance(outcome, Failure):
         died = f"{path} ended the process that read it for trial; it is damaged, or not to be trusted"
         raise InputError(died if outcome.reason in (DIED, KILLED) else outcome.reason)
 
 
 @cache
-def _worker() -> Worker:
+def _worker(process: int) -> Worker:
+    """Return the worker of this `process`: a fork of it must not take part in its conversation."""
     worker = Worker(_attempt)
     atexit.register(worker.close)
     return worker
