@@ -185,10 +185,3 @@ def test_weights_from_moments_are_weights_of_the_columns(training: str) -> None:
     np.testing.assert_allclose(
         ours.model.embed_sentences(weighted.dev.sentences), theirs.model.embed_sentences(named), atol=1e-5
     )
-
-
-def test_a_view_whose_encoders_and_dimensions_differ_in_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        ImageView(("one", "two"), (3,), ()).stack(
-            {"one": np.ones((2, 3), np.float32), "two": np.ones((2, 4), np.float32)}
-        )
