@@ -76,6 +76,11 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
         ingest(tmp_path / "none", root, {"collection": {"reject_limit": 0}})
 
 
+def test_splits_that_the_collection_names_are_not_drawn(root: Path, tmp_path: Path) -> None:
+    ingest(tmp_path, root, {"collection": {"draw": ["dev", "test"]}})
+    assert Manifest(tmp_path / "manifest").summary["splits"] == {"dev": 2, "test": 2, "train": 16}
+
+
 def divided(names: Iterable[str], silent: Collection[str] = (), by_name: bool = False) -> dict[str, str]:
     """The split of each image that is kept, where no list gives one. Each has a sentence but the `silent` ones, and
     its bytes are the name up to a plus sign."""

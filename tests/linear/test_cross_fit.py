@@ -36,3 +36,12 @@ def test_of_the_pairs_that_are_likely_wrong_few_are_right(seed: int, count: int,
         assert len(chosen) <= 0.002 * count
     else:
         assert chosen.mean() >= 0.8 and len(chosen) >= 0.3 * is_wrong.sum()
+
+
+@pytest.mark.parametrize(("low", "expected"), [(9, 0), (12, 0), (20, 16)])
+def test_pairs_are_likely_wrong_if_more_are_low_than_right_ones_explain(low: int, expected: int) -> None:
+    """Of 81 pairs below the quantile 0.9, about 9 right ones are below the median, or 12 by chance."""
+    own = np.concatenate([np.full(low, 0.25), np.full(81 - low, 0.85), np.full(200, 2.0)])
+    none = np.zeros(len(own), int)
+    scores = Scores(none, none, own, np.linspace(0, 1, 1001), none, none, none)
+    assert scores.likely_wrong == expected
