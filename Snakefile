@@ -57,7 +57,7 @@ rule ingest:
     benchmark: BENCHMARKS / "ingest/all.tsv"
     threads: 8
     resources: mem_mb=megabytes(2000)
-    shell: jointspace("ingest")
+    shell: jointspace("ingest --check-splits")
 
 
 rule prepare_encoder:

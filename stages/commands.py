@@ -83,7 +83,8 @@ def command_of(stage: "Stage") -> click.Command:
             make_shards(run, stage, jobs, options["part"], again)
         else:
             source = click.get_current_context().get_parameter_source
-            again |= any(source(option.name) == ParameterSource.COMMANDLINE for option in stage.options)
+            given = (option for option in stage.options if not option.is_flag)
+            again |= any(source(option.name) == ParameterSource.COMMANDLINE for option in given)
             for job in jobs:
                 run_stage(run, stage, job, again=again, **options)
         say_next(lambda: stage.then(run, *jobs[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))

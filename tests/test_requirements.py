@@ -95,6 +95,25 @@ def test_splits_that_models_and_evaluations_need_must_have_captions(
         require_splits(config, splits)
 
 
+@pytest.mark.parametrize(
+    ("splits", "draw", "remedies"),
+    [
+        (["train", "dev"], [], ["list of splits", "draw: [test]", "evaluate.splits"]),
+        (["train", "dev"], ["test"], ["list of splits", "evaluate.splits"]),
+        (["train", "test"], [], ["list of splits", "draw: [dev]"]),
+        (["dev"], [], ["list of splits"]),
+    ],
+)
+def test_a_missing_split_comes_with_the_remedies_that_help(
+    tmp_path: Path, splits: list[str], draw: list[str], remedies: list[str]
+) -> None:
+    config = run_of(tmp_path, **{**OWN, "collection": {"draw": draw}}, encoders=CONFIG["encoders"]).config
+    with pytest.raises(InputError) as caught:
+        require_splits(config, splits)
+    every = ["list of splits", "draw: [test]", "draw: [dev]", "draw: [dev, test]", "evaluate.splits"]
+    assert [remedy for remedy in every if remedy in str(caught.value)] == remedies
+
+
 def test_a_split_that_is_asked_for_later_is_missed_before_any_job(tmp_path: Path) -> None:
     own = {"models": ["ncca"], "demo": {"generate": False}, "encoders": CONFIG["encoders"]}
     run = run_of(tmp_path, **own, evaluate={"splits": ["dev"]})

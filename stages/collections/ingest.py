@@ -62,9 +62,9 @@ def _reads(config, layout) -> Inputs:
             ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
         ),
         click.Option(
-            ["--check-splits/--no-check-splits"],
-            default=True,
-            help="Refuse a collection without a split that the models or evaluations of the run need. [default: check]",
+            ["--check-splits"],
+            is_flag=True,
+            help="Refuse a collection without a split that the models or evaluations of the run need, as `run` does.",
         ),
     ),
 )

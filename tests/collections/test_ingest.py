@@ -18,6 +18,7 @@ from pipeline.collections.records import DIVIDED, ImageRecord, SentenceRecord
 from pipeline.errors import RejectLimitError
 from pipeline.images import opening
 from pipeline.images.decode import Inspection
+from pipeline.storage.card import REMOVED
 from pipeline.storage.manifest import Manifest
 
 
@@ -93,6 +94,23 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
     ingest(tmp_path / "one", root, {"collection": {"reject_limit": 0.01}})
     with pytest.raises(RejectLimitError, match="1 of 20 images"):
         ingest(tmp_path / "none", root, {"collection": {"reject_limit": 0}})
+
+
+def test_splits_that_the_collection_names_are_not_drawn(root: Path, tmp_path: Path) -> None:
+    ingest(tmp_path, root, {"collection": {"draw": ["dev", "test"]}})
+    assert Manifest(tmp_path / "manifest").summary["splits"] == {"dev": 2, "test": 2, "train": 16}
+
+
+def test_only_unmatched_lines_of_the_own_list_are_warnings_of_the_run(root: Path, tmp_path: Path) -> None:
+    """A photo that was removed from an index may be deleted later."""
+    removed = tmp_path / "index/ncca" / REMOVED
+    removed.parent.mkdir(parents=True)
+    removed.write_text("images/deleted.jpg\nimages/01.jpg\n")
+    (tmp_path / "gone.txt").write_text("images/02.jpg\nimages/lost.jpg\n")
+    ingest(tmp_path, root, {"collection": {"takedown": str(tmp_path / "gone.txt")}})
+    manifest = Manifest(tmp_path / "manifest")
+    (warning,) = manifest.summary["warnings"]
+    assert "gone.txt names 'images/lost.jpg'" in warning and manifest.n_images == 18
 
 
 def divided(names: Iterable[str], silent: Collection[str] = (), by_name: bool = False) -> dict[str, str]:

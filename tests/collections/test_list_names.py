@@ -231,7 +231,8 @@ def test_two_files_that_differ_only_so_are_never_guessed(tmp_path: Path, photogr
     for what, row in (("images", 3), ("boxes", 2)):
         assert "a.jpg" in reasons[what, row] and "A.jpg" in reasons[what, row]
     assert "missing" in reasons["images", None]
-    assert gather(tmp_path, takedown=["a.JPg"]).unmet[0].count("a.jpg") == 1
+    for line in ("a.JPg", "a.JPg\tsmall"):
+        assert gather(tmp_path, takedown=[line]).unmet[0].count("a.jpg") == 1
     found = match_names(["a.JPG", "A.jpg", "a.jpg"], ["a.jpg", "A.jpg"])
     assert found.rows.tolist() == [2, 1] and found.unmatched == ["a.JPG"]
     assert match_names(["a.jpg", "A.jpg"], ["a.jpg"]).unmatched == ["A.jpg"]

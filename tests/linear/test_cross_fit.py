@@ -117,3 +117,12 @@ def test_photos_that_are_all_near_duplicates_are_refused_by_their_cause() -> Non
     folds = deal_folds(copies, len(x), seed=0)
     with pytest.raises(InputError, match=r"39\d of 400 captions .* near-duplicates of each other"):
         cross_fit(lambda fold: blocks_of(folds, x, y, owners, fold), ImageView(("net",), (20,), ()), text_view(15), 1)
+
+
+@pytest.mark.parametrize(("low", "expected"), [(9, 0), (12, 0), (20, 16)])
+def test_pairs_are_likely_wrong_if_more_are_low_than_right_ones_explain(low: int, expected: int) -> None:
+    """Of 81 pairs below the quantile 0.9, about 9 right ones are below the median, or 12 by chance."""
+    own = np.concatenate([np.full(low, 0.25), np.full(81 - low, 0.85), np.full(200, 2.0)])
+    none = np.zeros(len(own), int)
+    scores = Scores(none, none, own, np.linspace(0, 1, 1001), none, none, none)
+    assert scores.likely_wrong == expected

@@ -84,7 +84,7 @@ class Scores:
         right = self._count_below(np.array([RIGHT_QUANTILE])) * odds / high
         right += np.sqrt(right)  # and as many more as the standard deviation of a Poisson count
         excess = (self._count_below(QUANTILES) - right) / QUANTILES
-        return max(0, min(int(min(excess)), self.wrong))
+        return max(0, int(min(excess)))
 
     def _count_below(self, quantiles: np.ndarray) -> np.ndarray:
         """Counts the pairs whose scores are below each of some quantiles of the exchanged pairs' scores."""
