@@ -82,8 +82,8 @@ def apply_bundle(
     """The bundle of `photographs` (a folder, a tar shard or a table of them) by the model of the bundle `source`, in
     the run `output`; the card calls them `name`. `changes` are laid over the run's configuration.
 
-    What an earlier call has made of the same is kept. Photographs whose sha256 is `known` are left out, and those whose
-    sha256 or whole path is `removed`; None where these are all. Raises UsageError for a model that sees
+    Finished work of an earlier call is kept. Photographs are left out if their sha256 is `known`, or if their sha256 or
+    whole path is `removed`. Returns None if no photograph is left. Raises UsageError for a model that sees
     more of an image than its encoders make of the pixels, for a folder without photographs, and where an index, or
     another command's run, is in `output`.
     """
@@ -118,10 +118,11 @@ def added_run(home: Path, photographs: Path) -> Path:
 
 
 def refresh_additions(home: Path) -> None:
-    """Have the additions of the index in the folder `home` follow its model, without what the index itself has now.
+    """Make the additions of the index in the folder `home` follow its model, without photos that the index itself has.
 
-    An addition of the run's own collection is removed, since the run decides what its index has. So is one whose photos
-    the index all has. The caller holds the lock of `home`.
+    An addition of the run's own collection is removed, because the run decides which photos its index has. An addition
+    is removed as well if the index has all of its photos. The caller holds the lock of
+    `home`.
     """
     own = open_bundle(home, added=False).parts
     present, removed = photographs_of(own), removed_photos([*own, *map(Bundle, added_to(home))])

@@ -218,17 +218,20 @@ def test_what_was_removed_stays_away_from_additions(
 
 
 def test_an_addition_gives_way_to_an_index_that_has_its_photos(colours: Path, tmp_path: Path) -> None:
-    """An index that was built again with six of eight added photos keeps the other two of the addition."""
+    """An index that was built again with six of eight added photos keeps the other two of that addition."""
     index = shutil.copytree(colours / "bundle", tmp_path / "index")
     names = draw(tmp_path / "photos", 8, 2)
-    run_command("add", index, tmp_path / "photos")
+    draw(tmp_path / "few", 2, 3)
+    for added in ("photos", "few"):
+        run_command("add", index, tmp_path / added)
     shutil.copytree(tmp_path / "photos", tmp_path / "own", ignore=shutil.ignore_patterns(*names[6:]))
+    shutil.copytree(tmp_path / "few", tmp_path / "own/few")
     apply(colours, tmp_path / "own", tmp_path / "out")
     grown = tmp_path / "out/index/ncca"
     shutil.copytree(index / "added", grown / "added")
-    link_bundle(Bundle(grown), grown / "added/01-same")
+    link_bundle(Bundle(grown), grown / "added/02-same")
     refresh_additions(grown)
-    assert sorted(Path(photo.root).name for photo in photos_of(open_bundle(grown))) == ["own"] * 6 + ["photos"] * 2
+    assert sorted(Path(photo.root).name for photo in photos_of(open_bundle(grown))) == ["own"] * 8 + ["photos"] * 2
 
 
 def test_photos_are_added_to_every_index_of_a_run_and_encoded_once(
