@@ -168,7 +168,7 @@ def run_workflow(
     elif not further:
         click.echo("\n".join(closing_lines(folder)))
     if (warnings := warnings_of(folder)) and not {"-n", "--dry-run", "--dryrun"} & set(further):
-        raise RejectLimitError(f"the run is done, but {counted(len(warnings), 'warning')} remain: {warnings[0]}")
+        raise RejectLimitError(f"the run is done with {counted(len(warnings), 'warning')}, first: {warnings[0]}")
 
 
 def find_snakefile() -> Path:
