@@ -75,7 +75,7 @@ def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, texts: 
     assert all(defaults.get(key) != value for key, value in written.items())
 
 
-def write_coco(folder: Path, photograph, counts: dict[str, int]) -> Path:
+def make_coco(folder: Path, photograph, counts: dict[str, int]) -> Path:
     """A folder as COCO is downloaded: photos and captions of each part, such as train2017."""
     (folder / "annotations").mkdir(parents=True)
     for part, count in counts.items():
@@ -102,7 +102,7 @@ def write_coco(folder: Path, photograph, counts: dict[str, int]) -> Path:
 def test_a_collection_without_some_splits_gets_a_configuration_that_runs(
     tmp_path: Path, photograph, monkeypatch: pytest.MonkeyPatch, counts, draw, evaluated, splits
 ) -> None:
-    root = write_coco(tmp_path / "coco", photograph, counts)
+    root = make_coco(tmp_path / "coco", photograph, counts)
     monkeypatch.chdir(tmp_path)
     said = run_command("init", root)
     assert "splits: " + ", ".join(f"{name} {count}" for name, count in splits.items()) in said
@@ -127,7 +127,7 @@ def test_train_photos_alone_are_drawn_from(photos: Path, tmp_path: Path) -> None
 
 
 def test_a_run_without_a_split_that_it_needs_ends_before_a_photo_is_decoded(tmp_path: Path, photograph) -> None:
-    root = write_coco(tmp_path / "coco", photograph, {"train2017": 40, "val2017": 7})
+    root = make_coco(tmp_path / "coco", photograph, {"train2017": 40, "val2017": 7})
     (root / "val2017/val2017-3.jpg").write_bytes(b"no photo")
     config = tmp_path / "coco.yaml"
     own = {

@@ -118,7 +118,7 @@ def add(run: Path, source: str) -> None:
 
 def remove(run: Path, number: int) -> None:
     name = next(path.name for path in (run / "data").glob(f"*-{number}.png"))
-    call("remove", index=index_of(run), names=(name,), list_path=None)
+    call("remove", index=index_of(run), names=(name,), list_path=None, where=None, yes=False)
 
 
 def build(run: Path, part: str = "") -> None:
@@ -272,7 +272,7 @@ def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
         if command == "add":
             call(command, index=shutil.copytree(run / "new/03", output), source=index_of(run))
         else:
-            call(command, index=index_of(run), names=("3",), list_path=None, output=output)
+            call(command, index=index_of(run), names=("3",), list_path=None, where=None, yes=False, output=output)
         return output
 
     monkeypatch.setattr(FileBatch, "link", link_and_change)
