@@ -288,6 +288,7 @@ def test_roots_are_taken_of_features_without_negative_values() -> None:
     [
         ("collection: {reject_limit: 0,02}", "key collection: 2 is read as the name of a key."),
         ("7: seven", "7 is read as the name of a key."),
+        ("'[odd': 1", "unknown key [odd; legal here: name, data_root"),
         ("encoders: []", "key encoders needs at least 1 value, and has 0"),
         ("ensembles: {e: {members: [ncca]}}", "key ensembles.e.members needs at least 2 values, and has 1"),
         ("ensembles: {e: {members: [ncca, 'a b']}}", "key ensembles.e.members.1: must be text of the pattern"),

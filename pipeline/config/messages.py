@@ -47,9 +47,10 @@ def explain(
     for fault in stated or faults:
         path = [str(part) for part in fault["loc"] if "[" not in str(part)]  # others are the branches of a union
         key = ".".join([where, *path] if where else path)
+        last = str(fault["loc"][-1])  # which is not in the path if the user's key has a bracket
         if fault["type"] == "extra_forbidden":
             legal = [*_legal(schema, path[:-1]), *(beside if len(path) == 1 else ())]
-            problems[f"unknown key {key}; {suggest(path[-1], legal, 'legal here:')}", ""] = []
+            problems[f"unknown key {key or last}; {suggest(last, legal, 'legal here:')}", ""] = []
         elif fault["type"] == "missing":
             problems[f"key {key} is missing", ""] = []
         elif fault["type"] == "value_error":
@@ -59,7 +60,7 @@ def explain(
         elif fault["type"] == "invalid_key":
             above = f"key {'.'.join(path[:-1])}: " if path[:-1] else ""
             problems[
-                f"{above}{path[-1]} is read as the name of a key. If it is the end of a number with a decimal comma,"
+                f"{above}{last} is read as the name of a key. If it is the end of a number with a decimal comma,"
                 " write a point instead (0.05). If it is a name, put it in quotes",
                 "",
             ] = []

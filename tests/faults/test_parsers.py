@@ -66,7 +66,7 @@ def give(name: str, data: bytes, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@pytest.mark.parametrize("count", [4, pytest.param(COUNT, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [40, pytest.param(COUNT, marks=pytest.mark.nightly)])
 def test_sound_data_is_taken_and_no_bytes_break_a_parser(name: str, count: int, tmp_path: Path) -> None:
     _, *samples = PARSERS[name]
     assert all(give(name, sample, tmp_path) for sample in samples)
