@@ -43,7 +43,7 @@ TINY = {
 }
 MINE = ("photographs/shard-00007.tar", "photographs/shard-1abc.txt", "photographs/.poetry.lock")
 """A user's own files that lie in the run's folder, and look like what it removes at its end."""
-TIMED = ("index", "report", "benchmarks", "logs", "study", "photographs")
+TIMED = ("run.log", "index", "report", "benchmarks", "logs", "study", "photographs")
 """Of a run: what holds measured times, what shows them, and what only some tests make."""
 
 
