@@ -183,16 +183,18 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         if not photographs and (files_of_vectors := files_of_vectors or _files_of_vectors(folder)):
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
-            files = by_split or {"table": name}
-            pattern = DIGITS.sub("*", glob.escape(name))
-            alike = list(map(folder.label, folder.glob(pattern))) if files == {"table": name} else []
-            if len(alike) > 1 and 2 * kinds["texts"] > photographs:  # as img2dataset writes them
-                unused |= dict.fromkeys(alike, "captions are read from the text files beside the photos")
-                break
-            with suppress(InputError):
-                if len(alike) > 1 and all(_columns(folder, folder.root / other) == columns for other in alike):
-                    files = {"table": pattern}
-            used = alike if pattern in files.values() else files.values()
+            files, pattern = by_split or {"table": name}, DIGITS.sub("[0-9]*", glob.escape(name))
+            alike = list(map(folder.label, folder.glob(pattern)))
+            if not by_split and len(alike) > 1:
+                if 2 * kinds["texts"] > photographs:  # as img2dataset writes them
+                    unused |= dict.fromkeys(alike, "captions are read from the text files beside the photos")
+                    break
+                with suppress(InputError):
+                    # A table 1-2.csv beside 1.csv and 2.csv has their captions, too.
+                    numbered = all(DIGITS.sub("[0-9]*", glob.escape(other)) == pattern for other in alike)
+                    if numbered and all(_columns(folder, folder.root / other) == columns for other in alike):
+                        files = {"table": pattern}
+            used = alike if files == {"table": pattern} else files.values()
             others = {other: unused.get(other, "one table is read") for other in tables if other not in used}
             return _as_table(folder, files, columns, _name_unused(others))
     if not photographs:

@@ -323,8 +323,8 @@ def _batches(
                 number += batch.num_rows
 
 
-def rows_without(folder: CollectionFolder, path: Path, leaf: str) -> Collection[int]:
-    """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as `image.bytes`.
+def rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
+    """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as (image, bytes).
 
     The column is read only if the file counts nulls there. Raises InputError.
     """
@@ -332,14 +332,14 @@ def rows_without(folder: CollectionFolder, path: Path, leaf: str) -> Collection[
     return _rows_without(folder, path, leaf)
 
 
-def _rows_without(folder: CollectionFolder, path: Path, leaf: str) -> Collection[int]:
+def _rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
     with _refusing(path), folder.open(path, math.inf) as file:
         metadata = pq.read_metadata(file)
-        at = [metadata.schema.column(place).path for place in range(len(metadata.schema))].index(leaf)
+        at = [metadata.schema.column(place).path for place in range(len(metadata.schema))].index(".".join(leaf))
         counts = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
         if not any(count and count.null_count for count in counts):
             return ()
-        fragment, null = ds.ParquetFileFormat().make_fragment(file), pc.is_null(pc.field(*leaf.split(".")))
+        fragment, null = ds.ParquetFileFormat().make_fragment(file), pc.is_null(pc.field(*leaf))
         found = fragment.to_table(columns={"null": null}, batch_size=FEW_PHOTOS, use_threads=False)["null"]
         return {row for row, is_null in enumerate(found.to_pylist(), 1) if is_null}
 
