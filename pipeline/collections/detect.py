@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_archive, is_image
+from pipeline.collections.files import ARCHIVES, LIST_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats import FORMATS, NAMED, lists, rows, vectors
 from pipeline.collections.formats.folder import FOLDER, KEYS, described_by, usual_names
 from pipeline.collections.formats.table import METADATA
-from pipeline.collections.formats.webdataset import DOCUMENT
+from pipeline.collections.formats.webdataset import DIGITS, DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.image_names import BELOW, TOGETHER, without_zeros
@@ -46,7 +46,6 @@ VECTOR_SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5"
 PLAIN = Options({}, {}, "gallery")
 LOOKED_AT = 20
 """Photographs that are looked for, and rows of a table that are looked at."""
-DIGITS = re.compile(r"\d+")
 SAMPLED = 500
 """Photos of a list that are looked for, and beyond them one of so many."""
 LEAST_WORDS = 3
@@ -166,9 +165,9 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             if column := photograph_column(rows.schema(folder, shard)):
                 return _with_photographs(folder, shard, column, {})
             break
-    maybe = [name for name in found if not _is_table(name) and name in alone and "/" not in name]
+    maybe = (name for name in found if not _is_table(name) and name in alone and "/" not in name)
     faults = {name: _fault_of_table(folder, folder.root / name) for name in maybe}
-    tables = [*filter(_is_table, found), *(name for name in maybe if not faults[name])]
+    tables = [*filter(_is_table, found), *(name for name, fault in faults.items() if not fault)]
     below = [folder.root / name for name in tables if "/" in name]
     unused = {folder.label(path): _why_not_below(path) if path in below[:MOST_NAMED] else "" for path in below}
     may_be_of_split = (name for name in tables if "/" not in name or Path(name).stem.lower() == METADATA)
@@ -332,8 +331,8 @@ def _is_table_alone(folder: CollectionFolder, path: Path) -> bool:
 
 def _fault_of_table(folder: CollectionFolder, path: Path) -> str:
     """Say why a file is not a table with a header and names of photos of the folder; "" if it is one."""
-    if path.suffix.lower() not in rows.READERS:
-        return "an archive: unpack it first" if is_archive(path.name) else f"save it as {', '.join(rows.READERS)}"
+    if (suffix := path.suffix.lower()) not in rows.READERS:
+        return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:
         column = _columns(folder, path)["file"]
         values = (row.values.get(column) for row in rows.read_rows(folder, path, (column,), ()))
@@ -385,8 +384,8 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
         return [name for name, values in texts.items() if 2 * sum(map(fits, values)) > len(values)]
 
     links = mostly(lambda value: "://" in value)
-    found = [name for name in mostly(is_image) if name not in links]
-    found = found or mostly(lambda value: without_zeros(value) in stems)
+    named = [name for name in mostly(is_image) if name not in links]
+    found = named or mostly(lambda value: without_zeros(value) in stems)
     if len(found) == 1:
         return found[0]
     remedy = f"has no column of file names ({', '.join(COLUMNS['file'])}); rename the one that has them to file"

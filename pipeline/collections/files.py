@@ -44,9 +44,8 @@ class CollectionFolder:
     @cached_property
     def stems(self) -> set[str]:
         """The names of its photos without folder, ending and zeros before a number."""
-        return {
-            without_zeros(os.path.splitext(name)[0]) for _, names in self.walk() for name in names if is_image(name)
-        }
+        photos = (name for _, names in self.walk() for name in names if is_image(name))
+        return {without_zeros(os.path.splitext(name)[0]) for name in photos}
 
     def has(self, name: str) -> bool:
         """Whether there is a file of exactly this name, relative to the root."""
@@ -135,7 +134,8 @@ class CollectionFolder:
 
     def archives(self) -> list[str]:
         """The names of the archives in it, at any depth."""
-        return [posixpath.join(below, name) for below, names in self.walk() for name in names if is_archive(name)]
+        paths = (posixpath.join(below, name) for below, names in self.walk() for name in names)
+        return [path for path in paths if path.lower().endswith(ARCHIVES)]
 
     def _contents(self) -> str:
         """How many photographs and other files of the most frequent kinds the folder contains, at any depth."""
@@ -256,10 +256,6 @@ def _any_case(pattern: str) -> str:
     if "." not in name or "[" in name:
         return pattern
     return folder + slash + "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() and c.isascii() else c for c in name)
-
-
-def is_archive(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in ARCHIVES
 
 
 def is_image(name: str) -> bool:

@@ -60,13 +60,9 @@ DUAL_ENCODERS = {
 @click.option("--architecture", help="torchvision's name for the network of --weights. [default: the file's name]")
 @json_option
 def command(
-    photographs: Path,
-    encoder: str | None,
-    output: Path | None,
-    weights: Path | None,
-    architecture: str | None,
+    photographs: Path, encoder: str | None, output: Path | None, weights: Path | None, architecture: str | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Inspect PHOTOS (a folder, tar shard or table) and write a minimal configuration.
 
     Of photos without captions a few are opened; `ingest` finds those that cannot be read.
@@ -86,7 +82,7 @@ def command(
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
-        missing = list(_leave_out_unusable(intake, found))
+        missing = list(_leave_out_unusable(intake))
         assembly = Assembly(intake)
         given = assembly.splits
         if "train" in given:
@@ -125,8 +121,8 @@ def command(
         _write(path, values)
         commands = [] if seen["refused"] else [["jointspace", "run", str(path)]]
     if as_json:
-        following = commands[0] if commands else None
-        click.echo(json.dumps({**seen, "configuration": path and str(path), "next": following}, default=str))
+        ending = {"configuration": path and str(path), "next": next(iter(commands), None)}
+        click.echo(json.dumps({**seen, **ending}, default=str))
     else:
         if path:
             click.echo(printable(f"wrote {path}{'; next:' * bool(commands)}"))
@@ -201,20 +197,17 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     return intake, options.tally
 
 
-def _leave_out_unusable(intake: "Intake", found: "Detected") -> Iterator[str]:
+def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
     """Leave out photos that are not there or that this installation cannot read. Yields lines for the user on these and
     on all others that cannot be used."""
     from importlib.util import find_spec
 
-    from pipeline.collections.files import CollectionFolder
-    from pipeline.collections.records import Options
     from pipeline.images.opening import NEEDS_HEIF
 
     missing = "FROM images WHERE NOT there AND fault IS NULL"
     for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
         count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
-        archives = CollectionFolder(found.root, Options({}, {}, "")).archives()
-        also = f"; {archives[0]} is an archive: unpack it first" if archives else ""
+        also = "".join(f"; {name} is an archive: unpack it first" for name in intake.folder.archives()[:1])
         yield f"{count:,} photos that the lists name are not there, such as {first}{also}"
     if find_spec("pillow_heif") is None:
         heic = r"regexp_matches(lower(coalesce(member, path)), '\.hei[cf]$')"
@@ -307,14 +300,9 @@ def _bundles(results: Path) -> list[Path]:
 
 
 def _configure(
-    found: "Detected",
-    splits: dict[str, int],
-    drawn: list[str],
-    encoder: str | None,
-    weights: Path | None,
-    architecture: str | None,
-    output: Path | None,
-) -> dict[str, Any]:
+    found: "Detected", splits: dict[str, int], drawn: list[str], encoder: str | None, weights: Path | None,
+    architecture: str | None, output: Path | None,
+) -> dict[str, Any]:  # fmt: skip
     """List the keys that differ from config/default.yaml. Raises UsageError if they are not a configuration."""
     from pipeline.config import loading
     from pipeline.config.section import as_name

@@ -74,10 +74,9 @@ def read_rows(
         raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
     if any(name.endswith("#") or EITHER in name for name in columns):
         present = column_names(folder, path)
-        stems = {name: [column for column in present if f"{stem(column)}#" == name] for name in columns}
-        parts = {name: name.split(EITHER) if EITHER in name else stems[name] for name in {*columns}.difference(present)}
-        parts = {name: of for name, of in parts.items() if of}
-        if parts:
+        parts = {name: name.split(EITHER) for name in columns if EITHER in name}
+        parts |= {name: of for name in columns if (of := [column for column in present if f"{stem(column)}#" == name])}
+        if parts := {name: of for name, of in parts.items() if name not in present}:
             flat = ([*chain(*(parts.get(name, [name]) for name in names))] for names in (columns, needed))
             return (_gather(row, parts, columns) for row in read_rows(folder, path, *flat, own))
     if (own is None or own) and reader is _read_parquet:
@@ -168,7 +167,6 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
             if lists.encoding_of(first) != "WINDOWS-1252":
                 raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
             encoding = "cp1252"
-            first = first.encode("utf-8", "surrogateescape").decode(encoding, "surrogateescape")
             folder.tally.notes[f"table is read as WINDOWS-1252, as its header looks: {folder.label(path)}"] = 1
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
         file.seek(0)

@@ -58,10 +58,8 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     if vectors.names is None and len(vectors) != len(names):
         yield Reject(file, None, "sentences", f"{len(vectors)} rows for {len(names)} images; name the rows IMAGE#k")
         return
-    if given := owner_names(texts):
-        owners = [_owner(name) or relative_name(name) for name in given]
-    else:
-        owners = list(map(_owner, words))
+    given = owner_names(texts)
+    owners = [_owner(name) or relative_name(name) for name in given] if given else list(map(_owner, words))
     if 2 * owners.count(None) >= len(words):
         owners = names if len(words) == len(names) else [None] * len(words)
     for row, (text, owner, usable) in enumerate(zip(words, owners, vectors.finite(), strict=True), 1):
