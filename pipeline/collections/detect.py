@@ -143,9 +143,12 @@ def _as_table(
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
+    beside = any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
     for form, keys in LISTS.items():
         paths = [path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)]
-        if any(path.name.lower() not in FOLDER["captions"] or not _is_table_alone(folder, path) for path in paths):
+        if any(
+            path.name.lower() not in FOLDER["captions"] or beside or _fault_of_table(folder, path) for path in paths
+        ):
             return Detected(folder.root, form)
     kinds: Counter[str] = Counter()
     found: list[str] = []
@@ -322,11 +325,6 @@ def _with_place_of_images(detected: Detected) -> Detected:
 def _is_table(name: str) -> bool:
     suffix = posixpath.splitext(name)[1].lower()
     return suffix in rows.READERS and suffix not in MAY_BE_TABLES
-
-
-def _is_table_alone(folder: CollectionFolder, path: Path) -> bool:
-    beside = any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
-    return not beside and not _fault_of_table(folder, path)
 
 
 def _fault_of_table(folder: CollectionFolder, path: Path) -> str:

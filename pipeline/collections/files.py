@@ -222,10 +222,8 @@ class CollectionFolder:
             reason = reasons.pop(parent, None)
             into = {name: reason or self.exclusion.of_path(posixpath.join(whole, name)) for name in folders}
             folders[:] = sorted(name for name in folders if everything or into[name] is None)
-            files = [
-                (name, reason or self.exclusion.of_path(posixpath.join(whole, name)))
-                for name in sorted(names, key=os.path.splitext)
-            ]
+            names.sort(key=os.path.splitext)
+            files = [(name, reason or self.exclusion.of_path(posixpath.join(whole, name))) for name in names]
             if everything:
                 links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
                 files += [(name, into[name] or "a link to a folder, which is not followed") for name in links]

@@ -228,10 +228,14 @@ def _refusals(intake: "Intake") -> Iterator[str]:
     limit, left_out = loading.load().collection.reject_limit, intake.rejects.summarise(False)
     faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
     for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
-        count = left_out.of(what, "") - left_out.of(what, *HARMLESS)
-        count += intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
-        if too_many(count, intake.given[what], limit):
-            reason = intake.tables.value("SELECT max(fault) FROM images") or left_out.most_frequent(what)[0]
+        rejected = left_out.of(what, "") - left_out.of(what, *HARMLESS)
+        unusable = intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
+        if too_many(count := rejected + unusable, intake.given[what], limit):
+            reason = (
+                left_out.most_frequent(what)[0]
+                if rejected > unusable
+                else intake.tables.value("SELECT mode(fault) FROM images")
+            )
             counts = f"{count:,} of {intake.given[what]:,} {called} cannot be used"
             yield f"{counts}, more than collection.reject_limit {limit:g} allows ({reason})"
 

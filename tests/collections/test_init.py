@@ -448,6 +448,13 @@ def test_photos_that_need_an_extra_are_counted(photos: Path, monkeypatch: pytest
     assert "3 of 23 photos cannot be used" in str(error) and "20 images" in said
 
 
+def test_the_reason_of_a_refusal_is_of_what_is_refused(photos: Path) -> None:
+    (photos / "B:21.jpg").write_bytes(b"")
+    texts = [("too long " * 300 if number < 5 else "a dog") for number in range(20)]
+    (photos / "captions.tsv").write_text("".join(f"{number:02d}.jpg\t{text}\n" for number, text in enumerate(texts)))
+    assert "5 of 20 captions cannot be used" in str(error := refuse(photos)[1]) and "(too long)" in str(error)
+
+
 def test_the_copy_of_a_photo_with_the_shorter_name_is_kept(photos: Path, tmp_path: Path) -> None:
     for copy in ("07 (1).jpg", "07(1).jpg", "07-Kopie.jpg"):
         (photos / copy).write_bytes((photos / "07.jpg").read_bytes())
