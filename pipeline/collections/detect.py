@@ -47,7 +47,7 @@ PLAIN = Options({}, {}, "gallery")
 LOOKED_AT = 20
 """Photographs that are looked for, and rows of a table that are looked at."""
 SAMPLED = 500
-"""Photos of a list that are looked for, and beyond them one of so many."""
+"""Photos of a list that are all looked for. Of the photos after them, one in SAMPLED is looked for."""
 LEAST_WORDS = 3
 """Words of a text that may be a caption, on average."""
 LEAST_TITLE_WORDS = 1.5
@@ -143,12 +143,10 @@ def _as_table(
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
-    beside = any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
+    more = any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
     for form, keys in LISTS.items():
         paths = [path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)]
-        if any(
-            path.name.lower() not in FOLDER["captions"] or beside or _fault_of_table(folder, path) for path in paths
-        ):
+        if any(more or path.name.lower() not in FOLDER["captions"] or _fault_of_table(folder, path) for path in paths):
             return Detected(folder.root, form)
     kinds: Counter[str] = Counter()
     found: list[str] = []
@@ -366,7 +364,7 @@ def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 
 
 def _texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
-    """The first values of each column of a table that are not empty, as texts."""
+    """Collect the first values of each column of a table that are not empty, as texts."""
     texts: dict[str, list[str]] = {name: [] for name in rows.column_names(folder, path)}
     for row in islice(rows.read_rows(folder, path, (), (), None), rows.LOOKED_AT):
         for name, value in row.values.items():
@@ -396,7 +394,7 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
 
 
 def _with_texts(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:
-    """The `columns` with one for captions: a column that is called so and has sentences, or else the column of the
+    """Add a column of captions to the `columns`: a column that is called so and has sentences, or else the column of the
     longest texts, as a description, if there is no other. A title of one word is no caption."""
     words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
     called = [name for name in words if "caption" in name.lower() and words[name] >= LEAST_WORDS]

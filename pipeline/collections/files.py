@@ -117,7 +117,7 @@ class CollectionFolder:
         return None
 
     def tables(self, first: Path) -> list[Path]:
-        """The `first` table, or all that collection.files.table matches."""
+        """Return the `first` table, or all tables that collection.files.table matches."""
         given = self._given.get(SEVERAL, "")
         return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
@@ -133,7 +133,7 @@ class CollectionFolder:
         return UsageError(f"{self.root} holds {self._contents()} and no {what}: {''.join(packed[:1])}{remedy}")
 
     def archives(self) -> list[str]:
-        """The names of the archives in it, at any depth."""
+        """List the archives in the folder, at any depth."""
         paths = (posixpath.join(below, name) for below, names in self.walk() for name in names)
         return [path for path in paths if path.lower().endswith(ARCHIVES)]
 

@@ -378,15 +378,13 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
 
 def _name_network(weights: Path) -> str:
-    """Returns the network whose name the name of the file begins with. Raises UsageError if there is none."""
+    """Return the network whose name the name of the file begins with. Raises UsageError if there is none."""
     from pipeline.config.images import NETWORKS
     from pipeline.errors import UsageError
 
     named = NETWORKS.match(weights.name.lower().replace("-", "_"))
     if named is None:
-        raise UsageError(
-            f"cannot tell the network from the name of {weights}; give its --architecture, such as resnet50"
-        )
+        raise UsageError(f"cannot tell the network from the name of {weights}; give --architecture, such as resnet50")
     return named[0]
 
 

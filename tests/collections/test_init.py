@@ -235,7 +235,7 @@ def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
     for arguments, match in [
         (["--weights", tmp_path / "none.pt"], "none.pt is not a file"),
         (["--weights", tmp_path / "net.pt", "--encoder", "clip"], "has its own weights"),
-        (["--weights", tmp_path / "net.pt"], "give its --architecture"),
+        (["--weights", tmp_path / "net.pt"], "give --architecture"),
         (["--weights", tmp_path / "net.pt", "--architecture", "resnet5000"], "resnet5000"),
     ]:
         with pytest.raises(UsageError, match=match):

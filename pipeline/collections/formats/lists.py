@@ -43,7 +43,7 @@ def split_name(name: str) -> str:
 
 
 def split_in(name: str) -> str | None:
-    """The split that is part of a file's name or its folder's: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
+    """Find the split that is part of the name of a file or of its folder: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
     parts = map(split_name, re.split(r"[-_./ ]|(?<=[a-z])(?=\d)", name.lower()))
     return next((part for part in reversed([*parts]) if part in SPLITS), None)
 

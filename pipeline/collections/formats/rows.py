@@ -47,7 +47,7 @@ DELIMITERS, UNQUOTED = ",;\t|", "\t|"
 NUMBER = re.compile(r"(?<=[^\W\d_])[ _.-]?\d+$")
 """What tells columns of one stem apart: caption1, caption_2, caption 3."""
 EITHER = " | "
-"""What is between the names of columns of which the first that is not empty counts."""
+"""The text between the names of columns in `A | B`. The first column that is not empty counts."""
 SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
 Names = Collection[str]
 
@@ -102,7 +102,7 @@ def stem(column: str) -> str:
 
 
 def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableRow:
-    """The row with the `parts` of columns put together, and without those that `columns` does not name, too."""
+    """Put the `parts` of columns together, and drop each part that `columns` does not name itself."""
     used = set(chain(*parts.values())).difference(columns)
     values = {name: value for name, value in row.values.items() if name not in used}
     for name, of in parts.items():
@@ -120,7 +120,7 @@ def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any
 
 
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
-    """The columns of the table `path`, of JSON those of its first LOOKED_AT rows. Raises as `read_rows`."""
+    """List the columns of the table `path`, for JSON the keys of its first LOOKED_AT rows. Raises as `read_rows`."""
     if path.suffix.lower() == ".parquet":
         names = schema(folder, path).names
         _check_columns(path, names, ())
@@ -204,7 +204,7 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
 
 
 def _join_unquoted(values: list[str], delimiter: str) -> list[str]:
-    """The two fields of a row that has more delimiters: one is the name of a photo, and the other all the rest."""
+    """Join the fields of a row with too many delimiters into two: the name of a photo, and all the rest."""
     first = len(values) - 1 if is_image(values[-1]) and not is_image(values[0]) else 1
     return [delimiter.join(part).rstrip(f"{delimiter} ") for part in (values[:first], values[first:])]
 

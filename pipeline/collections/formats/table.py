@@ -75,9 +75,7 @@ def _read_rows(
         if name != last:
             split = values.get(names["split"]) or default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)
-            yield from lists.document(
-                name, [values.get(names.get(column)) for column in DOCUMENT], file, row, implied=True
-            )
+            yield from lists.document(name, [values.get(names.get(ours)) for ours in DOCUMENT], file, row, implied=True)
             yield ColumnsRecord(name, further(values, path, names.values()), file, row)
         for text in lists.sentences(values.get(names["sentence"]), options.tally):
             if is_text(path) and not text.isascii() and SURROGATE.search(text):
