@@ -326,7 +326,7 @@ def write_titles_of_one_word(folder: Path) -> None:
 
 def write_windows_1252(folder: Path) -> None:
     rows = [f"{name};{text} größer" for name, text in described(folder)]
-    (folder / "liste.csv").write_bytes("\r\n".join(["Bild;Erläuterung", *rows]).encode("cp1252"))
+    (folder / "liste.csv").write_bytes("\r\n".join(["Bild;Größenerläuterung", *rows]).encode("cp1252"))
 
 
 def write_several_tables_and_text_files(folder: Path) -> None:

@@ -29,8 +29,9 @@ LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as s
 LARGEST_JSON = 1 << 30
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
 """A string of JSON or Python, with what divides it from the one before: numpy prints no commas."""
-ACCENT = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
-"""A single byte among ASCII, as letters of Western Europe are in Windows-1252, and few in other encodings."""
+ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
+"""A single byte among ASCII, as letters of Western Europe are in Windows-1252, and few in other encodings. It may be
+doubled, as in Finnish, or stand before the German sharp s."""
 
 MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
 """What opens, divides or closes a list of JSON."""
