@@ -241,9 +241,8 @@ def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
             return False
         if not width:
             width = line.count(delimiter)
-        opened = (
-            '"' in line and line.count(delimiter) == width and any(map(_is_open, line.rstrip("\n").split(delimiter)))
-        )
+        fields = line.rstrip("\n").split(delimiter)
+        opened = '"' in line and len(fields) == width + 1 and any(map(_is_open, fields))
     return not opened
 
 
