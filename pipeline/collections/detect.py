@@ -394,8 +394,8 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
 
 
 def _with_texts(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:
-    """Add a column of captions to the `columns`: a column that is called so and has sentences, or else the column of the
-    longest texts, as a description, if there is no other. A title of one word is no caption."""
+    """Add a column of captions to the `columns`: a column that is called so and has sentences, or else the column with
+    the longest texts, as a description, if there is no other. A title of one word is not a caption."""
     words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
     called = [name for name in words if "caption" in name.lower() and words[name] >= LEAST_WORDS]
     if called and "sentence" not in columns:
