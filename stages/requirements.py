@@ -1,6 +1,6 @@
 """What a configuration names and is not here: said before the first job, all of it at once."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
 SHOWN = 10
+DRAWN_FROM = 10
+"""Photos of train, a tenth of which is at least one."""
 """Of what is missing."""
 
 
@@ -31,17 +33,18 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     if missing:
         more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
         raise UsageError("; ".join([*missing][:SHOWN] + more))
-    splits: Iterable[str] = ()  # where `ingest` has still to be run, it finds what is missing
+    splits: Mapping[str, int] = {}  # where `ingest` has still to be run, it finds what is missing
     with suppress(JointspaceError):
         if run.is_done(run.job(stages["ingest"], ())):
             splits = run.manifest.summary["splits"]
     require_splits(run.config, splits)
 
 
-def require_splits(config: "Config", splits: Iterable[str]) -> None:
+def require_splits(config: "Config", splits: Mapping[str, int]) -> None:
     """Raises InputError if the models of the run, or its evaluations, need a split that is not among the `splits` of
-    the collection. Nothing is needed where no photo has a caption, since nothing is learned or evaluated then."""
-    described = {"train", "dev", "test"} & set(splits)
+    the collection, by their numbers of photos. Nothing is needed where no photo has a caption, since nothing is learned
+    or evaluated then."""
+    described = {"train", "dev", "test"} & splits.keys()
     models = config.every_model() if described else []
     learns = any(config.ensemble(name) or config.model(name).spec.made_by != "adopt" for name in models)
     learned = {"train", "dev"} if learns else set()
@@ -49,7 +52,7 @@ def require_splits(config: "Config", splits: Iterable[str]) -> None:
     if not missing:
         return
     remedies = ["name some in the collection's list of splits"]
-    if "train" in described and not {*missing} <= {*config.collection.draw}:
+    if splits.get("train", 0) >= DRAWN_FROM and not {*missing} <= {*config.collection.draw}:
         remedies.append(f"take a tenth of train by collection: {{draw: [{', '.join(missing)}]}}")
     if not learned & {*missing}:
         remedies.append("leave it out of evaluate.splits")

@@ -92,20 +92,21 @@ def test_splits_that_models_and_evaluations_need_must_have_captions(
         text_encoders=[{"name": "texts", "kind": "imported", "imported": {"path": "texts.npy"}}],
     ).config  # fmt: skip
     with nullcontext() if missing is None else pytest.raises(InputError, match=f"in the split {missing}, which"):
-        require_splits(config, splits)
+        require_splits(config, dict.fromkeys(splits, 40))
 
 
 @pytest.mark.parametrize(
     ("splits", "draw", "remedies"),
     [
-        (["train", "dev"], [], ["list of splits", "draw: [test]", "evaluate.splits"]),
-        (["train", "dev"], ["test"], ["list of splits", "evaluate.splits"]),
-        (["train", "test"], [], ["list of splits", "draw: [dev]"]),
-        (["dev"], [], ["list of splits"]),
+        ({"train": 40, "dev": 4}, [], ["list of splits", "draw: [test]", "evaluate.splits"]),
+        ({"train": 40, "dev": 4}, ["test"], ["list of splits", "evaluate.splits"]),
+        ({"train": 40, "test": 4}, [], ["list of splits", "draw: [dev]"]),
+        ({"train": 4}, [], ["list of splits"]),
+        ({"dev": 40}, [], ["list of splits"]),
     ],
 )
 def test_a_missing_split_comes_with_the_remedies_that_help(
-    tmp_path: Path, splits: list[str], draw: list[str], remedies: list[str]
+    tmp_path: Path, splits: dict[str, int], draw: list[str], remedies: list[str]
 ) -> None:
     config = run_of(tmp_path, **{**OWN, "collection": {"draw": draw}}, encoders=CONFIG["encoders"]).config
     with pytest.raises(InputError) as caught:

@@ -170,6 +170,14 @@ def test_texts_are_not_paired_by_row_where_most_name_their_image(planted: Simple
     assert isinstance(last, Reject) and "not named IMAGE#k" in last.reason
 
 
+def test_a_tab_in_some_captions_names_no_image(planted: SimpleNamespace, tmp_path: Path) -> None:
+    words = ["a tab\tin it", *planted.words[1:]]
+    write_npy(tmp_path / "data", planted, words)
+    options = Options({"images": "images.npy", "texts": "texts.npy"}, {}, "x")
+    records = list(FORMATS["vectors"](tmp_path / "data", options))
+    assert [(one.key, one.text) for one in records[PAIRS:]] == list(zip(planted.paths, words, strict=True))
+
+
 def test_a_value_that_is_as_the_name_of_its_row_is_kept(tmp_path: Path) -> None:
     table = {"id": [3, 4, 5], "price": [3, 9, 5], "image_embedding": np.eye(3).tolist()}
     pq.write_table(pa.table(table), tmp_path / "images.parquet")

@@ -297,14 +297,14 @@ class Assembly:
     Splits are drawn by the hash of the images' bytes, or of their names if `by_name`.
     """
 
-    def __init__(self, intake: Intake, by_name: bool = False) -> None:
+    def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:
         self._intake = intake
         self._tables = intake.tables
         self._tables.create({"outcomes": OUTCOMES})
         self._hash = "sha256(path)" if by_name else "sha256"
-        self.place()
+        self.place(draw)
 
-    def place(self, draw: Sequence[str] = ()) -> None:
+    def place(self, draw: Sequence[str]) -> None:
         """Give each image its split. If the collection names neither dev nor test, both are drawn from the images
         without a split. Splits in `draw` that the collection does not name are drawn from these and from train."""
         named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
@@ -382,11 +382,8 @@ class Assembly:
     def _take_down_captions(self) -> int:
         """Remove the captions that the takedown list names, as if they had never been there; returns how many."""
         meets = self._intake.takedown.meets_caption
-        taken = {seq for line, seq, text in self._tables.rows(CAPTIONS_TAKEN) if meets(line, text)}
-        self._tables.create({"captions_gone": pa.schema([("seq", pa.int64())])})
-        for seq in taken:
-            self._tables.append("captions_gone", (seq,))
-        count = self._tables.run("DELETE FROM sentences WHERE seq IN (FROM captions_gone)")
+        taken = [-1, *(seq for line, seq, text in self._tables.rows(CAPTIONS_TAKEN) if meets(line, text))]
+        count = self._tables.run(f"DELETE FROM sentences WHERE seq IN ({', '.join(map(str, taken))})")
         self._intake.given["sentences"] -= count
         return count
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_archive, is_image
+from pipeline.collections.files import ARCHIVES, LIST_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats import FORMATS, NAMED, lists, rows, vectors
 from pipeline.collections.formats.folder import FOLDER, KEYS, described_by, usual_names
 from pipeline.collections.formats.table import METADATA
-from pipeline.collections.formats.webdataset import DOCUMENT
+from pipeline.collections.formats.webdataset import DIGITS, DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.image_names import BELOW, TOGETHER, without_zeros
@@ -46,9 +46,8 @@ VECTOR_SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5"
 PLAIN = Options({}, {}, "gallery")
 LOOKED_AT = 20
 """Photographs that are looked for, and rows of a table that are looked at."""
-DIGITS = re.compile(r"\d+")
 SAMPLED = 500
-"""Photos of a list that are looked for, and beyond them one of so many."""
+"""Photos of a list that are all looked for. Of the photos after them, one in SAMPLED is looked for."""
 LEAST_WORDS = 3
 """Words of a text that may be a caption, on average."""
 LEAST_TITLE_WORDS = 1.5
@@ -144,9 +143,10 @@ def _as_table(
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
+    more = any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
     for form, keys in LISTS.items():
         paths = [path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)]
-        if any(path.name.lower() not in FOLDER["captions"] or not _is_table_alone(folder, path) for path in paths):
+        if any(more or path.name.lower() not in FOLDER["captions"] or _fault_of_table(folder, path) for path in paths):
             return Detected(folder.root, form)
     kinds: Counter[str] = Counter()
     found: list[str] = []
@@ -166,9 +166,9 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             if column := photograph_column(rows.schema(folder, shard)):
                 return _with_photographs(folder, shard, column, {})
             break
-    maybe = [name for name in found if not _is_table(name) and name in alone and "/" not in name]
+    maybe = (name for name in found if not _is_table(name) and name in alone and "/" not in name)
     faults = {name: _fault_of_table(folder, folder.root / name) for name in maybe}
-    tables = [*filter(_is_table, found), *(name for name in maybe if not faults[name])]
+    tables = [*filter(_is_table, found), *(name for name, fault in faults.items() if not fault)]
     below = [folder.root / name for name in tables if "/" in name]
     unused = {folder.label(path): _why_not_below(path) if path in below[:MOST_NAMED] else "" for path in below}
     may_be_of_split = (name for name in tables if "/" not in name or Path(name).stem.lower() == METADATA)
@@ -183,16 +183,18 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         if not photographs and (files_of_vectors := files_of_vectors or _files_of_vectors(folder)):
             continue
         if "sentence" in columns or name not in FOLDER["metadata"]:
-            files = by_split or {"table": name}
-            pattern = DIGITS.sub("*", glob.escape(name))
-            alike = list(map(folder.label, folder.glob(pattern))) if files == {"table": name} else []
-            if len(alike) > 1 and 2 * kinds["texts"] > photographs:  # as img2dataset writes them
-                unused |= dict.fromkeys(alike, "captions are read from the text files beside the photos")
-                break
-            with suppress(InputError):
-                if len(alike) > 1 and all(_columns(folder, folder.root / other) == columns for other in alike):
-                    files = {"table": pattern}
-            used = alike if pattern in files.values() else files.values()
+            files, pattern = by_split or {"table": name}, DIGITS.sub("[0-9]*", glob.escape(name))
+            alike = list(map(folder.label, folder.glob(pattern)))
+            if not by_split and len(alike) > 1:
+                if 2 * kinds["texts"] > photographs:  # as img2dataset writes them
+                    unused |= dict.fromkeys(alike, "captions are read from the text files beside the photos")
+                    break
+                with suppress(InputError):
+                    # A table 1-2.csv beside 1.csv and 2.csv has their captions, too.
+                    numbered = all(DIGITS.sub("[0-9]*", glob.escape(other)) == pattern for other in alike)
+                    if numbered and all(_columns(folder, folder.root / other) == columns for other in alike):
+                        files = {"table": pattern}
+            used = alike if files == {"table": pattern} else files.values()
             others = {other: unused.get(other, "one table is read") for other in tables if other not in used}
             return _as_table(folder, files, columns, _name_unused(others))
     if not photographs:
@@ -323,15 +325,10 @@ def _is_table(name: str) -> bool:
     return suffix in rows.READERS and suffix not in MAY_BE_TABLES
 
 
-def _is_table_alone(folder: CollectionFolder, path: Path) -> bool:
-    beside = any(folder.glob(pattern) for key in BESIDE for pattern in FOLDER[key])
-    return not beside and not _fault_of_table(folder, path)
-
-
 def _fault_of_table(folder: CollectionFolder, path: Path) -> str:
     """Say why a file is not a table with a header and names of photos of the folder; "" if it is one."""
-    if path.suffix.lower() not in rows.READERS:
-        return "an archive: unpack it first" if is_archive(path.name) else f"save it as {', '.join(rows.READERS)}"
+    if (suffix := path.suffix.lower()) not in rows.READERS:
+        return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:
         column = _columns(folder, path)["file"]
         values = (row.values.get(column) for row in rows.read_rows(folder, path, (column,), ()))
@@ -367,7 +364,7 @@ def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 
 
 def _texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
-    """The first values of each column of a table that are not empty, as texts."""
+    """Collect the first values of each column of a table that are not empty, as texts."""
     texts: dict[str, list[str]] = {name: [] for name in rows.column_names(folder, path)}
     for row in islice(rows.read_rows(folder, path, (), (), None), rows.LOOKED_AT):
         for name, value in row.values.items():
@@ -383,8 +380,8 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
         return [name for name, values in texts.items() if 2 * sum(map(fits, values)) > len(values)]
 
     links = mostly(lambda value: "://" in value)
-    found = [name for name in mostly(is_image) if name not in links]
-    found = found or mostly(lambda value: without_zeros(value) in stems)
+    named = [name for name in mostly(is_image) if name not in links]
+    found = named or mostly(lambda value: without_zeros(value) in stems)
     if len(found) == 1:
         return found[0]
     remedy = f"has no column of file names ({', '.join(COLUMNS['file'])}); rename the one that has them to file"
@@ -397,8 +394,8 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
 
 
 def _with_texts(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:
-    """The `columns` with one for captions: a column that is called so and has sentences, or else the column of the
-    longest texts, as a description, if there is no other. A title of one word is no caption."""
+    """Add a column of captions to the `columns`: a column that is called so and has sentences, or else the column with
+    the longest texts, as a description, if there is no other. A title of one word is not a caption."""
     words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
     called = [name for name in words if "caption" in name.lower() and words[name] >= LEAST_WORDS]
     if called and "sentence" not in columns:

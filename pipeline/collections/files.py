@@ -44,9 +44,8 @@ class CollectionFolder:
     @cached_property
     def stems(self) -> set[str]:
         """The names of its photos without folder, ending and zeros before a number."""
-        return {
-            without_zeros(os.path.splitext(name)[0]) for _, names in self.walk() for name in names if is_image(name)
-        }
+        photos = (name for _, names in self.walk() for name in names if is_image(name))
+        return {without_zeros(os.path.splitext(name)[0]) for name in photos}
 
     def has(self, name: str) -> bool:
         """Whether there is a file of exactly this name, relative to the root."""
@@ -118,7 +117,7 @@ class CollectionFolder:
         return None
 
     def tables(self, first: Path) -> list[Path]:
-        """The `first` table, or all that collection.files.table matches."""
+        """Return the `first` table, or all tables that collection.files.table matches."""
         given = self._given.get(SEVERAL, "")
         return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
@@ -134,8 +133,9 @@ class CollectionFolder:
         return UsageError(f"{self.root} holds {self._contents()} and no {what}: {''.join(packed[:1])}{remedy}")
 
     def archives(self) -> list[str]:
-        """The names of the archives in it, at any depth."""
-        return [posixpath.join(below, name) for below, names in self.walk() for name in names if is_archive(name)]
+        """List the archives in the folder, at any depth."""
+        paths = (posixpath.join(below, name) for below, names in self.walk() for name in names)
+        return [path for path in paths if path.lower().endswith(ARCHIVES)]
 
     def _contents(self) -> str:
         """How many photographs and other files of the most frequent kinds the folder contains, at any depth."""
@@ -222,10 +222,8 @@ class CollectionFolder:
             reason = reasons.pop(parent, None)
             into = {name: reason or self.exclusion.of_path(posixpath.join(whole, name)) for name in folders}
             folders[:] = sorted(name for name in folders if everything or into[name] is None)
-            files = [
-                (name, reason or self.exclusion.of_path(posixpath.join(whole, name)))
-                for name in sorted(names, key=os.path.splitext)
-            ]
+            names.sort(key=os.path.splitext)
+            files = [(name, reason or self.exclusion.of_path(posixpath.join(whole, name))) for name in names]
             if everything:
                 links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
                 files += [(name, into[name] or "a link to a folder, which is not followed") for name in links]
@@ -256,10 +254,6 @@ def _any_case(pattern: str) -> str:
     if "." not in name or "[" in name:
         return pattern
     return folder + slash + "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() and c.isascii() else c for c in name)
-
-
-def is_archive(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in ARCHIVES
 
 
 def is_image(name: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.collections.files import CollectionFolder, is_archive, is_image
+from pipeline.collections.files import ARCHIVES, CollectionFolder, is_image
 from pipeline.collections.formats import NAMED, SHARDS, vectors
 from pipeline.collections.formats.folder import described_by
 from pipeline.collections.records import Options
@@ -76,7 +76,7 @@ def count_files(root: Path, form: str, options: Options, tables: Tables, takedow
 def _not_read(path: str) -> str:
     suffix = Path(path).suffix.lower()
     kind = suffix if 1 < len(suffix) <= LONGEST_SUFFIX and suffix[1:].isalnum() else "others"
-    return f"{'packed: unpack them first' if is_archive(path) else NOT_READ} ({kind})"
+    return f"{'packed: unpack them first' if suffix in ARCHIVES else NOT_READ} ({kind})"
 
 
 def _lists(folder: CollectionFolder, form: str) -> list[Path]:

@@ -310,11 +310,8 @@ class FieldReadings:
     def _rivals(self) -> list[FieldReading]:
         """The first reading, and those of other conventions that say something else."""
         first = self._fitting[:1]
-        return first + [
-            reading
-            for reading in self._fitting
-            if first and (first[0].convention, reading.convention) in self._differing
-        ]
+        differing = {other for one in first for convention, other in self._differing if convention == one.convention}
+        return first + [reading for reading in self._fitting if reading.convention in differing]
 
     @property
     def _chosen(self) -> FieldReading | None:

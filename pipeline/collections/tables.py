@@ -78,11 +78,9 @@ class Tables:
     def create(self, schemas: Mapping[str, pa.Schema]) -> None:
         """More tables, whose columns are of TYPES."""
         self._schemas |= schemas
-        columns = {
-            name: ", ".join(f'"{field.name}" {TYPES[field.type]}' for field in schema)
-            for name, schema in schemas.items()
-        }
-        self._connection.execute("; ".join(f"CREATE TABLE {name} ({columns[name]})" for name in schemas))
+        for name, schema in schemas.items():
+            columns = ", ".join(f'"{field.name}" {TYPES[field.type]}' for field in schema)
+            self._connection.execute(f"CREATE TABLE {name} ({columns})")
 
     def append(self, name: str, row: tuple[Any, ...]) -> None:
         rows = self._waiting.setdefault(name, [])

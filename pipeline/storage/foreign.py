@@ -45,18 +45,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "sentences": ("caption", "text", "sentence"),
 }
 """Columns that are taken for the names of rows where there are others, the first that there is."""
-OWNERS = (
-    "image_path",
-    "path",
-    "file",
-    "file_name",
-    "filename",
-    "image",
-    "image_name",
-    "image_file",
-    "image_id",
-    "name",
-)
+OWNERS = (*NAMES["images"][:6], "image_name", "image_file", "image_id", "name")
 """Columns beside the words of sentences that name the image of each, the first that there is."""
 MARKS = {
     "images": ("image", "img", "photo", "picture", "visual", "vision"),
@@ -195,16 +184,18 @@ def _read_names(source: Source) -> list[str]:
 
 
 def owner_names(source: Source) -> list[str] | None:
-    """Read which image each sentence belongs to: from a column of OWNERS beside the words of a Parquet file, or from
-    before a tab in the list of names. None if neither says so."""
+    """Read which image each sentence belongs to: from a column of OWNERS beside the words in every Parquet file, or
+    from before a tab in every line of the list of names. None if neither says so."""
     owners: list[str] = []
     for path in (path for path in foreign_files(source) if path.suffix.lower() == ".parquet"):
         words, present = names_column(source, path), pq.read_schema(path).names
         column = next((name for name in OWNERS if name in present and name != words), None)
-        owners += map(str, _strings(path, _read_columns(path, [column])[0])) if column else ()
+        if column is None:
+            return None
+        owners += map(str, _strings(path, _read_columns(path, [column])[0]))
     if _names_are_beside(source):
         lines = [line.partition("\t") for line in read_lines(_names_files(source)[0])]
-        owners = [owner for owner, tab, _ in lines if tab]
+        owners = [owner for owner, _, _ in lines] if all(tab for _, tab, _ in lines) else []
     return owners or None
 
 

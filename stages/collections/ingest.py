@@ -1,7 +1,7 @@
 """`ingest`: photographs and texts of any known format into the manifest."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,8 +98,8 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
     parts, scratch, longest = job.path.with_name(PARTS), job.path.with_name(SCRATCH), settings.max_sentence_chars
     memory = settings.memory_gb
     with closing(Intake(longest, settings.kept_columns, scratch, folder, asked, memory, removed)) as intake:
-        assembly = Assembly(intake.add(records), by_name=folder is None)  # vectors change with their encoder
-        assembly.place(settings.draw)
+        # Vectors change with their encoder, but their names do not.
+        assembly = Assembly(intake.add(records), by_name=folder is None, draw=settings.draw)
         if check_splits:
             require_splits(run.config, assembly.splits)
         if not len(assembly) and len(intake.takedown.unmet()) < len(intake.takedown.lines):
@@ -111,7 +111,7 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
         else:
             outcomes = _inspect(run, folder, assembly, parts, processes)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
-        warnings = list(_unmatched_lines(lists, intake.takedown, root))
+        warnings = list(_unmatched_lines(lists, intake.takedown, root, set(asked)))
         _require_usable(collection, settings, job.path.with_name("rejects.jsonl"))
         write_manifest(
             job.path,
@@ -157,11 +157,8 @@ def _inspect(
     return inspected.resume(assembly.locations, look, Inspection._make, processes, cluster)
 
 
-def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path) -> Iterator[str]:
-    """Warns of lines that name no photo and no caption; yields the warnings of lines in the user's own list."""
-    from pipeline.plain_files import read_lines
-
-    own = set(read_lines(lists["takedown"])) if "takedown" in lists else set()
+def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path, own: Set[str]) -> Iterator[str]:
+    """Warns of lines that name no photo and no caption; yields the warnings of lines in the user's `own` list."""
     where = " and ".join(map(str, lists.values()))
     for line, printed in takedown.unmatched().items():
         called = "that name and caption" if "\t" in line else "that name"

@@ -24,6 +24,14 @@ SHOWN = 3
 """Rejected rows that are printed."""
 LOOKED_AT = 20
 """Photos without captions that are opened."""
+LEARNED = {"train", "dev"}
+"""Splits that every fitted model needs."""
+NAME_SPLITS = {
+    "folder": "name the split of each photo in splits.tsv",
+    "table": "name the split of each photo in a column split of the table",
+    "text-files": "put all photos into folders train, dev and test, which lie beside each other",
+}
+"""Format -> how its user names splits; other formats do so in collection.files."""
 
 
 class DualEncoder(NamedTuple):
@@ -52,13 +60,9 @@ DUAL_ENCODERS = {
 @click.option("--architecture", help="torchvision's name for the network of --weights. [default: the file's name]")
 @json_option
 def command(
-    photographs: Path,
-    encoder: str | None,
-    output: Path | None,
-    weights: Path | None,
-    architecture: str | None,
+    photographs: Path, encoder: str | None, output: Path | None, weights: Path | None, architecture: str | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Inspect PHOTOS (a folder, tar shard or table) and write a minimal configuration.
 
     Of photos without captions a few are opened; `ingest` finds those that cannot be read.
@@ -78,7 +82,7 @@ def command(
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
-        missing = list(_leave_out_unusable(intake, found))
+        missing = list(_leave_out_unusable(intake))
         assembly = Assembly(intake)
         given = assembly.splits
         if "train" in given:
@@ -94,7 +98,7 @@ def command(
             "counts": {what: count for what, count in _count(intake) if count},
             "files": found.files,
             "notes": [*found.notes, *intake.notes, *missing, *tally.describe(), *intake.own.describe()]
-            + [*_described_inside(found, intake), *_name_unread_splits(intake)],
+            + [*_described_inside(found, intake), *_name_unread_splits(intake, found.format)],
             "filters": intake.own.schema().names,
             "splits": splits,
             "drawn": [split for split in splits if split not in given],
@@ -109,7 +113,7 @@ def command(
         output_of = f"results/{as_name(found.root.name)}"
         for bundle in _bundles(Path("results")):
             commands.append(["jointspace", "apply", str(bundle), str(photographs), "--output", output_of])
-    if encoder or "train" in splits:
+    if encoder or splits.keys() >= LEARNED:
         values = _configure(found, splits, seen["drawn"], encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
         if path.exists():
@@ -117,8 +121,8 @@ def command(
         _write(path, values)
         commands = [] if seen["refused"] else [["jointspace", "run", str(path)]]
     if as_json:
-        following = commands[0] if commands else None
-        click.echo(json.dumps({**seen, "configuration": path and str(path), "next": following}, default=str))
+        ending = {"configuration": path and str(path), "next": next(iter(commands), None)}
+        click.echo(json.dumps({**seen, **ending}, default=str))
     else:
         if path:
             click.echo(printable(f"wrote {path}{'; next:' * bool(commands)}"))
@@ -150,18 +154,21 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
         dual = DUAL_ENCODERS[encoder]
         yield f"{encoder} is OpenCLIP's {dual.architecture}, {dual.weights}: pip install 'jointspace[{dual.extras}]'"
         yield f"the first run downloads {dual.megabytes} MB of weights from Hugging Face; later ones need no network"
-    if "train" not in splits:
-        if not encoder:
-            if seen["format"] == VECTORS:
-                yield "None of these images has a vector of a text. If CLIP's ViT-B-32 made theirs, search in words:"
-                return
-            lacking = "is in the split train" if {"dev", "test"} & splits.keys() else "has a caption to train on"
-            yield f"None of these photos {lacking}. To search them with a pretrained model (605 MB):"
+    if not splits.keys() >= LEARNED:
+        lacking = "None of these photos has a caption to train on"
+        if "train" in splits:
+            lacking = f"Too few of these photos have captions to train on ({splits['train']})"
+        elif {"dev", "test"} & splits.keys():
+            lacking = "None of these photos is in the split train"
+        if not encoder and seen["format"] == VECTORS and "train" not in splits:
+            yield "None of these images has a vector of a text. If CLIP's ViT-B-32 made theirs, search in words:"
+        elif not encoder:
+            yield f"{lacking}. To search them with a pretrained model (605 MB):"
         return
     if drawn := " and ".join(seen["drawn"]):
         yield f"the collection names no photo for {drawn}, so a tenth of train is taken (collection.draw)"
-    if missing := [split for split in ("dev", "test") if split not in splits]:
-        yield f"there are too few photos for {' and '.join(missing)}: name some in the collection's list of splits"
+    if "test" not in splits:
+        yield "there are too few photos for test: name some in the collection's list of splits"
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
     if described < FEW:
         yield f"only {described} photos have captions: the figures in the report will not mean much"
@@ -190,20 +197,17 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     return intake, options.tally
 
 
-def _leave_out_unusable(intake: "Intake", found: "Detected") -> Iterator[str]:
+def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
     """Leave out photos that are not there or that this installation cannot read. Yields lines for the user on these and
     on all others that cannot be used."""
     from importlib.util import find_spec
 
-    from pipeline.collections.files import CollectionFolder
-    from pipeline.collections.records import Options
     from pipeline.images.opening import NEEDS_HEIF
 
     missing = "FROM images WHERE NOT there AND fault IS NULL"
     for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
         count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
-        archives = CollectionFolder(found.root, Options({}, {}, "")).archives()
-        also = f"; {archives[0]} is an archive: unpack it first" if archives else ""
+        also = "".join(f"; {name} is an archive: unpack it first" for name in intake.folder.archives()[:1])
         yield f"{count:,} photos that the lists name are not there, such as {first}{also}"
     if find_spec("pillow_heif") is None:
         heic = r"regexp_matches(lower(coalesce(member, path)), '\.hei[cf]$')"
@@ -224,15 +228,19 @@ def _refusals(intake: "Intake") -> Iterator[str]:
     limit, left_out = loading.load().collection.reject_limit, intake.rejects.summarise(False)
     faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
     for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
-        count = left_out.of(what, "") - left_out.of(what, *HARMLESS)
-        count += intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
-        if too_many(count, intake.given[what], limit):
-            reason = intake.tables.value("SELECT max(fault) FROM images") or left_out.most_frequent(what)[0]
+        rejected = left_out.of(what, "") - left_out.of(what, *HARMLESS)
+        unusable = intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
+        if too_many(count := rejected + unusable, intake.given[what], limit):
+            reason = (
+                left_out.most_frequent(what)[0]
+                if rejected > unusable
+                else intake.tables.value("SELECT mode(fault) FROM images")
+            )
             counts = f"{count:,} of {intake.given[what]:,} {called} cannot be used"
             yield f"{counts}, more than collection.reject_limit {limit:g} allows ({reason})"
 
 
-def _name_unread_splits(intake: "Intake") -> Iterator[str]:
+def _name_unread_splits(intake: "Intake", form: str) -> Iterator[str]:
     """Name folders that are called after splits, although the splits of the collection are drawn."""
     from pipeline.collections.formats.lists import split_in
 
@@ -241,7 +249,7 @@ def _name_unread_splits(intake: "Intake") -> Iterator[str]:
     parts = {part for (folder,) in intake.tables.rows(drawn) for part in folder.split("/")}
     called = sorted(part for part in parts if split_in(part) in ("train", "dev", "test"))
     if len(set(map(split_in, called))) > 1:
-        remedy = "name the split of each photo in a column split of the table, or in splits.tsv"
+        remedy = NAME_SPLITS.get(form, "name the files of each split in collection.files")
         yield f"the folders {', '.join(called[:SHOWN])} look like splits and are not read as splits: {remedy}"
 
 
@@ -296,14 +304,9 @@ def _bundles(results: Path) -> list[Path]:
 
 
 def _configure(
-    found: "Detected",
-    splits: dict[str, int],
-    drawn: list[str],
-    encoder: str | None,
-    weights: Path | None,
-    architecture: str | None,
-    output: Path | None,
-) -> dict[str, Any]:
+    found: "Detected", splits: dict[str, int], drawn: list[str], encoder: str | None, weights: Path | None,
+    architecture: str | None, output: Path | None,
+) -> dict[str, Any]:  # fmt: skip
     """List the keys that differ from config/default.yaml. Raises UsageError if they are not a configuration."""
     from pipeline.config import loading
     from pipeline.config.section import as_name
@@ -313,7 +316,7 @@ def _configure(
     if Path.cwd().resolve().is_relative_to(found.root.resolve()):
         values["results_root"] = str(found.root.parent / "results")
     section = {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}
-    if "train" not in splits:
+    if not splits.keys() >= LEARNED:
         section["default_split"] = "gallery"
     if drawn:
         section["draw"] = drawn
@@ -326,7 +329,7 @@ def _configure(
         values |= _name_vectors(found, splits, encoder)
     elif encoder:
         images, texts = _name_dual(encoder)
-        values["models"] = ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]
+        values["models"] = ["zero-shot", *["ncca"] * (splits.keys() >= LEARNED)]
         values |= {"encoders": [images], "text_encoders": [texts]}
     else:
         if "weak" not in splits:  # of which sae learns too
@@ -359,7 +362,7 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
     given = [open_foreign(one) for one in sources(CollectionFolder(found.root, Options(found.files, {}, ""))) if one]
     images: dict[str, Any] = {"name": "images", "kind": "imported", "path": found.files["images"]}
     texts: dict[str, Any] = {"name": "texts", "kind": "imported", "imported": {"path": found.files.get("texts")}}
-    values: dict[str, Any] = {"models": ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]}
+    values: dict[str, Any] = {"models": ["zero-shot", *["ncca"] * (splits.keys() >= LEARNED)]}
     if not encoder and "texts" not in found.files:
         return {"models": ["cca", "ncca"], "encoders": [images]}
     if encoder:
@@ -375,15 +378,13 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
 
 def _name_network(weights: Path) -> str:
-    """Returns the network whose name the name of the file begins with. Raises UsageError if there is none."""
+    """Return the network whose name the name of the file begins with. Raises UsageError if there is none."""
     from pipeline.config.images import NETWORKS
     from pipeline.errors import UsageError
 
     named = NETWORKS.match(weights.name.lower().replace("-", "_"))
     if named is None:
-        raise UsageError(
-            f"cannot tell the network from the name of {weights}; give its --architecture, such as resnet50"
-        )
+        raise UsageError(f"cannot tell the network from the name of {weights}; give --architecture, such as resnet50")
     return named[0]
 
 

@@ -158,6 +158,7 @@ def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], split
     listed = {record.path: record.split for record in records if isinstance(record, ImageRecord) and record.row}
     assert listed == splits
     assert all(detect(folder / name) == found for name in tables if name == "mine.json")
+    assert not any(note.startswith("not used") for note in found.notes)
     assert [record.text for record in records if isinstance(record, SentenceRecord)] == ["a", "b"]
 
 
@@ -178,6 +179,9 @@ def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], split
             "table",
             {"table": "list.csv"},
         ),
+        (dict.fromkeys(("2019.csv", "2020.csv"), "file,text\n0.jpg,a\n"), "table", {"table": "[0-9]*.csv"}),
+        (dict.fromkeys(("1.csv", "2.csv", "all.csv"), "file,text\n0.jpg,a\n"), "table", {"table": "[0-9]*.csv"}),
+        (dict.fromkeys(("1.csv", "2.csv", "1-2.csv"), "file,text\n0.jpg,a\n"), "table", {"table": "1.csv"}),
     ],
 )
 def test_other_lists_beside_photographs_are_not_read(make, tables: dict[str, str], format: str, files: dict) -> None:
@@ -274,7 +278,7 @@ def test_tables_of_the_same_columns_are_one_table(make, gather) -> None:
         rows = [f"{number}.jpg,number {number} of six" for number in (2 * part, 2 * part + 1)]
         (folder / f"part-{part + 1}.csv").write_text("\n".join(["file,text", *rows]))
     found = detect(folder)
-    assert found.files == {"table": "part-*.csv"}
+    assert found.files == {"table": "part-[0-9]*.csv"}
     result = gather(folder, found.format, files=found.files, columns=found.columns)
     assert sorted(result.tables["sentences"]["text"].to_pylist()) == [f"number {number} of six" for number in range(6)]
     before = describe_state(folder, found.format, found.files)

@@ -235,7 +235,7 @@ def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
     for arguments, match in [
         (["--weights", tmp_path / "none.pt"], "none.pt is not a file"),
         (["--weights", tmp_path / "net.pt", "--encoder", "clip"], "has its own weights"),
-        (["--weights", tmp_path / "net.pt"], "give its --architecture"),
+        (["--weights", tmp_path / "net.pt"], "give --architecture"),
         (["--weights", tmp_path / "net.pt", "--architecture", "resnet5000"], "resnet5000"),
     ]:
         with pytest.raises(UsageError, match=match):
@@ -267,7 +267,7 @@ def test_photographs_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: 
     for number in range(2 if file.endswith("parquet") else 0):  # the sound ones are read, and this one is rejected
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
         pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")
-        assert f"{number + 1} images" in run_command("init", folder, "--output", tmp_path / f"{number}.yaml")
+        assert f"{number + 1} images" in refuse(folder)[0]
 
 
 WORDS = ("A red bench in the snow .", "A green kite over the water .", "Two lamps , one of them blue .")
@@ -326,7 +326,7 @@ def write_titles_of_one_word(folder: Path) -> None:
 
 def write_windows_1252(folder: Path) -> None:
     rows = [f"{name};{text} größer" for name, text in described(folder)]
-    (folder / "liste.csv").write_bytes("\r\n".join(["Bild;Erläuterung", *rows]).encode("cp1252"))
+    (folder / "liste.csv").write_bytes("\r\n".join(["Bild;Größenerläuterung", *rows]).encode("cp1252"))
 
 
 def write_several_tables_and_text_files(folder: Path) -> None:
@@ -338,10 +338,10 @@ def write_several_tables_and_text_files(folder: Path) -> None:
 
 
 def write_parquet_with_failed_downloads(folder: Path) -> None:
-    rows = [{"jpg": (folder / name).read_bytes(), "caption": text} for name, text in described(folder)]
+    rows = [{"my.jpg": {"bytes": (folder / name).read_bytes()}, "caption": text} for name, text in described(folder)]
     for path in folder.glob("*.jpg"):
         path.unlink()
-    table = [row for one in rows for row in (one, {"jpg": None, "caption": "a download that failed"})]
+    table = [row for one in rows for row in (one, {"my.jpg": None, "caption": "a download that failed"})]
     pq.write_table(pa.Table.from_pylist(table), folder / "00000.parquet", row_group_size=7)
 
 
@@ -372,13 +372,48 @@ def test_folders_called_after_splits_are_read_or_named(photos: Path, tmp_path: P
         for path in [names.pop() for _ in range(count)]:
             for file in (path, path.with_suffix(".txt")):
                 file.rename(photos / "data" / folder / file.name)
-    assert "train 12, dev 5, test 3" in run_command("init", photos)
+    said = run_command("init", photos)
+    assert "train 12, dev 5, test 3" in said
+    assert "5 photos are in the split dev, after the name of their folder data/Validation" in said
     for path in photos.rglob("*.txt"):
         path.unlink()
     rows = "".join(f"{name}\t{text}\n" for name, text in described(photos))
     (photos / "captions.tsv").write_text(rows)
     said = run_command("init", photos, "--output", "other.yaml")
     assert "train 16, dev 2, test 2" in said and "Training, Validation, tests look like splits and are not read" in said
+    assert "in splits.tsv" in said
+
+
+@pytest.mark.parametrize("folders", [("cats/train", "cats/test", "dogs/train"), ("training set", "test set")])
+def test_the_remedy_for_split_folders_that_are_not_read_is_of_the_format(photos: Path, folders) -> None:
+    caption(photos, "text-files")
+    for number, path in enumerate(sorted(photos.iterdir())):
+        folder = photos / folders[number // 2 % len(folders)]
+        folder.mkdir(parents=True, exist_ok=True)
+        path.rename(folder / path.name)
+    said = run_command("init", photos)
+    assert "are not read as splits: put all photos into folders train, dev and test" in said
+
+
+def test_an_album_that_is_called_after_a_split_is_named(photos: Path, tmp_path: Path) -> None:
+    caption(photos, "text-files")
+    for number, path in enumerate(sorted(photos.iterdir())):
+        folder = photos / ("Garden", "Gallery")[number < 8]
+        folder.mkdir(exist_ok=True)
+        path.rename(folder / path.name)
+    assert "4 photos are in the split gallery, after the name of their folder Gallery" in run_command("init", photos)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_too_few_captions_to_learn_from_lead_to_a_pretrained_model(photos: Path, tmp_path: Path, count: int) -> None:
+    for path in sorted(photos.glob("*.jpg"))[count:]:
+        path.unlink()
+    caption(photos, "folder")
+    said, error = refuse(photos)
+    assert f"captions to train on ({count})" in said and "no configuration was written" in str(error)
+    run_command("init", photos, "--encoder", "clip")
+    run_command("ingest", "--run", tmp_path / "run", "--config", "my-photos.yaml", "--check-splits")
+    assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"gallery": count}
 
 
 def test_what_keeps_a_collection_from_use_is_said_with_its_remedy(photos: Path, tmp_path: Path) -> None:
@@ -411,6 +446,13 @@ def test_photos_that_need_an_extra_are_counted(photos: Path, monkeypatch: pytest
     said, error = refuse(photos)
     assert "3 photos cannot be used: HEIC, read after `pip install 'jointspace[heif]'`" in said
     assert "3 of 23 photos cannot be used" in str(error) and "20 images" in said
+
+
+def test_the_reason_of_a_refusal_is_of_what_is_refused(photos: Path) -> None:
+    (photos / "B:21.jpg").write_bytes(b"")
+    texts = [("too long " * 300 if number < 5 else "a dog") for number in range(20)]
+    (photos / "captions.tsv").write_text("".join(f"{number:02d}.jpg\t{text}\n" for number, text in enumerate(texts)))
+    assert "5 of 20 captions cannot be used" in str(error := refuse(photos)[1]) and "(too long)" in str(error)
 
 
 def test_the_copy_of_a_photo_with_the_shorter_name_is_kept(photos: Path, tmp_path: Path) -> None:

@@ -135,7 +135,11 @@ def read_text_files(root: Path, options: Options) -> Iterator[Record]:
     splits |= {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}
     for below, names in folder.walk():
         above = map(str, (PurePosixPath(below), *PurePosixPath(below).parents))
-        split = next((splits[path] for path in above if path in splits), options.default_split)
+        of_split = next((path for path in above if path in splits), "")
+        split = splits.get(of_split, options.default_split)
+        if of_split:
+            note = f"photos are in the split {split}, after the name of their folder {of_split}"
+            options.tally.notes[f"{note} (rename it if it is an album)"] += sum(map(is_image, names))
         yield from _read_folder(folder, below, names, split)
 
 

@@ -29,8 +29,9 @@ LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as s
 LARGEST_JSON = 1 << 30
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
 """A string of JSON or Python, with what divides it from the one before: numpy prints no commas."""
-ACCENT = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
-"""A single byte among ASCII, as letters of Western Europe are in Windows-1252, and few in other encodings."""
+ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
+"""A single byte among ASCII, as letters of Western Europe are in Windows-1252, and few in other encodings. It may be
+doubled, as in Finnish, or stand before the German sharp s."""
 
 MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
 """What opens, divides or closes a list of JSON."""
@@ -43,7 +44,7 @@ def split_name(name: str) -> str:
 
 
 def split_in(name: str) -> str | None:
-    """The split that is part of a file's name or its folder's: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
+    """Find the split that is part of the name of a file or of its folder: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
     parts = map(split_name, re.split(r"[-_./ ]|(?<=[a-z])(?=\d)", name.lower()))
     return next((part for part in reversed([*parts]) if part in SPLITS), None)
 

@@ -27,9 +27,7 @@ COCO = {
     "train": ("captions_train*.json", "annotations/captions_train*.json"),
     "dev": ("captions_val*.json", "annotations/captions_val*.json"),
     "test": ("captions_test*.json", "annotations/captions_test*.json"),
-    "weak": (),
-    "gallery": (),
-    DIVIDED: (),
+    **dict.fromkeys(("weak", "gallery", DIVIDED), ()),
     "images": ("images",),
 }
 PAGES = ("index.html", "pascal-sentences.html")

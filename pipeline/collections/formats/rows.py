@@ -47,7 +47,7 @@ DELIMITERS, UNQUOTED = ",;\t|", "\t|"
 NUMBER = re.compile(r"(?<=[^\W\d_])[ _.-]?\d+$")
 """What tells columns of one stem apart: caption1, caption_2, caption 3."""
 EITHER = " | "
-"""What is between the names of columns of which the first that is not empty counts."""
+"""The text between the names of columns in `A | B`. The first column that is not empty counts."""
 SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
 Names = Collection[str]
 
@@ -74,10 +74,9 @@ def read_rows(
         raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
     if any(name.endswith("#") or EITHER in name for name in columns):
         present = column_names(folder, path)
-        stems = {name: [column for column in present if f"{stem(column)}#" == name] for name in columns}
-        parts = {name: name.split(EITHER) if EITHER in name else stems[name] for name in {*columns}.difference(present)}
-        parts = {name: of for name, of in parts.items() if of}
-        if parts:
+        parts = {name: name.split(EITHER) for name in columns if EITHER in name}
+        parts |= {name: of for name in columns if (of := [column for column in present if f"{stem(column)}#" == name])}
+        if parts := {name: of for name, of in parts.items() if name not in present}:
             flat = ([*chain(*(parts.get(name, [name]) for name in names))] for names in (columns, needed))
             return (_gather(row, parts, columns) for row in read_rows(folder, path, *flat, own))
     if (own is None or own) and reader is _read_parquet:
@@ -103,7 +102,7 @@ def stem(column: str) -> str:
 
 
 def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableRow:
-    """The row with the `parts` of columns put together, and without those that `columns` does not name, too."""
+    """Put the `parts` of columns together, and drop each part that `columns` does not name itself."""
     used = set(chain(*parts.values())).difference(columns)
     values = {name: value for name, value in row.values.items() if name not in used}
     for name, of in parts.items():
@@ -121,7 +120,7 @@ def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any
 
 
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
-    """The columns of the table `path`, of JSON those of its first LOOKED_AT rows. Raises as `read_rows`."""
+    """List the columns of the table `path`, for JSON the keys of its first LOOKED_AT rows. Raises as `read_rows`."""
     if path.suffix.lower() == ".parquet":
         names = schema(folder, path).names
         _check_columns(path, names, ())
@@ -168,7 +167,6 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
             if lists.encoding_of(first) != "WINDOWS-1252":
                 raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
             encoding = "cp1252"
-            first = first.encode("utf-8", "surrogateescape").decode(encoding, "surrogateescape")
             folder.tally.notes[f"table is read as WINDOWS-1252, as its header looks: {folder.label(path)}"] = 1
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
         file.seek(0)
@@ -206,7 +204,7 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
 
 
 def _join_unquoted(values: list[str], delimiter: str) -> list[str]:
-    """The two fields of a row that has more delimiters: one is the name of a photo, and the other all the rest."""
+    """Join the fields of a row with too many delimiters into two: the name of a photo, and all the rest."""
     first = len(values) - 1 if is_image(values[-1]) and not is_image(values[0]) else 1
     return [delimiter.join(part).rstrip(f"{delimiter} ") for part in (values[:first], values[first:])]
 
@@ -243,9 +241,8 @@ def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
             return False
         if not width:
             width = line.count(delimiter)
-        opened = (
-            '"' in line and line.count(delimiter) == width and any(map(_is_open, line.rstrip("\n").split(delimiter)))
-        )
+        fields = line.rstrip("\n").split(delimiter)
+        opened = '"' in line and len(fields) == width + 1 and any(map(_is_open, fields))
     return not opened
 
 
@@ -323,8 +320,8 @@ def _batches(
                 number += batch.num_rows
 
 
-def rows_without(folder: CollectionFolder, path: Path, leaf: str) -> Collection[int]:
-    """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as `image.bytes`.
+def rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
+    """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as (image, bytes).
 
     The column is read only if the file counts nulls there. Raises InputError.
     """
@@ -332,14 +329,14 @@ def rows_without(folder: CollectionFolder, path: Path, leaf: str) -> Collection[
     return _rows_without(folder, path, leaf)
 
 
-def _rows_without(folder: CollectionFolder, path: Path, leaf: str) -> Collection[int]:
+def _rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
     with _refusing(path), folder.open(path, math.inf) as file:
         metadata = pq.read_metadata(file)
-        at = [metadata.schema.column(place).path for place in range(len(metadata.schema))].index(leaf)
+        at = [metadata.schema.column(place).path for place in range(len(metadata.schema))].index(".".join(leaf))
         counts = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
         if not any(count and count.null_count for count in counts):
             return ()
-        fragment, null = ds.ParquetFileFormat().make_fragment(file), pc.is_null(pc.field(*leaf.split(".")))
+        fragment, null = ds.ParquetFileFormat().make_fragment(file), pc.is_null(pc.field(*leaf))
         found = fragment.to_table(columns={"null": null}, batch_size=FEW_PHOTOS, use_threads=False)["null"]
         return {row for row, is_null in enumerate(found.to_pylist(), 1) if is_null}
 

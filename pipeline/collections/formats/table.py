@@ -75,9 +75,7 @@ def _read_rows(
         if name != last:
             split = values.get(names["split"]) or default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)
-            yield from lists.document(
-                name, [values.get(names.get(column)) for column in DOCUMENT], file, row, implied=True
-            )
+            yield from lists.document(name, [values.get(names.get(ours)) for ours in DOCUMENT], file, row, implied=True)
             yield ColumnsRecord(name, further(values, path, names.values()), file, row)
         for text in lists.sentences(values.get(names["sentence"]), options.tally):
             if is_text(path) and not text.isascii() and SURROGATE.search(text):
@@ -131,7 +129,8 @@ def _read_shard(
     fields, shard = schema(folder, path), folder.label(path)
     if (column := photograph_column(fields)) is None:
         raise InputError(f"{path} has no column of photos (bytes, or structs of bytes and path)")
-    without = rows_without(folder, path, f"{column}.bytes" if pa.types.is_struct(fields.field(column).type) else column)
+    leaf = (column, "bytes") if pa.types.is_struct(fields.field(column).type) else (column,)
+    without = rows_without(folder, path, leaf)
     options.tally.notes["rows of Parquet files have no photo and are left out"] += len(without)
     needed = [names[ours] for ours in options.columns]
     for row, values, _ in read_rows(folder, path, (f"{column}.path", *names.values()), needed, options.own_columns):

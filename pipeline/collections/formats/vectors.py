@@ -58,18 +58,16 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     if vectors.names is None and len(vectors) != len(names):
         yield Reject(file, None, "sentences", f"{len(vectors)} rows for {len(names)} images; name the rows IMAGE#k")
         return
-    if given := owner_names(texts):
-        owners = [_owner(name) or relative_name(name) for name in given]
-    else:
-        owners = list(map(_owner, words))
+    given = owner_names(texts)
+    owners = [_owner(name) or relative_name(name) for name in given] if given else list(map(_owner, words))
     if 2 * owners.count(None) >= len(words):
         owners = names if len(words) == len(names) else [None] * len(words)
+    table = next((path for path in foreign_files(texts) if path.suffix.lower() == ".parquet"), None)
+    column = f" in the column {names_column(texts, table)}" if table else ""
     for row, (text, owner, usable) in enumerate(zip(words, owners, vectors.finite(), strict=True), 1):
         if not usable:
             yield Reject(file, row, "sentences", NOT_FINITE)
         elif owner is None:
-            table = next((path for path in foreign_files(texts) if path.suffix.lower() == ".parquet"), None)
-            column = f" in the column {names_column(texts, table)}" if table else ""
             reason = f"not named IMAGE#k: {text[:40]!r}{column}, of {len(words)} texts for {len(names)} images"
             remedy = "name all rows so, or give the image of each in a column file"
             yield Reject(file, row, "sentences", f"{reason}; {remedy}")
