@@ -77,6 +77,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     and whatever Pillow raises."""
     image = open_image(data)
     check_size(image.size, limits)
+    pixels = math.prod(image.size)  # a JPEG that is decoded smaller still needs memory for its whole size
     factors = [1] * len(sides)
     if image.format == "JPEG":
         if has_more_scans(data, MOST_SCANS):
@@ -86,11 +87,11 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     if tags and tags.get(322, 0) * tags.get(323, 0) > limits.max_pixels:
         raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
-    with memory_limit(BASE_BYTES + BYTES_PER_PIXEL * math.prod(image.size)):
+    with memory_limit(BASE_BYTES + BYTES_PER_PIXEL * pixels):
         try:
             image.load()
         except (OSError, RuntimeError):
-            bytearray(8 * math.prod(image.size))  # raises MemoryError if memory was lacking, which libjpeg calls damage
+            bytearray(8 * pixels)  # raises MemoryError if memory was lacking, which libjpeg calls damage
             raise
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
