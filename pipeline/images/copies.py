@@ -67,13 +67,13 @@ def near_pairs(features: Any, prepare: Callable[[np.ndarray], np.ndarray] = np.a
         index.train(vectors)
         index.add(vectors)
         index.nprobe = 16
-    pairs = []
+    pairs, count = [], NEIGHBOURS + 1  # each row finds itself, too
     for queries in blocks:
         if n > EXACT:
-            cosines, rows = index.search(vectors[queries], NEIGHBOURS + 1)
+            cosines, rows = index.search(vectors[queries], count)
         else:
             others = map(centred, blocks)
-            cosines, rows = knn_ground_truth(centred(queries), others, NEIGHBOURS + 1, faiss.METRIC_INNER_PRODUCT, ngpu=0)
+            cosines, rows = knn_ground_truth(centred(queries), others, count, faiss.METRIC_INNER_PRODUCT, ngpu=0)
         near, places = np.nonzero((cosines >= LEAST_COSINE) & (rows >= 0) & (rows != queries[:, None]))
         pairs.append(np.sort(np.stack([queries[near], rows[near, places]], axis=1), axis=1))
     return np.unique(np.concatenate(pairs), axis=0)
