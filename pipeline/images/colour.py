@@ -32,7 +32,7 @@ SPACES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
 """Pillow's mode for the colour space in a profile's header."""
 NATIVE = {"little": "B", "big": "L"}[sys.byteorder]
 DEEP_COLOURS = {
-    f"{mode};16{order}": f"{mode};16{other}" for mode in ("RGB", "RGBA") for order, other in ("LB", "BL", "N" + NATIVE)
+    f"{mode};16{order}": f"{mode};16{other}" for mode in ("RGB", "RGBX", "RGBA") for order, other in ("LB", "BL", "N" + NATIVE)
 }
 """Pillow's names of 16-bit samples in one order of their bytes, and in the other."""
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B")

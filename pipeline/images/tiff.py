@@ -125,7 +125,7 @@ def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -
     note if anything was assumed."""
     if image.mode.startswith(("I", "F")):
         nodata = None
-        with suppress(AttributeError, ValueError):
+        with suppress(AttributeError, TypeError, ValueError):
             nodata = float(tags.get(42113).strip("\0 "))  # GDAL_NODATA
         return colour.scale_samples(image, nodata)
     if image.mode == "RGBA" and 338 not in tags:
