@@ -148,21 +148,17 @@ def too_slow(seconds: float) -> UnreadableImage:
 
 @contextmanager
 def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, read long texts, and decode
-    every TIFF by libtiff."""
+    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read long texts."""
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
-    by_libtiff = TiffImagePlugin.READ_LIBTIFF
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         Image.MAX_IMAGE_PIXELS = max_pixels
         PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT
-        TiffImagePlugin.READ_LIBTIFF = True
         try:
             yield
         finally:
             Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = before
-            TiffImagePlugin.READ_LIBTIFF = by_libtiff
 
 
 def check_size(size: tuple[int, int], limits: ImageLimits) -> None:

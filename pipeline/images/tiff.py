@@ -1,8 +1,7 @@
 """The layouts of TIFF files that are read, and the names of the other layouts.
 
 Pillow opens several layouts that it misreads, and reports others as if they were not images. Here the tags of the file
-decide before a pixel is decoded. Pillow must also decode uncompressed files by libtiff (READ_LIBTIFF), because its own
-decoder misreads 16-bit samples in separate planes.
+decide before a pixel is decoded.
 """
 
 import io
@@ -13,6 +12,8 @@ from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
+
+TiffImagePlugin.READ_LIBTIFF = True  # also for uncompressed files: Pillow's own decoder misreads 16 bits in planes
 
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of TIFF and BigTIFF, in both byte orders."""
