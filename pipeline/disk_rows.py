@@ -26,10 +26,7 @@ class DiskRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self), self._dim
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self._starts) - 1, self._dim
 
     def append(self, rows: Any) -> None:
         """Append `rows` (k, dim). Raises JointspaceError if the disk is full."""

@@ -36,12 +36,7 @@ class KernelFeatures:
         self.dim = normalization.shape[1]
 
     @classmethod
-    def fit(cls, rows: Rows, kernel: str, factor: float, count: int, seed: int) -> "KernelFeatures":
-        """Fit the map to `rows` that are in memory, as `fit_to_blocks` does."""
-        return cls.fit_to_blocks(lambda: (rows,), kernel, factor, count, seed)
-
-    @classmethod
-    def fit_to_blocks(
+    def fit(
         cls, blocks: Callable[[], Iterable[Rows]], kernel: str, factor: float, count: int, seed: int
     ) -> "KernelFeatures":
         """Draw `count` landmarks, or all rows, from the rows of `blocks()`, which is called twice. Raises InputError if
@@ -98,8 +93,8 @@ class KernelCCA(NormalizedCCA):
         blocks, settings = task.sets.target_blocks, task.settings
         images, sentences = (lambda: (one.x for one in blocks())), (lambda: (one_matrix(one.y) for one in blocks()))
         maps = FeatureMaps(
-            KernelFeatures.fit_to_blocks(images, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
-            KernelFeatures.fit_to_blocks(sentences, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
+            KernelFeatures.fit(images, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
+            KernelFeatures.fit(sentences, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
         )
         prepared = PreparedViews(mapped_moments(task.sets.target, blocks(), maps), maps)
         return tune(SCORES[settings.score], task.view, task.text, prepared, task.dev, task.own_grid, task.progress)
