@@ -125,8 +125,6 @@ def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
     block = ViewBlock(x.astype(np.float32), sparse.csr_array(y.astype(np.float32)), np.arange(60))
     views = (block.x, block.y)
     maps = FeatureMaps(*(KernelFeatures.fit(lambda rows=rows: [rows], "rbf", 0.5, 60, 0) for rows in views))
-        *(KernelFeatures.fit(lambda rows=rows: [rows], "rbf", 0.5, 60, 0) for rows in (block.x, block.y))
-    )
     moments = mapped_moments(moments_of(block), [block], maps)
     found = CCASolver(moments).solve(0.5, 0.5, 3).values
 

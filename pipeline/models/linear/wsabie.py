@@ -22,7 +22,8 @@ TINY = np.finfo(np.float32).tiny
 """Keeps AdaGrad from dividing by zero before the first gradient."""
 INTERVAL = 2
 """Epochs between two looks at dev."""
-Images, Sentences = np.ndarray | DiskRows, sparse.csr_array | DiskRows
+Images = np.ndarray | DiskRows
+Sentences = sparse.csr_array | DiskRows
 PATIENCE = 5
 """Looks at dev without a better one, after which training stops."""
 
