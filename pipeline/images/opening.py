@@ -87,7 +87,8 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     if tags and tags.get(322, 0) * tags.get(323, 0) > limits.max_pixels:
         raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
-    with memory_limit(BASE_BYTES + BYTES_PER_PIXEL * pixels):
+    texts = 5 * MOST_TEXT if image.format == "PNG" else 0  # they may follow its pixels, and Pillow copies them
+    with memory_limit(BASE_BYTES + texts + BYTES_PER_PIXEL * pixels):
         try:
             image.load()
         except (OSError, RuntimeError):

@@ -175,6 +175,14 @@ def test_a_progressive_jpeg_that_is_decoded_smaller_has_the_memory_of_its_whole_
     assert list(isolated_map(decode_small, [large], 1)) == [(750, 500)]
 
 
+def test_a_small_png_with_a_long_text_behind_its_pixels_has_the_memory_for_it() -> None:
+    png = encoded(Image.new("RGB", (60, 40), "teal"), "PNG")
+    body = b"iTXt" + b"k\0\0\0\0\0" + b"x" * 60_000_000
+    at = png.rindex(b"IEND") - 4
+    long = png[:at] + struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body)) + png[at:]
+    assert list(isolated_map(decode_small, [long], 1)) == [(60, 40)]
+
+
 def decode_within_little(data: bytes) -> tuple[int, int]:
     """Decodes with 4 megabytes and a single thread's stack beside what a photo of its size may take."""
     opening.BASE_BYTES = 4 << 20
