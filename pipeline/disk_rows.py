@@ -16,8 +16,8 @@ ENTRY = np.dtype([("column", np.int32), ("value", np.float32)])
 
 class DiskRows:
     """Rows (n, dim) of float32, dense or sparse, in a file that vanishes with this object. Only the place of each row,
-    8 bytes, is in memory. `rows[numbers]` reads the rows `numbers` (k,), or one row as (1, dim), as an array or as a
-    csr_array."""
+    8 bytes, is in memory, where the pages of a memory map would stay. `rows[numbers]` reads the rows `numbers` (k,), or
+    one row as (1, dim), as an array or as a csr_array."""
 
     def __init__(self, dim: int, is_sparse: bool = False) -> None:
         self._dim, self._type = dim, ENTRY if is_sparse else np.dtype(np.float32)
@@ -26,27 +26,19 @@ class DiskRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self), self._dim
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self._starts) - 1, self._dim
 
     def append(self, rows: Any) -> None:
         """Append `rows` (k, dim). Raises JointspaceError if the disk is full."""
-        counts = np.full(rows.shape[0], self._dim)
-        entries = rows
+        counts, entries = np.full(rows.shape[0], self._dim), rows
         if self._type == ENTRY:
-            rows = sparse.csr_array(rows)
-            counts, entries = np.diff(rows.indptr), np.empty(rows.nnz, ENTRY)
-            entries["column"], entries["value"] = rows.indices, rows.data
+            counts, entries = np.diff(rows.indptr), np.rec.fromarrays([rows.indices, rows.data], ENTRY)
         try:
-            self._file.write(np.ascontiguousarray(entries, self._type).data)
+            self._file.write(entries.astype(self._type).tobytes())
             self._file.flush()
         except OSError as error:
-            raise JointspaceError(
-                f"cannot write a temporary file in {gettempdir()} ({error.strerror}); make room there, or set TMPDIR to"
-                " another folder"
-            ) from error
+            where = f"a temporary file in {gettempdir()} ({error.strerror})"
+            raise JointspaceError(f"cannot write {where}; make room there, or set TMPDIR to another folder") from error
         self._starts.extend((self._starts[-1] + np.cumsum(counts, dtype=np.int64)).tolist())
 
     def __getitem__(self, numbers: np.ndarray | int) -> Any:
@@ -54,9 +46,8 @@ class DiskRows:
         starts, size = np.frombuffer(self._starts, np.int64), self._type.itemsize
         firsts, counts = starts[numbers], starts[numbers + 1] - starts[numbers]
         places = zip((firsts * size).tolist(), (counts * size).tolist(), strict=True)
-        parts = [os.pread(self._file.fileno(), length, start) for start, length in places]
-        entries = np.frombuffer(b"".join(parts), self._type)
+        entries = np.frombuffer(b"".join(os.pread(self._file.fileno(), n, at) for at, n in places), self._type)
         if self._type != ENTRY:
             return entries.reshape(len(numbers), self._dim)
-        parts = entries["value"].copy(), entries["column"].copy(), np.cumsum([0, *counts.tolist()])
-        return sparse.csr_array(parts, shape=(len(numbers), self._dim))
+        ends = np.cumsum([0, *counts.tolist()])
+        return sparse.csr_array((entries["value"].copy(), entries["column"].copy(), ends), (len(numbers), self._dim))

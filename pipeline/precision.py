@@ -68,20 +68,16 @@ def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
     return torch.bfloat16 if fast else torch.float32
 
 
-SAFE_LENGTHS = 1e-15, 1e15
-"""Lengths whose squares neither overflow nor vanish in float32, also when they are sums of many squares."""
-
-
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
     """Scale the rows of `rows` (n, d), float32 or float64, to unit length in place, and return them. Rows of zeros stay
     as they are. Rows whose squares would overflow or vanish are divided by their greatest entry first."""
     with np.errstate(over="ignore", under="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    extreme = np.flatnonzero(~((lengths > SAFE_LENGTHS[0]) & (lengths < SAFE_LENGTHS[1])))
+    extreme = np.flatnonzero(~((lengths > 1e-15) & (lengths < 1e15)))
     if len(extreme):
         scaled = rows[extreme]
-        greatest = np.abs(scaled).max(axis=1, initial=0)
-        scaled /= np.where(greatest > 0, greatest, 1)[:, None]
+        greatest = np.abs(scaled).max(axis=1, keepdims=True, initial=0)
+        scaled /= np.where(greatest > 0, greatest, 1)
         rows[extreme], lengths[extreme] = scaled, np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
     rows /= np.where(lengths > 0, lengths, 1)[:, None]
     return rows

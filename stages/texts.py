@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import compress
+from itertools import compress, repeat
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -72,15 +72,15 @@ def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[
 
 
 def read_trees(
-    run: Run, number: int, analyze: Callable[[str], list[str]], chosen: Iterable[bool] | None = None
+    run: Run, number: int, analyze: Callable[[str], list[str]], chosen: Iterable[bool] = repeat(True)
 ) -> Iterator[SentenceTrees]:
     """Read the trees of one shard's sentences, over the words that `analyze` finds in them. With `chosen`, only the
     sentences for which it is true are read."""
     shard = ParseShard(run.layout.parses.folder, number)
     parses = (entry.parse for entry in read_conllu(shard.conllu, str(shard.path)))
     trees = (tree for _, tree in read_brackets(shard.brackets, str(shard.brackets_path)))
-    columns = parses, trees, run.manifest.texts(number)
-    return fit_trees(*(columns if chosen is None else (compress(column, chosen) for column in columns)), analyze)
+    columns = (compress(column, chosen) for column in (parses, trees, run.manifest.texts(number)))
+    return fit_trees(*columns, analyze)
 
 
 def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 RANGES = {"I;16": (4095, 16383, 65535), "I": (255, 4095, 16383, 65535), "F": (1, 255)}
 """Usual greatest samples of Pillow's modes of more than 8 bits: cameras write 12 or 14 bits into 16."""
-FULL = (1, 255, 65535)
-"""Ranges of whole types, which are not worth a note."""
 OWN_RANGE = "have samples outside the usual ranges: each photo is scaled from its own least sample to its greatest"
+PART = "have more than 8 bits a sample and no sample above {0}: they are scaled from 0 to {0}"
+NOTES = {None: OWN_RANGE, 4095: PART.format(4095), 16383: PART.format(16383)}
+"""Greatest sample, None if it is not a usual one -> the note on such photos. Ranges of whole types have none."""
 BROKEN = "have a colour profile that cannot be used: their colours are taken for sRGB"
 LARGEST_PROFILE = 4 << 20
 """Bytes; the largest of printing presses have about 3 MB."""
@@ -32,7 +33,7 @@ SPACES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
 """Pillow's mode for the colour space in a profile's header."""
 NATIVE = {"little": "B", "big": "L"}[sys.byteorder]
 DEEP_COLOURS = {
-    f"{mode};16{order}": f"{mode};16{other}" for mode in ("RGB", "RGBA") for order, other in ("LB", "BL", "N" + NATIVE)
+    f"{mode};16{a}": f"{mode};16{b}" for mode in ("RGB", "RGBX", "RGBA") for a, b in ("LB", "BL", "N" + NATIVE)
 }
 """Pillow's names of 16-bit samples in one order of their bytes, and in the other."""
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B")
@@ -70,7 +71,6 @@ def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Imag
     if not math.isfinite(low + high):  # NaN in any sample makes both NaN
         raise UnreadableImage("not-finite", "some of its samples are NaN or infinite")
     usual = next((top for top in RANGES[image.mode[:4]] if low >= 0 and high <= top), None)
-    note = _note(usual) if usual else OWN_RANGE
     if usual:
         low, high = 0, usual
     grey = samples.astype(np.float64)
@@ -79,14 +79,7 @@ def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Imag
     grey[left_out] = 255
     scaled = Image.fromarray(np.rint(grey, out=grey).astype(np.uint8))
     scaled.info, scaled.format = dict(image.info), image.format
-    return scaled, note
-
-
-def _note(top: int) -> str | None:
-    """The note on samples that were scaled from 0 to `top`; None if that is the whole of their type."""
-    if top in FULL:
-        return None
-    return f"have more than 8 bits a sample and no sample above {top}: they are scaled from 0 to {top}"
+    return scaled, NOTES.get(usual)
 
 
 def lower_bytes(image: Image.Image) -> list[Any] | None:
@@ -117,7 +110,7 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
             channels[...] = np.rint(channels * (255 / top))
     image = Image.fromarray(samples.astype(np.uint8), upper.mode)
     image.info, image.format = dict(upper.info), upper.format
-    return image, _note(top)
+    return image, NOTES.get(top)
 
 
 def find_conversion(image: Image.Image) -> Conversion:

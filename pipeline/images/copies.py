@@ -5,11 +5,12 @@ photograph is seen in its details: in thumbnails without their coarse light and 
 several sizes, also mirrored, by normalized cross-correlation. Two photographs of one scene share the scene, not these.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import faiss
 import numpy as np
+from faiss.contrib.exhaustive_search import knn_ground_truth
 from PIL import Image
 from scipy import fft
 from scipy.ndimage import gaussian_filter1d
@@ -40,63 +41,42 @@ PAIRS = 512
 """Compared at once."""
 
 
-class Rows(Protocol):
-    """Vectors (n, d): an array, or an object that reads some rows on request."""
-
-    shape: tuple[int, ...]
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
-
-
-def near_pairs(features: Rows) -> np.ndarray:
+def near_pairs(features: Any, prepare: Callable[[np.ndarray], np.ndarray] = np.asarray) -> np.ndarray:
     """Find pairs (p, 2) of rows, the lower first, of photos whose `features` (n, d) are among each other's nearest.
 
-    Two blocks of features are held at a time. The index of more than EXACT photos holds PRINCIPAL numbers per photo.
+    `features` is an array, or an object that reads some rows on request. `prepare` normalises such rows (k, d), a copy
+    in float32. Two blocks of features are held at a time. The index of more than EXACT photos holds PRINCIPAL numbers
+    per photo.
     """
     n, dim = features.shape
     blocks = np.array_split(np.arange(n), -(-n // BLOCK_ROWS))
-    mean = (sum(features[rows].sum(axis=0, dtype=np.float64) for rows in blocks) / n).astype(np.float32)
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        return prepare(features[rows].astype(np.float32))
+
+    mean = (sum(read(rows).sum(axis=0, dtype=np.float64) for rows in blocks) / n).astype(np.float32)
 
     def centred(rows: np.ndarray) -> np.ndarray:
-        return scale_to_unit_length(features[rows] - mean)
+        return scale_to_unit_length(read(rows) - mean)
 
-    find = _find_in_blocks if n <= EXACT else _find_in_index
-    pairs = []
-    for queries, (cosines, rows) in zip(blocks, find(centred, blocks, dim), strict=True):
+    if n > EXACT:
+        principal = faiss.PCAMatrix(dim, min(PRINCIPAL, dim))
+        principal.train(centred(np.linspace(0, n - 1, EXACT).astype(int)))
+        vectors = np.concatenate([principal.apply(centred(rows)) for rows in blocks])
+        index = faiss.index_factory(vectors.shape[1], f"IVF{int(4 * n**0.5)},Flat", faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors)
+        index.add(vectors)
+        index.nprobe = 16
+    pairs, count = [], NEIGHBOURS + 1  # each row finds itself, too
+    for queries in blocks:
+        if n > EXACT:
+            cosines, rows = index.search(vectors[queries], count)
+        else:
+            others = map(centred, blocks)
+            cosines, rows = knn_ground_truth(centred(queries), others, count, faiss.METRIC_INNER_PRODUCT, ngpu=0)
         near, places = np.nonzero((cosines >= LEAST_COSINE) & (rows >= 0) & (rows != queries[:, None]))
         pairs.append(np.sort(np.stack([queries[near], rows[near, places]], axis=1), axis=1))
     return np.unique(np.concatenate(pairs), axis=0)
-
-
-Found = Iterator[tuple[np.ndarray, np.ndarray]]
-"""For each block the cosines (b, k) and the rows (b, k) of the nearest vectors of each of its rows, itself among
-them."""
-
-
-def _find_in_blocks(centred: Callable[[np.ndarray], np.ndarray], blocks: Sequence[np.ndarray], dim: int) -> Found:
-    """Compare each block with every block."""
-    for rows in blocks:
-        queries, cosines, nearest = centred(rows), np.empty((len(rows), 0)), np.empty((len(rows), 0), int)
-        for others in blocks:
-            count = min(NEIGHBOURS + 1, len(others))
-            found, places = faiss.knn(queries, centred(others), count, faiss.METRIC_INNER_PRODUCT)
-            cosines, nearest = np.hstack([cosines, found]), np.hstack([nearest, others[places]])
-            best = np.argsort(-cosines, axis=1, kind="stable")[:, : NEIGHBOURS + 1]
-            cosines, nearest = (np.take_along_axis(one, best, axis=1) for one in (cosines, nearest))
-        yield cosines, nearest
-
-
-def _find_in_index(centred: Callable[[np.ndarray], np.ndarray], blocks: Sequence[np.ndarray], dim: int) -> Found:
-    """Search an inverted index of the principal components, which are learned from EXACT photos."""
-    n = blocks[-1][-1] + 1
-    principal = faiss.PCAMatrix(dim, min(PRINCIPAL, dim))
-    principal.train(centred(np.linspace(0, n - 1, min(n, EXACT)).astype(int)))
-    vectors = np.concatenate([principal.apply(centred(rows)) for rows in blocks])
-    index = faiss.index_factory(vectors.shape[1], f"IVF{int(4 * n**0.5)},Flat", faiss.METRIC_INNER_PRODUCT)
-    index.train(vectors)
-    index.add(vectors)
-    index.nprobe = 16
-    return (index.search(vectors[rows], NEIGHBOURS + 1) for rows in blocks)
 
 
 def verify(pairs: np.ndarray, thumbnails: Mapping[int, np.ndarray] | DiskRows) -> np.ndarray:

@@ -65,11 +65,8 @@ def _decode(
     """Decodes the images of `decode_each`, without `colours` in their own colours. Returns them with notes on how they
     were read."""
     started = time.thread_time()
-    with (
-        processor_limit(limits.seconds, str(too_slow(limits.seconds))),
-        pillow_limits(limits.max_pixels),
-        naming_faults(data, limits),
-    ):
+    in_time = processor_limit(limits.seconds, str(too_slow(limits.seconds)))
+    with in_time, pillow_limits(limits.max_pixels), naming_faults(data, limits):
         loaded = load(data, limits, sides)
         image, notes = _to_rgb(loaded.image, colours, loaded.note)
         reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}

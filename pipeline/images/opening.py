@@ -77,6 +77,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     and whatever Pillow raises."""
     image = open_image(data)
     check_size(image.size, limits)
+    pixels = math.prod(image.size)  # a JPEG that is decoded smaller still needs memory for its whole size
     factors = [1] * len(sides)
     if image.format == "JPEG":
         if has_more_scans(data, MOST_SCANS):
@@ -86,11 +87,12 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     if tags and tags.get(322, 0) * tags.get(323, 0) > limits.max_pixels:
         raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
-    with memory_limit(BASE_BYTES + BYTES_PER_PIXEL * math.prod(image.size)):
+    texts = 5 * MOST_TEXT if image.format == "PNG" else 0  # they may follow its pixels, and Pillow copies them
+    with memory_limit(BASE_BYTES + texts + BYTES_PER_PIXEL * pixels):
         try:
             image.load()
         except (OSError, RuntimeError):
-            bytearray(8 * math.prod(image.size))  # raises MemoryError if memory was lacking, which libjpeg calls damage
+            bytearray(8 * pixels)  # raises MemoryError if memory was lacking, which libjpeg calls damage
             raise
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
@@ -147,21 +149,17 @@ def too_slow(seconds: float) -> UnreadableImage:
 
 @contextmanager
 def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, read long texts, and decode
-    every TIFF by libtiff."""
+    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read long texts."""
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
-    by_libtiff = TiffImagePlugin.READ_LIBTIFF
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         Image.MAX_IMAGE_PIXELS = max_pixels
         PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT
-        TiffImagePlugin.READ_LIBTIFF = True
         try:
             yield
         finally:
             Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = before
-            TiffImagePlugin.READ_LIBTIFF = by_libtiff
 
 
 def check_size(size: tuple[int, int], limits: ImageLimits) -> None:

@@ -47,9 +47,8 @@ def check_header(data: bytes, limits: ImageLimits) -> None:
     """Reads the header alone. Raises UnreadableImage as `decode` does if the bytes are not an image, or if its size is
     outside the limits."""
     too_long = f"too-slow: its header takes longer than {HEADER_SECONDS} s to read"
-    anything = pillow_limits(sys.maxsize)  # check_size names the size
-    with processor_limit(HEADER_SECONDS, too_long), anything, naming_faults(data, limits):
-        check_size(open_image(data).size, limits)
+    with processor_limit(HEADER_SECONDS, too_long), pillow_limits(sys.maxsize), naming_faults(data, limits):
+        check_size(open_image(data).size, limits)  # this names the size
 
 
 def _decode_alone(limits: ImageLimits, data: bytes) -> Image.Image:

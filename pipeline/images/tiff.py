@@ -1,8 +1,7 @@
 """The layouts of TIFF files that are read, and the names of the other layouts.
 
 Pillow opens several layouts that it misreads, and reports others as if they were not images. Here the tags of the file
-decide before a pixel is decoded. Pillow must also decode uncompressed files by libtiff (READ_LIBTIFF), because its own
-decoder misreads 16-bit samples in separate planes.
+decide before a pixel is decoded.
 """
 
 import io
@@ -13,6 +12,8 @@ from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
+
+TiffImagePlugin.READ_LIBTIFF = True  # also for uncompressed files: Pillow's own decoder misreads 16 bits in planes
 
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of TIFF and BigTIFF, in both byte orders."""
@@ -125,7 +126,7 @@ def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -
     note if anything was assumed."""
     if image.mode.startswith(("I", "F")):
         nodata = None
-        with suppress(AttributeError, ValueError):
+        with suppress(AttributeError, TypeError, ValueError):
             nodata = float(tags.get(42113).strip("\0 "))  # GDAL_NODATA
         return colour.scale_samples(image, nodata)
     if image.mode == "RGBA" and 338 not in tags:

@@ -153,18 +153,6 @@ class _VectorReader:
         return WordVectors(tuple(self.words), np.stack(self.vectors))
 
 
-class _Corpus:
-    """The `sentences` with two or more words other than `unknown`, as lists of strings that are made anew in each pass
-    of gensim."""
-
-    def __init__(self, sentences: Collection[np.ndarray], unknown: int) -> None:
-        self.sentences, self.unknown = sentences, unknown
-
-    def __iter__(self) -> Iterator[list[str]]:
-        every = ([str(i) for i in ids.tolist() if i != self.unknown] for ids in self.sentences)
-        return (words for words in every if len(words) > 1)
-
-
 def train_vectors(
     sentences: Collection[np.ndarray],
     terms: Sequence[str],
@@ -185,11 +173,18 @@ def train_vectors(
         raise UsageError(
             "word_vectors.source corpus needs gensim: pip install 'jointspace[words]', or choose another source"
         ) from error
-    corpus = _Corpus(sentences, len(terms))
-    if next(iter(corpus), None) is None:
+
+    class Corpus:
+        """The sentences with two or more known words, which each pass of gensim makes anew."""
+
+        def __iter__(self) -> Iterator[list[str]]:
+            every = ([str(i) for i in ids.tolist() if i != len(terms)] for ids in sentences)
+            return (words for words in every if len(words) > 1)
+
+    if next(iter(Corpus()), None) is None:
         raise InputError("no sentence has two words of the vocabulary; lower tokens.min_count, or draw the vectors")
     sizes = {"vector_size": dim, "window": WINDOW, "min_count": 1, "sample": 1e-4, "sg": int(predicts == "context")}
-    model = Word2Vec(corpus, **sizes, workers=1, epochs=EPOCHS, seed=seed + 1)  # gensim takes no seed of 0
+    model = Word2Vec(Corpus(), **sizes, workers=1, epochs=EPOCHS, seed=seed + 1)  # gensim takes no seed of 0
     table = np.tile(model.wv.vectors.mean(axis=0), (len(terms) + 1, 1))
     table[[int(word) for word in model.wv.index_to_key]] = model.wv.vectors
     return table.astype(np.float32)

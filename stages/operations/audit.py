@@ -144,23 +144,14 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
 
     encoder = run.config.encoders[0].name
     steps = run.config.image_steps([encoder])
-    stored = FeatureRows(run.features, encoder, np.arange(run.manifest.n_images))
-
-    class NormalisedRows:
-        """The features of the photos, of which only the rows that are asked for are in memory."""
-
-        shape = stored.shape
-
-        def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-            return normalise(stored[rows].astype(np.float32), steps)
-
-    pairs = near_pairs(NormalisedRows())
+    features = FeatureRows(run.features, encoder, np.arange(run.manifest.n_images))
+    pairs = near_pairs(features, lambda rows: normalise(rows, steps))
     shown, thumbnails = np.unique(pairs), DiskRows(SIDE**2)
     reader, squashed = photograph_reader(run, run.photographs), Preprocessing(SIDE, None, (0, 0, 0), (1, 1, 1))
-    for start in range(0, len(shown), BLOCK_ROWS):
-        photographs = map(Photograph.from_row, run.manifest.pick(shown[start : start + BLOCK_ROWS]))
-        for pixels in reader.pixels(list(photographs), squashed):
-            thumbnails.append(grey(pixels).reshape(1, -1))
+    blocks = (shown[start : start + BLOCK_ROWS] for start in range(0, len(shown), BLOCK_ROWS))
+    photographs = (Photograph.from_row(row) for block in blocks for row in run.manifest.pick(block))
+    for pixels in reader.pixels(photographs, squashed):
+        thumbnails.append(grey(pixels).reshape(1, -1))
     correlations = verify(np.searchsorted(shown, pairs), thumbnails)
     order = np.argsort(-correlations, kind="stable")
     order = order[correlations[order] >= SAME]

@@ -58,7 +58,7 @@ def make_tiff(
     entries |= {322: (3, [tile]), 323: (3, [tile])} if tile else {}
     body, table = b"".join(stored), b""
     for tag, (type, values) in sorted((entries | dict(tags or {})).items()):
-        letter = {2: "s", 3: "H", 4: "I"}[type]
+        letter = {2: "s", 3: "H", 4: "I", 7: "s"}[type]
         data = values if isinstance(values, bytes) else struct.pack(f"{order}{len(values)}{letter}", *values)
         if len(data) > 4:
             body += data

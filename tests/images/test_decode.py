@@ -164,6 +164,25 @@ def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
     assert [others[0], others[2]] == [lacking, lacking] and others[1].reason.startswith("truncated: ")
 
 
+def decode_small(data: bytes) -> tuple[int, int]:
+    (image,) = decode_each(data, LIMITS, [64])
+    return image.size
+
+
+def test_a_progressive_jpeg_that_is_decoded_smaller_has_the_memory_of_its_whole_size() -> None:
+    """libjpeg holds 140 MB of coefficients for it, even if it is decoded to an eighth of its sides."""
+    large = encoded(Image.new("RGB", (6000, 4000), "teal"), "JPEG", progressive=True, subsampling=0)
+    assert list(isolated_map(decode_small, [large], 1)) == [(750, 500)]
+
+
+def test_a_small_png_with_a_long_text_behind_its_pixels_has_the_memory_for_it() -> None:
+    png = encoded(Image.new("RGB", (60, 40), "teal"), "PNG")
+    body = b"iTXt" + b"k\0\0\0\0\0" + b"x" * 60_000_000
+    at = png.rindex(b"IEND") - 4
+    long = png[:at] + struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body)) + png[at:]
+    assert list(isolated_map(decode_small, [long], 1)) == [(60, 40)]
+
+
 def decode_within_little(data: bytes) -> tuple[int, int]:
     """Decodes with 4 megabytes and a single thread's stack beside what a photo of its size may take."""
     opening.BASE_BYTES = 4 << 20

@@ -46,9 +46,10 @@ def test_regions_overlap_as_their_classes_say(size: tuple[int, int]) -> None:
 def test_a_network_learns_what_boxes_show() -> None:
     encoder = make_encoder("shufflenet_v2_x0_5", side=32)
     before = {name: tensor.copy() for name, tensor in encoder.tensors().items()}
-    schedule = DescentSchedule(30, 0.05, 1, clip=1e6)
+    # After 30 steps the running means of batch normalisation lag behind, and the result depends on the CPU's rounding.
+    schedule = DescentSchedule(80, 0.05, 1, clip=1e6)
     task = Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=False)
-    losses = list(task.learn(make_batch(seed) for seed in range(30)))
+    losses = list(task.learn(make_batch(seed) for seed in range(80)))
     assert losses[0] == pytest.approx(np.log(3), abs=0.05) and np.mean(losses[-5:]) < 0.3
     unseen, learned = make_batch(99), task.encoder({"origin": "finetuned"})
     with torch.inference_mode():

@@ -115,6 +115,20 @@ def test_samples_without_data_are_white_and_do_not_move_the_range(type: str, mar
     np.testing.assert_allclose(np.asarray(image)[..., 0], right, atol=1.01)
 
 
+def test_a_mark_of_missing_samples_that_is_not_text_is_ignored() -> None:
+    samples = samples_of(SHARES[..., :1], "u2")
+    marked = decode(make_tiff(samples, 1, tags={42113: (7, b"-9999\0")}), LIMITS)
+    assert marked.tobytes() == decode(make_tiff(samples, 1), LIMITS).tobytes()
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_colours_of_12_bits_with_a_fourth_band_are_scaled_as_without_it(order: str) -> None:
+    samples = samples_of(SHARES[..., :4], "u2") // 16
+    pictures = [decode(make_tiff(samples[..., :3], 2, order=order), LIMITS)]
+    pictures.append(decode(make_tiff(samples, 2, extras=(0,), order=order), LIMITS))
+    assert pictures[0].tobytes() == pictures[1].tobytes() and np.asarray(pictures[0]).max() == 255
+
+
 def test_samples_and_bands_without_a_stated_meaning_are_noted() -> None:
     """No tag explains the sample -9999, or the fourth band."""
     samples = SHARES[..., :1].astype(np.float32)

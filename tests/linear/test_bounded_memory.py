@@ -133,8 +133,8 @@ def test_wsabie_learns_the_same_from_rows_on_disk() -> None:
 def test_landmarks_and_variance_of_blocks_are_those_of_all_rows() -> None:
     rows = np.random.default_rng(7).standard_normal((90, 5)).astype(np.float32) * [1, 2, 3, 4, 5] + 100
     rows = rows.astype(np.float32)
-    whole = kernels.KernelFeatures.fit(rows, "rbf", 0.5, 20, seed=3)
-    parts = kernels.KernelFeatures.fit_to_blocks(lambda: np.split(rows, (10, 11, 60)), "rbf", 0.5, 20, seed=3)
+    whole = kernels.KernelFeatures.fit(lambda: [rows], "rbf", 0.5, 20, seed=3)
+    parts = kernels.KernelFeatures.fit(lambda: np.split(rows, (10, 11, 60)), "rbf", 0.5, 20, seed=3)
     assert whole.gamma == pytest.approx(0.5 / rows.var(axis=0, dtype=float).sum()) == parts.gamma
     drawn = rows[np.random.RandomState(3).permutation(90)[:20]]
     for found in (whole, parts):

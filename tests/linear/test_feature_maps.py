@@ -70,7 +70,7 @@ def make_fourier(dim: int, seed: int, rule: str = "paper") -> FourierFeatures:
 
 
 def make_kernel(rows) -> KernelFeatures:
-    return KernelFeatures.fit(rows, "rbf", 0.5, 25, seed=0)
+    return KernelFeatures.fit(lambda: [rows], "rbf", 0.5, 25, seed=0)
 
 
 BLOCKS = (make_block(0), make_block(1, n=1), make_block(2, n=140))
@@ -123,7 +123,8 @@ def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
     hidden = rng.standard_normal((60, 2))
     x, y = (np.tanh(hidden @ rng.standard_normal((2, 5))) + 0.1 * rng.standard_normal((60, 5)) for _ in range(2))
     block = ViewBlock(x.astype(np.float32), sparse.csr_array(y.astype(np.float32)), np.arange(60))
-    maps = FeatureMaps(KernelFeatures.fit(block.x, "rbf", 0.5, 60, 0), KernelFeatures.fit(block.y, "rbf", 0.5, 60, 0))
+    views = (block.x, block.y)
+    maps = FeatureMaps(*(KernelFeatures.fit(lambda rows=rows: [rows], "rbf", 0.5, 60, 0) for rows in views))
     moments = mapped_moments(moments_of(block), [block], maps)
     found = CCASolver(moments).solve(0.5, 0.5, 3).values
 

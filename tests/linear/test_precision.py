@@ -9,11 +9,10 @@ from scipy import sparse
 
 from pipeline.given_vectors import require_made_by
 from pipeline.images.copies import near_pairs
-from pipeline.models.linear.device_views import normalise_tensor
+from pipeline.models.linear.device_views import normalise_tensor, unit_length
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import normalise
-from pipeline.models.neural.networks import unit_length
 from pipeline.report.tables import measure_rows
 from pipeline.text import tfidf
 

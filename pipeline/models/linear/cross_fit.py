@@ -102,8 +102,8 @@ def cross_fit(
     blocks: Callable[[int], Iterable[Any]], view: ImageView, text: TextView, threads: int, device: Any = None
 ) -> tuple[Scores, Scores]:
     """Score photos with all their captions, and single captions. `blocks(fold)` are blocks as `sum_blocks` takes them,
-    with `image_id` and `sentence_id`; moments are summed on `device`. Raises InputError if
-    nearly all captions are in one fold, because their photos are near-duplicates."""
+    with `image_id` and `sentence_id`; moments are summed on `device`. Raises InputError if nearly all captions are in
+    one fold, because their photos are near-duplicates."""
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
     total, greatest = sum_moments(moments), max(own.n for own in moments)
     if greatest > MOST_IN_A_FOLD * total.n:

@@ -77,10 +77,10 @@ class DeviceAccumulator:
             *lower_products(self._sums["xx"], z, weighted),
         ]
         for number, (rows, left) in enumerate(blocks):
-            changes += [
-                (self._sums["yy"][rows, columns], left_product(left, right)) for columns, right in blocks[number:]
-            ]
-        add_all(changes)
+            yy = self._sums["yy"][rows]
+            changes += [(yy[:, columns], left_product(left, right)) for columns, right in blocks[number:]]
+        for total, change in changes:  # takes no memory: a block that does not fit is added again in parts
+            total += change
         self._n += len(owners)
 
     def result(self) -> Moments:
@@ -107,24 +107,11 @@ def left_product(left: Tensor, right: Tensor) -> Tensor:
     return ((right.T @ left).T if is_sparse(right) else left.T @ right).to_dense()
 
 
-Changes = list[tuple[Tensor, Tensor]]
-"""Sums, or parts of sums, each with the tensor to add."""
-
-
-def lower_products(total: Tensor, left: Tensor, right: Tensor) -> Changes:
-    """Compute left' right, which is symmetric, on and below the diagonal, in strips of columns of `total`."""
+def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Compute left' right, which is symmetric, on and below the diagonal: strips of columns of `total`, each with the
+    tensor to add."""
     strips = [slice(start, start + STRIP) for start in range(0, len(total), STRIP)]
     return [(total[one.start :, one], left[:, one.start :].T @ right[:, one]) for one in strips]
-
-
-def add_all(changes: Changes) -> None:
-    """Add a block to the sums in place.
-
-    This takes no memory, and everything that does comes before it. So the sums do not change if the memory is full, and
-    the block can be added again in parts.
-    """
-    for total, change in changes:
-        total.add_(change)
 
 
 class MappedAccumulator:
@@ -189,7 +176,8 @@ class MappedAccumulator:
         products |= {"x": weights @ z, "x_pq": z.T @ torch.hstack([weighted, by_image]), "pq": p.T @ by_image}
         changes = [(self._sums[name], product) for name, product in products.items()]
         changes += lower_products(self._sums["pp"], p, weighted) + lower_products(self._sums["qq"], q, q)
-        add_all(changes)
+        for total, change in changes:  # as above
+            total += change
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:
         """y' other."""

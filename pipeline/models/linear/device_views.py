@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, issparse
 from torch import Tensor
+from torch.nn import functional
 
 from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.models.linear.feature_maps import project
@@ -37,14 +38,15 @@ def stack_on(
 def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
     """`pipeline.models.linear.views.normalise` of x (n, d), as a new tensor."""
     for step in steps:
-        if step == "sqrt":
-            x = x.abs().sqrt_().copysign_(x)
-        else:
-            # Divided by the greatest entry first: the squares of large or small numbers overflow or vanish in float32.
-            for power in (torch.inf, 2):
-                length = torch.linalg.vector_norm(x, power, dim=1, keepdim=True)
-                x = x / torch.where(length > 0, length, 1)
+        x = x.abs().sqrt_().copysign_(x) if step == "sqrt" else unit_length(x)
     return x
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    """Scale the rows of `vectors` (n, d) to unit length. They are divided by a power of two first, which is exact, so
+    that the squares of large or small numbers neither overflow nor vanish."""
+    exponents = torch.frexp(vectors.detach().abs().amax(dim=1, keepdim=True)).exponent
+    return functional.normalize(torch.ldexp(vectors, -exponents), dim=1)
 
 
 def sparse_on(matrix: "sparse.csr_array", device: torch.device) -> Tensor:

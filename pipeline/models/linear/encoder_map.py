@@ -83,8 +83,8 @@ def _moments(x: np.ndarray, y: np.ndarray) -> Moments:
 
 
 def _weight(moments: Moments, ridge: float) -> np.ndarray:
-    """Solve (X'X + lambda I) W = X'Y for W (D, d). Raises InputError if a view is constant."""
-    moments.require_variance()
+    """Solve (X'X + lambda I) W = X'Y for W (D, d). Raises InputError if a view is constant, or they are unrelated."""
+    moments.require_correlation()
     regularised = moments.xx.astype(np.float64)
     regularised[np.diag_indices_from(regularised)] += ridge * np.trace(regularised) / len(regularised)
     return scipy.linalg.solve(regularised, moments.xy, assume_a="pos", overwrite_a=True, check_finite=False)

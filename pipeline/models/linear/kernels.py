@@ -36,12 +36,7 @@ class KernelFeatures:
         self.dim = normalization.shape[1]
 
     @classmethod
-    def fit(cls, rows: Rows, kernel: str, factor: float, count: int, seed: int) -> "KernelFeatures":
-        """Fit the map to `rows` that are in memory, as `fit_to_blocks` does."""
-        return cls.fit_to_blocks(lambda: (rows,), kernel, factor, count, seed)
-
-    @classmethod
-    def fit_to_blocks(
+    def fit(
         cls, blocks: Callable[[], Iterable[Rows]], kernel: str, factor: float, count: int, seed: int
     ) -> "KernelFeatures":
         """Draw `count` landmarks, or all rows, from the rows of `blocks()`, which is called twice. Raises InputError if
@@ -98,8 +93,8 @@ class KernelCCA(NormalizedCCA):
         blocks, settings = task.sets.target_blocks, task.settings
         images, sentences = (lambda: (one.x for one in blocks())), (lambda: (one_matrix(one.y) for one in blocks()))
         maps = FeatureMaps(
-            KernelFeatures.fit_to_blocks(images, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
-            KernelFeatures.fit_to_blocks(sentences, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
+            KernelFeatures.fit(images, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
+            KernelFeatures.fit(sentences, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
         )
         prepared = PreparedViews(mapped_moments(task.sets.target, blocks(), maps), maps)
         return tune(SCORES[settings.score], task.view, task.text, prepared, task.dev, task.own_grid, task.progress)
@@ -134,21 +129,15 @@ SCORES = {one.score: one for one in (KernelCCA, ProductKernelCCA, DistanceKernel
 def _count_and_spread(blocks: Iterable[Rows]) -> tuple[int, float]:
     """Count the rows of all blocks and compute their total variance, half the mean squared distance between two rows.
     The variance is 0 if they are equal up to rounding."""
-    n, mean, squares = 0, np.float64(0), 0.0
+    n, total, squares = 0, np.float64(0), 0.0
     for block in blocks:
-        rows, count = block.astype(np.float64), block.shape[0]
-        if not count:
-            continue
-        own = np.asarray(rows.mean(axis=0)).ravel()
-        if sparse.issparse(rows):
-            squares += float(rows.multiply(rows).sum() - count * (own @ own))
-        else:
-            squares += float(np.square(rows - own).sum())
-        # Chan, Golub and LeVeque 1983, as in Moments.
-        squares += n * count / (n + count) * float(np.square(own - mean).sum())
-        n, mean = n + count, mean + (own - mean) * (count / (n + count))
-    is_constant = squares <= n * float(np.finfo(np.float32).eps) ** 2 * float(np.square(mean).sum())
-    return n, 0.0 if is_constant else squares / n
+        rows = block.astype(np.float64)
+        n += rows.shape[0]
+        total = total + np.asarray(rows.sum(axis=0)).ravel()
+        squares += float((rows * rows).sum())
+    mean_square = float(np.square(total / n).sum())
+    spread = squares / n - mean_square
+    return n, 0.0 if spread <= np.finfo(np.float32).eps ** 2 * mean_square else spread
 
 
 def _pick(blocks: Iterable[Rows], numbers: np.ndarray) -> Rows:

@@ -103,22 +103,8 @@ class Moments:
         )
 
     def require_correlation(self) -> None:
-        """Raise InputError if no column of x is correlated with a column of y beyond rounding, or as
-        `require_variance`."""
-        self.require_variance()
-        # A column that is nearly constant counts as if it varied a little, so its rounding is not taken for a
-        # correlation.
-        x, y = (np.maximum(one.diagonal().astype(float), ROUNDING * one.diagonal().max()) for one in (self.xx, self.yy))
-        squares = np.einsum("ij,ij,j->i", self.xy, self.xy, 1 / y, dtype=float) @ (1 / x)
-        if squares <= self.xy.size * ROUNDING**2:
-            raise InputError(
-                f"the image and text views are uncorrelated over all {self.n:g} training pairs, so there is no joint"
-                " space. Check that each caption belongs to its image, or use other encoders"
-            )
-
-    def require_variance(self) -> None:
-        """Raise InputError if no model can be fitted: fewer than two pairs, or a view that is not finite or is constant
-        up to rounding."""
+        """Raise InputError if no model can be fitted: fewer than two pairs, a view that is not finite or is constant up
+        to rounding, or views that are uncorrelated up to rounding."""
         if self.n < 2:
             raise InputError(f"a linear model needs at least 2 pairs, not {self.n:g}; check the train split")
         for name, block, mean in (("image", self.xx, self.mean_x), ("text", self.yy, self.mean_y)):
@@ -129,6 +115,14 @@ class Moments:
                 )
             if (block.diagonal() <= self.n * (np.finfo(np.float32).eps * mean) ** 2).all():
                 raise InputError(f"the {name} view is constant over all {self.n:g} training pairs; check its encoder")
+        # A nearly constant column counts as if it varied a little, so that its rounding is not taken for a correlation.
+        x, y = (np.maximum(one.diagonal().astype(float), ROUNDING * one.diagonal().max()) for one in (self.xx, self.yy))
+        squares = np.einsum("ij,ij,j->i", self.xy, self.xy, 1 / y, dtype=float) @ (1 / x)
+        if squares <= self.xy.size * ROUNDING**2:
+            raise InputError(
+                f"the image and text views are uncorrelated over all {self.n:g} training pairs, so there is no joint"
+                " space. Check that each caption belongs to its image, or use other encoders"
+            )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """The arrays of a file, with half of each symmetric block."""

@@ -20,11 +20,10 @@ from pipeline.models.linear.views import as_sparse
 
 TINY = np.finfo(np.float32).tiny
 """Keeps AdaGrad from dividing by zero before the first gradient."""
-CHECKED_ROWS = 256
-"""Images that are read at once to find one that is not finite."""
 INTERVAL = 2
 """Epochs between two looks at dev."""
-Images, Sentences = np.ndarray | DiskRows, sparse.csr_array | DiskRows
+Images = np.ndarray | DiskRows
+Sentences = sparse.csr_array | DiskRows
 PATIENCE = 5
 """Looks at dev without a better one, after which training stops."""
 
@@ -71,7 +70,7 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
             "Wsabie found the training sentences of fewer than 2 images, so there are no negatives; "
             "put more images into the train split or remove wsabie from models"
         )
-    for rows in np.array_split(np.arange(len(x)), -(-len(x) // CHECKED_ROWS)):
+    for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // schedule.max_samples)):
         if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
             row = rows[is_finite.argmin()]
             raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
@@ -272,7 +271,7 @@ def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[DiskRows, DiskRows, np.n
     sparse sentences (m, d). Only the owners (m,) and the places of the rows are held in memory."""
     images, sentences, owners = DiskRows(task.view.dim), DiskRows(task.text.dim, is_sparse=True), []
     for block in task.sets.target_blocks():
-        owners.append(block.owners + len(images))
+        owners.append(block.owners + images.shape[0])
         images.append(block.x - np.where(np.isfinite(mean_x), mean_x, 0))  # so that `train` names the right image
         sentences.append(as_sparse(block.y))
     return images, sentences, np.concatenate(owners)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.linear.device_views import unit_length
 from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, plain_cell, recur
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -25,13 +26,6 @@ def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
     """`network` with the parameters and buffers `arrays`."""
     network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
     return network
-
-
-def unit_length(vectors: Tensor) -> Tensor:
-    """Scale the rows of `vectors` (n, K) to unit length. They are divided by a power of two first, which is exact, so
-    that the squares of large numbers do not overflow."""
-    exponents = torch.frexp(vectors.detach().abs().amax(dim=1, keepdim=True)).exponent
-    return functional.normalize(torch.ldexp(vectors, -exponents), dim=1)
 
 
 class NetworkModel:

@@ -12,10 +12,10 @@ from torch.nn import functional
 from pipeline.device import place
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.device_views import stack_on, unit_length
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.views import ImageView, Rows, TextView, matrices_of
-from pipeline.models.neural.networks import arrays_of, unit_length
+from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training
 
