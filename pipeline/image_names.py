@@ -90,11 +90,13 @@ class StoredPhoto(NamedTuple):
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling"]:
-        yield Spelling(self.name, self)
-        if self.member is not None:
+        if self.member is None:
+            yield Spelling(self.path, self)
+        else:
             parent, name = posixpath.split(self.member)
-            for inside in (self.member, f"{self.path}::{self.member}", posixpath.join(parent, name.partition(".")[0])):
-                yield Spelling(inside, self)
+            sample = posixpath.join(parent, name.partition(".")[0])
+            for inside in (self.member, sample):
+                yield from (Spelling(f"{shard}{inside}", self) for shard in ("", f"{self.path}/", f"{self.path}::"))
             yield Spelling(self.path, self, shard=True)
 
 
@@ -187,14 +189,15 @@ class Takedown:
 
     Empty lines and comments (#) name nothing, but a photograph may be named so. A line is the photograph's whole path,
     its path below the folder of the photographs, its name inside a shard, or a file name that no other photograph has.
-    Lines in `exact` are paths as they are stored, and mean no photograph that is spelt otherwise, but for the form of
-    Unicode. Without `readings` the list is of photographs in an index, which have ids.
+    Further lines in `exact` are paths as they are stored. They mean no photograph that is spelt otherwise, except in
+    another form of Unicode, and no caption. Without `readings` the list is of photographs in an index, which have ids.
     """
 
     def __init__(self, lines: Iterable[str], readings: Readings | None = None, exact: Collection[str] = ()) -> None:
         self.readings = readings or Readings()
-        self.lines = [line for line in dict.fromkeys(lines) if line.strip()]
-        self._exact = frozenset(exact)
+        asked = list(lines)
+        self._exact = set(exact).difference(asked)
+        self.lines = [line for line in dict.fromkeys([*asked, *exact]) if line.strip()]
         self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
         for line in self._unmet if readings else ():
             if "id:" in line and ID.fullmatch(line.strip()):
@@ -236,14 +239,14 @@ class Takedown:
         lines: dict[str, list[str]] = {}
         for line in self.lines:
             name, tab, _ = line.rpartition("\t")
-            if tab:
+            if tab and line not in self._exact:
                 lines.setdefault(name.strip(), []).append(line)
         return lines
 
     def meets_caption(self, line: str, text: str | None) -> bool:
         """Whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in which runs of blanks are alike;
         None: the photo is taken down with all its captions."""
-        if text is not None and line.rpartition("\t")[2].split() != text.split():
+        if text is not None and _composed(line.rpartition("\t")[2]).split() != _composed(text).split():
             return False
         self._unmet.pop(line, None)
         return True
