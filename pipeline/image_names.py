@@ -198,11 +198,12 @@ class Takedown:
         asked = list(lines)
         self._exact = set(exact).difference(asked)
         self.lines = [line for line in dict.fromkeys([*asked, *exact]) if line.strip()]
-        self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
-        for line in self._unmet if readings else ():
+        self.unmatched = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
+        """Each line that has named nothing so far, and why, if there is a reason."""
+        for line in self.unmatched if readings else ():
             if "id:" in line and ID.fullmatch(line.strip()):
-                self._unmet[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
-        self._forms = {self.readings(line)[CASE]: line for line in self._unmet}
+                self.unmatched[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
+        self._forms = {self.readings(line)[CASE]: line for line in self.unmatched}
 
     def match(
         self,
@@ -221,17 +222,17 @@ class Takedown:
     def meets(self, line: str, match: Match) -> bool:
         """Whether the images of this match are to be taken down."""
         if match.ambiguous:
-            self._unmet[line] = f" (it {match.choice}; write one of these)"
+            self.unmatched[line] = f" (it {match.choice}; write one of these)"
             return False
-        self._unmet.pop(line, None)
+        self.unmatched.pop(line, None)
         return True
 
     def names(self, name: str) -> bool:
         """Whether a line names what is no image's name."""
         line = self._forms.get(self.readings(name)[CASE])
-        if line is None or self._unmet.get(line):
+        if line is None or self.unmatched.get(line):
             return False
-        self._unmet.pop(line, None)
+        self.unmatched.pop(line, None)
         return True
 
     def captions(self) -> dict[str, list[str]]:
@@ -248,16 +249,8 @@ class Takedown:
         None: the photo is taken down with all its captions."""
         if text is not None and _composed(line.rpartition("\t")[2]).split() != _composed(text).split():
             return False
-        self._unmet.pop(line, None)
+        self.unmatched.pop(line, None)
         return True
-
-    def unmet(self) -> list[str]:
-        """The lines that have named nothing, and why."""
-        return list(self.unmatched().values())
-
-    def unmatched(self) -> dict[str, str]:
-        """Each line that has named nothing -> the line as it is printed, and why."""
-        return {line: f"{line!r}{why}" for line, why in self._unmet.items()}
 
 
 def find_stored(
@@ -294,7 +287,7 @@ def find_stored(
         targets = {photograph: photograph.shown for photograph in sorted(meant)}
         if targets and takedown.meets(line, Match(first, targets, len(several) == 1 and several[0].shard)):
             found |= targets.keys()
-    return sorted(found), dict(takedown._unmet)
+    return sorted(found), takedown.unmatched
 
 
 def describe(reading: int, count: int, of: int, what: str) -> str:

@@ -382,11 +382,8 @@ class Assembly:
     def _take_down_captions(self) -> int:
         """Remove the captions that the takedown list names, as if they had never been there; returns how many."""
         meets = self._intake.takedown.meets_caption
-        taken = {seq for line, seq, text in self._tables.rows(CAPTIONS_TAKEN) if meets(line, text)}
-        self._tables.create({"captions_gone": pa.schema([("seq", pa.int64())])})
-        for seq in taken:
-            self._tables.append("captions_gone", (seq,))
-        count = self._tables.run("DELETE FROM sentences WHERE seq IN (FROM captions_gone)")
+        taken = sorted({seq for line, seq, text in self._tables.rows(CAPTIONS_TAKEN) if meets(line, text)})
+        count = self._tables.run(f"DELETE FROM sentences WHERE seq IN (SELECT unnest({taken}::BIGINT[]))")
         self._intake.given["sentences"] -= count
         return count
 
