@@ -263,18 +263,14 @@ def find_stored(
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
+    wanted = set(numbers.values())
+    ids = {number: photograph for photograph in photographs() if (number := str(photograph.image_id)) in wanted}
     matches: dict[str, list[Match]] = {line: [] for line in takedown.lines}
-    roots: dict[str, None] = {}
-    ids = dict.fromkeys(numbers.values())
-    for photograph in photographs():
-        roots[photograph.root] = None
-        if (number := str(photograph.image_id)) in ids:
-            ids[number] = photograph
 
     def spell(root: str) -> Iterator[Spelling]:
         return (spelling for one in photographs() if one.root == root for spelling in one.spellings())
 
-    for root in roots:
+    for root in dict.fromkeys(photograph.root for photograph in photographs()):
         for line, match in takedown.match(partial(spell, root), Readings(root)):
             matches[line].append(match)
     found: set[StoredPhoto] = set()

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pipeline.storage.manifest import Manifest
 
 
+BATCH_ROWS = 1 << 16
+"""Captions that are in memory together while they are compared."""
+
+
 @click.command("add")
 @click.argument("index", type=FOLDER)
 @click.argument("source", type=PATH, metavar="FOLDER")
@@ -114,7 +118,7 @@ def _report_left_out(change: "Change", parts: "Sequence[Bundle]", manifest: "Man
     if gone := len(digests) - total:
         log.info("%s: %s left out, since you removed the same before", change.home, counted(gone, "photo"))
     known = photographs_of(parts).intersection(digests.values())
-    lost = _hash_captions(digests, known, manifest.sentences.to_batches())
+    lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
     for part in parts:
         digests = {photo.image_id: photo.sha256 for photo in photos_of(part)}
         lost -= _hash_captions(digests, known, part.packed_table("sentences").groups(["image_id", "text"]))
