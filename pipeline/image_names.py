@@ -111,6 +111,10 @@ class Spelling(NamedTuple):
     shard: bool = False
 
 
+Spellings = Callable[[], Iterable[Spelling]]
+Alike = list[tuple[tuple[str, ...], Spelling]]
+
+
 class Match(NamedTuple):
     """The first `reading` in which a name is one of photographs, and what messages call each of the `targets`. `shard`:
     the name is that of one shard, which has all of them."""
@@ -159,11 +163,7 @@ class Readings:
         return name, composed, plain, slashed, bare, below, folded, stem, posixpath.join(parent, last), last
 
     def match(
-        self,
-        names: Collection[str],
-        photographs: Callable[[], Iterable[Spelling]],
-        last: int = ENDING,
-        wary: bool = False,
+        self, names: Collection[str], photographs: Spellings, last: int = ENDING, wary: bool = False
     ) -> Iterator[tuple[str, Match]]:
         """Each of the `names` that is one of the `photographs` by one of READINGS up to the `last`. The photographs are
         gone through once for every TOGETHER names. If `wary`, a photograph in another folder counts as much as one
@@ -174,7 +174,7 @@ class Readings:
         names = list(names)
         for first in range(0, len(names), TOGETHER):
             wanted = {name: self(name) for name in names[first : first + TOGETHER]}
-            alike: dict[str, list[tuple[tuple[str, ...], Spelling]]] = {forms[last]: [] for forms in wanted.values()}
+            alike: dict[str, Alike] = {forms[last]: [] for forms in wanted.values()}
             for spelling in photographs():
                 forms = self(spelling.name)
                 if forms[last] in alike:
@@ -206,10 +206,7 @@ class Takedown:
         self._forms = {self.readings(line)[CASE]: line for line in self.unmatched}
 
     def match(
-        self,
-        photographs: Callable[[], Iterable[Spelling]],
-        readings: Readings | None = None,
-        names: Collection[str] | None = None,
+        self, photographs: Spellings, readings: Readings | None = None, names: Collection[str] | None = None
     ) -> Iterator[tuple[str, Match]]:
         """Match the lines, or other `names`, to photographs, by the `readings` of another folder if they are given."""
         names = self.lines if names is None else names
@@ -291,9 +288,7 @@ def describe(reading: int, count: int, of: int, what: str) -> str:
     return f"{count} of {of} {what} match {READINGS[reading]}"
 
 
-def _first_agreeing(
-    forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int, wary: bool
-) -> Match | None:
+def _first_agreeing(forms: tuple[str, ...], alike: Alike, last: int, wary: bool) -> Match | None:
     # a.jpg is not a.png, and 7.jpg is not 007.jpg.
     compared = CASE if forms[ENDING] != forms[CASE] else BELOW - 1 if last == BELOW else ENDING
     for reading in (*range(CASE if wary else compared + 1), *range(BELOW, last + 1)):

@@ -132,9 +132,7 @@ def refresh_additions(home: Path) -> None:
             if there <= present or card["data_root"] == own[0].card["data_root"]:
                 remove_bundle(folder)
                 if lost := len(there - present):
-                    log.warning(
-                        "%s: %d photos were added to it that the run no longer has; they are left out", home, lost
-                    )
+                    log.warning("%s: %d added photos are left out, since the run no longer has them", home, lost)
             elif (run / RECORD).exists() and (
                 card["inputs"]["model"] != own[0].card["inputs"]["model"] or not present.isdisjoint(there)
             ):
