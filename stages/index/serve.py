@@ -170,8 +170,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
-    """A value that changes with every new card of the bundles in a folder, and with every list of removed photos of its
-    run; None where there is no bundle. Another index of the run that is damaged hides no change of this one."""
+    """Return a value that changes with every new card in the index `folder` and with every list of removed photos in
+    its run, or None if there is no index. If another index of the run is damaged, changes of this index still count."""
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD, REMOVED, added_to, bundles_in, home_of, indexes_of_run
 

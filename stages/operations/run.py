@@ -39,6 +39,8 @@ BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
 """The line with which Snakemake refuses an option, after its list of all options."""
 MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
 """The executors of Snakemake that an extra of this distribution installs, which has the first word of their names."""
+RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
+"""Options of Snakemake with which it makes nothing, also together with other short options (-np)."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
 LOOK_SECONDS = 0.2
 """Between two looks at the log."""
@@ -166,7 +168,7 @@ def run_workflow(
         click.echo(json.dumps(results_of(folder)))
     elif not further:
         click.echo("\n".join(closing_lines(folder)))
-    if (warnings := warnings_of(folder)) and not {"-n", "--dry-run", "--dryrun"} & set(further):
+    if (warnings := warnings_of(folder)) and not any(map(RUNS_NOTHING.fullmatch, further)):
         raise RejectLimitError(f"the run is done with {counted(len(warnings), 'warning')}, first: {warnings[0]}")
 
 
