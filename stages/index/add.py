@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.errors import JointspaceError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.printable import counted
 from pipeline.run import Run
 from pipeline.run.layout import Layout
@@ -60,8 +60,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 elif folder == index:
                     total, new = _add_bundles(change, source, removed)
                 else:
-                    log.warning("%s does not have these photos: %s is an index of another model", folder, source)
-                    continue
+                    raise UsageError(f"{source} is an index of another model")
             except JointspaceError as error:
                 if folder == index:
                     raise

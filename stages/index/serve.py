@@ -237,8 +237,7 @@ def _open_gallery(
             " jointspace serve %s --images FOLDER",
             folder, bundle.card["data_root"], folder,
         )  # fmt: skip
-    own = [name for name in bundle.packed_table("images").schema.names if name not in OURS]
-    hidden = [] if columns is None else [name for name in own if name not in columns]
+    hidden = [] if columns is None else set(bundle.packed_table("images").schema.names).difference(OURS, columns)
     source = bundle.photographs(images_root, settings.collection.follow_links)
     searcher = Searcher(bundle, hidden)
     return ServedGallery(searcher, _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)
