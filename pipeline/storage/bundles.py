@@ -408,7 +408,15 @@ def read_removed(bundle: Bundle) -> dict[str, str]:
 
 def parse_removed(lines: Iterable[str]) -> dict[str, str]:
     """Split the lines of a list of removed photos into names and sha256, which may be empty."""
-    return dict(DIGEST.fullmatch(line).groups("") for line in lines)
+    pairs = (DIGEST.fullmatch(line).groups("") for line in lines)
+    return {name.replace(r"\n", "\n").replace(r"\r", "\r"): digest for name, digest in pairs}
+
+
+def format_removed(removed: Mapping[str, str]) -> str:
+    """Return the text that `parse_removed` reads. A line break in a name is written with a backslash, which no name
+    has."""
+    lines = (f"{name}\t{digest}" if digest else name for name, digest in removed.items())
+    return "".join(line.replace("\n", r"\n").replace("\r", r"\r") + "\n" for line in lines)
 
 
 def removed_photos(bundles: Iterable[Bundle]) -> set[str]:

@@ -124,14 +124,13 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
 def _list_removed(change: "Change", photos: list[StoredPhoto]) -> None:
     """List photos as removed, beside the first part of the index that has photos of the same folder."""
     from pipeline.storage.batch import publish_text
-    from pipeline.storage.bundles import read_removed
+    from pipeline.storage.bundles import format_removed, read_removed
     from pipeline.storage.card import REMOVED
 
     for root in {photo.root for photo in photos}:
         for part in [part for part in change.index.parts if part.card["data_root"] == root][:1]:
             names = read_removed(part) | {photo.name: photo.sha256 for photo in photos if photo.root == root}
-            lines = (f"{name}\t{digest}" if digest else name for name, digest in names.items())
-            publish_text(change.folder(part) / REMOVED, "".join(f"{line}\n" for line in lines))
+            publish_text(change.folder(part) / REMOVED, format_removed(names))
 
 
 def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:

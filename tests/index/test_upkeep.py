@@ -313,6 +313,18 @@ def test_what_is_removed_from_an_addition_of_the_run_is_listed_for_the_next_inge
     assert "dog-88.png" in read_removed(Bundle(grown)) and grown / "removed.txt" in Layout(index.parents[1]).removed
 
 
+def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(of_run: dict[str, Path]) -> None:
+    index, odd = of_run["ncca"], "cat\n1\r\tx.png"
+    bundle, writer = Bundle(index), BundleWriter(index)
+    table = bundle.table("images")
+    paths = pc.replace_substring(table["path"].combine_chunks(), "cat-1.png", odd)
+    writer.add_table("images.parquet", table.set_column(table.column_names.index("path"), "path", paths))
+    writer.link(bundle, but={"images.parquet"})
+    writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
+    run_command("remove", index, "id:1", "dog-8.png")
+    assert [*read_removed(Bundle(index))] == [odd, "dog-8.png"]
+
+
 def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[str, Path]) -> None:
     index, condition = of_run["ncca"], "'tree' in path and width < 100"
     named = {f"tree-{number}.png" for number in range(6, 40, 8)}
