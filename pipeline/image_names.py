@@ -86,10 +86,11 @@ class StoredPhoto(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Both names that never mean another photograph of the index."""
+        """The id and the whole path, which never mean another photograph of the index."""
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling"]:
+        """Yield the names by which lists and users call it."""
         if self.member is None:
             yield Spelling(self.path, self)
         else:
@@ -101,8 +102,8 @@ class StoredPhoto(NamedTuple):
 
 
 class Spelling(NamedTuple):
-    """A `name` of the photograph `target`; `from_root`: only from that reading on. Messages call the photograph
-    `shown`, or else by this name. `shard`: the name is a shard's, and means all photographs in the shard."""
+    """A `name` of the photograph `target`, which counts only from the reading FROM_ROOT on if it is `from_root`.
+    Messages call the photograph `shown`, or else by this name. The name of a `shard` means all photographs in it."""
 
     name: str
     target: Hashable
@@ -116,8 +117,8 @@ Alike = list[tuple[tuple[str, ...], Spelling]]
 
 
 class Match(NamedTuple):
-    """The first `reading` in which a name is one of photographs, and what messages call each of the `targets`. `shard`:
-    the name is that of one shard, which has all of them."""
+    """The first `reading` in which a name means photographs, and the names of these `targets` in messages. The targets
+    may be all photographs of one `shard`."""
 
     reading: int
     targets: Mapping[Hashable, str]
@@ -225,7 +226,7 @@ class Takedown:
         return True
 
     def names(self, name: str) -> bool:
-        """Whether a line names what is no image's name."""
+        """Whether a line is the `name` of something that is not an image."""
         line = self._forms.get(self.readings(name)[CASE])
         if line is None or self.unmatched.get(line):
             return False
@@ -242,8 +243,8 @@ class Takedown:
         return lines
 
     def meets_caption(self, line: str, text: str | None) -> bool:
-        """Whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in which runs of blanks are alike;
-        None: the photo is taken down with all its captions."""
+        """Whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in which runs of blanks are alike.
+        The `text` is None if the photo is taken down with all its captions."""
         if text is not None and _composed(line.rpartition("\t")[2]).split() != _composed(text).split():
             return False
         self.unmatched.pop(line, None)
@@ -253,8 +254,8 @@ class Takedown:
 def find_stored(
     lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
 ) -> tuple[list[StoredPhoto], dict[str, str]]:
-    """Find the photographs that the lines of a list name, and return them with the lines that name none. The value of
-    such a line is a reason, or empty if nothing is called so.
+    """Find the photographs that the lines of a list name. Return them, and the reason for each line that names none,
+    which is empty if nothing is called so.
 
     A line is as Takedown says, or an id: `id:2`, or `2` unless another photograph is called so.
     """

@@ -151,7 +151,7 @@ class Bundles:
         return ChainedTables([bundle.packed_table(modality) for bundle in self.parts], shifts)
 
     def table(self, modality: str) -> pa.Table:
-        """All rows of all; those of the `hidden` images as if they were removed."""
+        """Return all rows of all bundles, of which the rows of the `hidden` images look as if they were removed."""
         return hide(self.packed_table(modality).unpack(), self.hidden)
 
     def bounds(self, modality: str) -> np.ndarray:
@@ -426,7 +426,7 @@ def removed_photos(bundles: Iterable[Bundle]) -> set[str]:
 
 
 def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.ndarray:
-    """(n,) which of the images below the folder `root` are among the `removed_photos`."""
+    """Return (n,) whether each of the images below the folder `root` is among the `removed_photos`."""
     rows = images.select(["path", "member", "sha256"]).to_pylist()
     return np.array([not removed.isdisjoint((row["sha256"], f"{root}/{listed_name(row)}")) for row in rows], bool)
 
