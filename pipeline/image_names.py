@@ -86,21 +86,24 @@ class StoredPhoto(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Both names that never mean another photograph of the index."""
+        """The id and the whole path, which never mean another photograph of the index."""
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling"]:
-        yield Spelling(self.name, self)
-        if self.member is not None:
+        """Yield the names by which lists and users call it."""
+        if self.member is None:
+            yield Spelling(self.path, self)
+        else:
             parent, name = posixpath.split(self.member)
-            for inside in (self.member, f"{self.path}::{self.member}", posixpath.join(parent, name.partition(".")[0])):
-                yield Spelling(inside, self)
+            sample = posixpath.join(parent, name.partition(".")[0])
+            for inside in (self.member, sample):
+                yield from (Spelling(f"{shard}{inside}", self) for shard in ("", f"{self.path}/", f"{self.path}::"))
             yield Spelling(self.path, self, shard=True)
 
 
 class Spelling(NamedTuple):
-    """A `name` of the photograph `target`; `from_root`: only from that reading on. Messages call the photograph
-    `shown`, or else by this name. `shard`: the name is a shard's, and means all photographs in the shard."""
+    """A `name` of the photograph `target`, which counts only from the reading FROM_ROOT on if it is `from_root`.
+    Messages call the photograph `shown`, or else by this name. The name of a `shard` means all photographs in it."""
 
     name: str
     target: Hashable
@@ -109,9 +112,13 @@ class Spelling(NamedTuple):
     shard: bool = False
 
 
+Spellings = Callable[[], Iterable[Spelling]]
+Alike = list[tuple[tuple[str, ...], Spelling]]
+
+
 class Match(NamedTuple):
-    """The first `reading` in which a name is one of photographs, and what messages call each of the `targets`. `shard`:
-    the name is that of one shard, which has all of them."""
+    """The first `reading` in which a name means photographs, and the names of these `targets` in messages. The targets
+    may be all photographs of one `shard`."""
 
     reading: int
     targets: Mapping[Hashable, str]
@@ -157,11 +164,7 @@ class Readings:
         return name, composed, plain, slashed, bare, below, folded, stem, posixpath.join(parent, last), last
 
     def match(
-        self,
-        names: Collection[str],
-        photographs: Callable[[], Iterable[Spelling]],
-        last: int = ENDING,
-        wary: bool = False,
+        self, names: Collection[str], photographs: Spellings, last: int = ENDING, wary: bool = False
     ) -> Iterator[tuple[str, Match]]:
         """Each of the `names` that is one of the `photographs` by one of READINGS up to the `last`. The photographs are
         gone through once for every TOGETHER names. If `wary`, a photograph in another folder counts as much as one
@@ -172,7 +175,7 @@ class Readings:
         names = list(names)
         for first in range(0, len(names), TOGETHER):
             wanted = {name: self(name) for name in names[first : first + TOGETHER]}
-            alike: dict[str, list[tuple[tuple[str, ...], Spelling]]] = {forms[last]: [] for forms in wanted.values()}
+            alike: dict[str, Alike] = {forms[last]: [] for forms in wanted.values()}
             for spelling in photographs():
                 forms = self(spelling.name)
                 if forms[last] in alike:
@@ -187,25 +190,24 @@ class Takedown:
 
     Empty lines and comments (#) name nothing, but a photograph may be named so. A line is the photograph's whole path,
     its path below the folder of the photographs, its name inside a shard, or a file name that no other photograph has.
-    Lines in `exact` are paths as they are stored, and mean no photograph that is spelt otherwise, but for the form of
-    Unicode. Without `readings` the list is of photographs in an index, which have ids.
+    Further lines in `exact` are paths as they are stored. They mean no photograph that is spelt otherwise, except in
+    another form of Unicode, and no caption. Without `readings` the list is of photographs in an index, which have ids.
     """
 
     def __init__(self, lines: Iterable[str], readings: Readings | None = None, exact: Collection[str] = ()) -> None:
         self.readings = readings or Readings()
-        self.lines = [line for line in dict.fromkeys(lines) if line.strip()]
-        self._exact = frozenset(exact)
-        self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
-        for line in self._unmet if readings else ():
+        asked = list(lines)
+        self._exact = set(exact).difference(asked)
+        self.lines = [line for line in dict.fromkeys([*asked, *exact]) if line.strip()]
+        self.unmatched = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
+        """Each line that has named nothing so far, and why, if there is a reason."""
+        for line in self.unmatched if readings else ():
             if "id:" in line and ID.fullmatch(line.strip()):
-                self._unmet[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
-        self._forms = {self.readings(line)[CASE]: line for line in self._unmet}
+                self.unmatched[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
+        self._forms = {self.readings(line)[CASE]: line for line in self.unmatched}
 
     def match(
-        self,
-        photographs: Callable[[], Iterable[Spelling]],
-        readings: Readings | None = None,
-        names: Collection[str] | None = None,
+        self, photographs: Spellings, readings: Readings | None = None, names: Collection[str] | None = None
     ) -> Iterator[tuple[str, Match]]:
         """Match the lines, or other `names`, to photographs, by the `readings` of another folder if they are given."""
         names = self.lines if names is None else names
@@ -218,17 +220,17 @@ class Takedown:
     def meets(self, line: str, match: Match) -> bool:
         """Whether the images of this match are to be taken down."""
         if match.ambiguous:
-            self._unmet[line] = f" (it {match.choice}; write one of these)"
+            self.unmatched[line] = f" (it {match.choice}; write one of these)"
             return False
-        self._unmet.pop(line, None)
+        self.unmatched.pop(line, None)
         return True
 
     def names(self, name: str) -> bool:
-        """Whether a line names what is no image's name."""
+        """Whether a line is the `name` of something that is not an image."""
         line = self._forms.get(self.readings(name)[CASE])
-        if line is None or self._unmet.get(line):
+        if line is None or self.unmatched.get(line):
             return False
-        self._unmet.pop(line, None)
+        self.unmatched.pop(line, None)
         return True
 
     def captions(self) -> dict[str, list[str]]:
@@ -236,49 +238,37 @@ class Takedown:
         lines: dict[str, list[str]] = {}
         for line in self.lines:
             name, tab, _ = line.rpartition("\t")
-            if tab:
+            if tab and line not in self._exact:
                 lines.setdefault(name.strip(), []).append(line)
         return lines
 
     def meets_caption(self, line: str, text: str | None) -> bool:
-        """Whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in which runs of blanks are alike;
-        None: the photo is taken down with all its captions."""
-        if text is not None and line.rpartition("\t")[2].split() != text.split():
+        """Whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in which runs of blanks are alike.
+        The `text` is None if the photo is taken down with all its captions."""
+        if text is not None and _composed(line.rpartition("\t")[2]).split() != _composed(text).split():
             return False
-        self._unmet.pop(line, None)
+        self.unmatched.pop(line, None)
         return True
-
-    def unmet(self) -> list[str]:
-        """The lines that have named nothing, and why."""
-        return list(self.unmatched().values())
-
-    def unmatched(self) -> dict[str, str]:
-        """Each line that has named nothing -> the line as it is printed, and why."""
-        return {line: f"{line!r}{why}" for line, why in self._unmet.items()}
 
 
 def find_stored(
     lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
 ) -> tuple[list[StoredPhoto], dict[str, str]]:
-    """Find the photographs that the lines of a list name, and return them with the lines that name none. The value of
-    such a line is a reason, or empty if nothing is called so.
+    """Find the photographs that the lines of a list name. Return them, and the reason for each line that names none,
+    which is empty if nothing is called so.
 
     A line is as Takedown says, or an id: `id:2`, or `2` unless another photograph is called so.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
+    wanted = set(numbers.values())
+    ids = {number: photograph for photograph in photographs() if (number := str(photograph.image_id)) in wanted}
     matches: dict[str, list[Match]] = {line: [] for line in takedown.lines}
-    roots: dict[str, None] = {}
-    ids = dict.fromkeys(numbers.values())
-    for photograph in photographs():
-        roots[photograph.root] = None
-        if (number := str(photograph.image_id)) in ids:
-            ids[number] = photograph
 
     def spell(root: str) -> Iterator[Spelling]:
         return (spelling for one in photographs() if one.root == root for spelling in one.spellings())
 
-    for root in roots:
+    for root in dict.fromkeys(photograph.root for photograph in photographs()):
         for line, match in takedown.match(partial(spell, root), Readings(root)):
             matches[line].append(match)
     found: set[StoredPhoto] = set()
@@ -291,7 +281,7 @@ def find_stored(
         targets = {photograph: photograph.shown for photograph in sorted(meant)}
         if targets and takedown.meets(line, Match(first, targets, len(several) == 1 and several[0].shard)):
             found |= targets.keys()
-    return sorted(found), dict(takedown._unmet)
+    return sorted(found), takedown.unmatched
 
 
 def describe(reading: int, count: int, of: int, what: str) -> str:
@@ -299,9 +289,7 @@ def describe(reading: int, count: int, of: int, what: str) -> str:
     return f"{count} of {of} {what} match {READINGS[reading]}"
 
 
-def _first_agreeing(
-    forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]], last: int, wary: bool
-) -> Match | None:
+def _first_agreeing(forms: tuple[str, ...], alike: Alike, last: int, wary: bool) -> Match | None:
     # a.jpg is not a.png, and 7.jpg is not 007.jpg.
     compared = CASE if forms[ENDING] != forms[CASE] else BELOW - 1 if last == BELOW else ENDING
     for reading in (*range(CASE if wary else compared + 1), *range(BELOW, last + 1)):

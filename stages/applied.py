@@ -83,9 +83,9 @@ def apply_bundle(
     the run `output`; the card calls them `name`. `changes` are laid over the run's configuration.
 
     Finished work of an earlier call is kept. Photographs are left out if their sha256 is `known`, or if their sha256 or
-    whole path is `removed`. Returns None if no photograph is left. Raises UsageError for a model that sees
-    more of an image than its encoders make of the pixels, for a folder without photographs, and where an index, or
-    another command's run, is in `output`.
+    whole path is `removed`. Returns None if no photograph is left. Raises UsageError for a model that sees more of an
+    image than its encoders make of the pixels, for a folder without photographs, and where an index, or another
+    command's run, is in `output`.
     """
     photographs = Path(os.path.abspath(photographs))
     bundle = open_bundle(source, added=False).parts[0]  # each has the model
@@ -121,8 +121,7 @@ def refresh_additions(home: Path) -> None:
     """Make the additions of the index in the folder `home` follow its model, without photos that the index itself has.
 
     An addition of the run's own collection is removed, because the run decides which photos its index has. An addition
-    is removed as well if the index has all of its photos. The caller holds the lock of
-    `home`.
+    is removed as well if the index has all of its photos. The caller holds the lock of `home`.
     """
     own = open_bundle(home, added=False).parts
     present, removed = photographs_of(own), removed_photos([*own, *map(Bundle, added_to(home))])
@@ -133,9 +132,7 @@ def refresh_additions(home: Path) -> None:
             if there <= present or card["data_root"] == own[0].card["data_root"]:
                 remove_bundle(folder)
                 if lost := len(there - present):
-                    log.warning(
-                        "%s: %d photos were added to it that the run no longer has; they are left out", home, lost
-                    )
+                    log.warning("%s: %d added photos are left out, since the run no longer has them", home, lost)
             elif (run / RECORD).exists() and (
                 card["inputs"]["model"] != own[0].card["inputs"]["model"] or not present.isdisjoint(there)
             ):

@@ -119,7 +119,8 @@ def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(f
     assert lines == [f"warning: {lost}", f"warning: {other}"]
     manifest = Manifest(folder / "results/mine/manifest")
     assert manifest.n_images == 39 and len(manifest.sentence_images) == 38
-    assert warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target, "-n").returncode == 0
+    for options in ((target, "-n"), (target, "-np"), ("--unlock",)):
+        assert warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", *options).returncode == 0
     (folder / "gone.txt").write_text("red-00.png\n")
     done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
     assert done.returncode == 0 and results_of(folder / "results/mine")["warnings"] == []

@@ -382,8 +382,8 @@ class Assembly:
     def _take_down_captions(self) -> int:
         """Remove the captions that the takedown list names, as if they had never been there; returns how many."""
         meets = self._intake.takedown.meets_caption
-        taken = [-1, *(seq for line, seq, text in self._tables.rows(CAPTIONS_TAKEN) if meets(line, text))]
-        count = self._tables.run(f"DELETE FROM sentences WHERE seq IN ({', '.join(map(str, taken))})")
+        taken = sorted({seq for line, seq, text in self._tables.rows(CAPTIONS_TAKEN) if meets(line, text)})
+        count = self._tables.run(f"DELETE FROM sentences WHERE seq IN (SELECT unnest({taken}::BIGINT[]))")
         self._intake.given["sentences"] -= count
         return count
 

@@ -31,7 +31,7 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.tables import REJECTS, Rejects, Tables, to_bytes, to_text
 from pipeline.config.section import SPLITS
-from pipeline.image_names import BELOW, CASE, WHOLE, Readings, Spelling, Takedown, describe
+from pipeline.image_names import BELOW, CASE, WHOLE, Readings, Spelling, StoredPhoto, Takedown, describe
 from pipeline.printable import is_unicode
 from pipeline.storage.files import name_fault
 
@@ -115,7 +115,7 @@ class Intake:
         self.tables = Tables(scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}", SCHEMAS | MATCHES, gigabytes)
         self.rejects = Rejects(self.tables)
         self.folder = folder
-        self.takedown = Takedown([*takedown, *removed], folder.readings if folder else Readings(), removed)
+        self.takedown = Takedown(takedown, folder.readings if folder else Readings(), removed)
         self._seq = 0
         self._escaped = 0
 
@@ -320,14 +320,13 @@ class Intake:
                 yield Spelling(path, owner, from_root=True)
 
     def _every_name(self) -> Iterator[Spelling]:
-        """Spell the images by their keys, their paths, those of shards, and names in a shard; shown by whole path."""
-        root = f"{self.folder.root}/" if self.folder else ""
-        columns = 'key, path, member, owner, "offset" IS NOT NULL'
-        for key, path, member, owner, in_shard in self.tables.rows(f"SELECT {columns} FROM images ORDER BY seq"):
-            inside = f"{path}/{member}" if member else path
-            shown = repr(f"{root}{inside}" if inside else to_text(key))
-            for name in {to_text(key), member, inside, path} - {None}:
-                yield Spelling(name, owner, shown=shown, shard=bool(in_shard) and name == path)
+        """Spell the images as the photos of an index, and by their keys. Names in a shard count before keys."""
+        root = self.folder.root if self.folder else ""
+        for key, path, member, owner in self.tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq"):
+            photo = StoredPhoto(owner, path or to_text(key), member, "", f"{root}")
+            shown = repr(photo.whole if root else photo.name)
+            names = (*photo.spellings(), Spelling(to_text(key), owner, from_root=member is not None))
+            yield from (name._replace(target=owner, shown=shown) for name in names)
 
     def _note(self, matches: str, total: int, what: str) -> None:
         counts = self.tables.rows(f"SELECT reading, count(*) {matches} GROUP BY reading ORDER BY reading")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.storage.files import require_no_links
+
 
 @dataclass(frozen=True)
 class Artefact:
@@ -169,8 +171,11 @@ class Layout:
 
     @property
     def removed(self) -> list[Path]:
-        """The lists of what `remove` has taken out of the indices of this run."""
-        return sorted(path for depth in ("*", "*/*") for path in self.root.glob(f"index/{depth}/removed.txt"))
+        """The lists of what `remove` has taken out of the indexes of this run. Raises IntegrityError for a link."""
+        lists = sorted(path for depth in ("*", "*/*") for path in self.root.glob(f"index/{depth}/removed.txt"))
+        for path in lists:
+            require_no_links(self.root.joinpath(*path.relative_to(self.root).parts[:2]), path)
+        return lists
 
     def file(self, name: str) -> Artefact:
         """A file that is its own commit."""

@@ -81,7 +81,8 @@ class FileBatch:
                 orphans = self._orphans[path.parent] = {}
                 for orphan in filter(is_orphan, path.parent.glob(".*.tmp.*")):
                     orphans.setdefault(TEMPORARY.fullmatch(orphan.name)["name"], []).append(orphan)
-            for orphan in self._orphans[path.parent].pop(path.name, ()):
+            # A killed process of this number may have left a link to another file, which must not be overwritten.
+            for orphan in (*self._orphans[path.parent].pop(path.name, ()), *filter(is_regular, [_temporary(path)])):
                 orphan.unlink(missing_ok=True)
         except OSError as error:
             raise cannot_write(path, 0, error) from error

@@ -146,7 +146,7 @@ class Bundle:
     run: Path | None = None
     """The run that a user has named as the one that it came from."""
     hidden: Sequence[int] = ()
-    """Ids of images that `table` has as if they were removed."""
+    """Ids of images that look as if they were removed in `table`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, *others = bundles_in(Path(folder))
@@ -271,7 +271,7 @@ class Bundle:
 
 
 def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """`table` with only ids left in `rows` (k,)."""
+    """Return `table` with only ids left in `rows` (k,)."""
     gone = np.zeros(table.num_rows, bool)
     gone[rows] = True
     kept = pa.array(np.arange(table.num_rows), mask=gone)
@@ -280,5 +280,5 @@ def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def hide(table: pa.Table, image_ids: Sequence[int]) -> pa.Table:
-    """`table` with only ids left in the rows of these images and of their sentences."""
+    """Return `table` with only ids left in the rows of these images and of their sentences."""
     return forget(table, np.flatnonzero(np.isin(table["image_id"], image_ids))) if image_ids else table

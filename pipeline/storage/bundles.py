@@ -51,8 +51,9 @@ if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
 
 ALIKE = ("kind", "metric", "dim")
-DIGEST = re.compile(r"(.*)\t([0-9a-f]{64})", re.DOTALL)
-"""A line of a list of removed photos: the photo's name, and its sha256, by which `add` knows it in another folder."""
+DIGEST = re.compile(r"(.*?)(?:\t([0-9a-f]{64}))?", re.DOTALL)
+"""A line of a list of removed photos: the photo's name, and its sha256, by which `add` knows it in another folder.
+Earlier versions did not write the sha256."""
 
 
 def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> "Bundle | Bundles":
@@ -150,7 +151,7 @@ class Bundles:
         return ChainedTables([bundle.packed_table(modality) for bundle in self.parts], shifts)
 
     def table(self, modality: str) -> pa.Table:
-        """All rows of all; those of the `hidden` images as if they were removed."""
+        """Return all rows of all bundles, of which the rows of the `hidden` images look as if they were removed."""
         return hide(self.packed_table(modality).unpack(), self.hidden)
 
     def bounds(self, modality: str) -> np.ndarray:
@@ -389,11 +390,6 @@ def photographs_of(bundles: Iterable[Bundle | Bundles]) -> set[str]:
     return {digest for group in groups for digest in group["sha256"].to_pylist() if digest}
 
 
-def names_of(images: pa.Table) -> list[str]:
-    """What lists call the images in some rows."""
-    return list(map(listed_name, images.select(["path", "member"]).to_pylist()))
-
-
 def photos_of(index: Bundle | Bundles) -> Iterator[StoredPhoto]:
     """Go through the photos of an index that were not removed."""
     for part, shift in zip(index.parts, index.shifts, strict=True):
@@ -405,15 +401,22 @@ def photos_of(index: Bundle | Bundles) -> Iterator[StoredPhoto]:
 
 
 def read_removed(bundle: Bundle) -> dict[str, str]:
-    """Read what was removed from a bundle, as name -> sha256, which earlier versions did not write."""
+    """Read what was removed from a bundle, as name -> sha256."""
     path = bundle.folder / REMOVED
     return parse_removed(read_lines(path)) if path.exists() else {}
 
 
 def parse_removed(lines: Iterable[str]) -> dict[str, str]:
-    """Split the lines of a list of removed photos into names and what was written of their sha256."""
-    matches = {line: DIGEST.fullmatch(line) for line in lines}
-    return dict(match.groups() if match else (line, "") for line, match in matches.items())
+    """Split the lines of a list of removed photos into names and sha256, which may be empty."""
+    pairs = (DIGEST.fullmatch(line).groups("") for line in lines)
+    return {name.replace(r"\n", "\n").replace(r"\r", "\r"): digest for name, digest in pairs}
+
+
+def format_removed(removed: Mapping[str, str]) -> str:
+    """Return the text that `parse_removed` reads. A line break in a name is written with a backslash, which no name
+    has."""
+    lines = (f"{name}\t{digest}" if digest else name for name, digest in removed.items())
+    return "".join(line.replace("\n", r"\n").replace("\r", r"\r") + "\n" for line in lines)
 
 
 def removed_photos(bundles: Iterable[Bundle]) -> set[str]:
@@ -423,9 +426,9 @@ def removed_photos(bundles: Iterable[Bundle]) -> set[str]:
 
 
 def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.ndarray:
-    """(n,) which of the images below the folder `root` are among the `removed_photos`."""
-    names = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
-    return np.array([not removed.isdisjoint((digest, f"{root}/{name}")) for digest, name in names], bool)
+    """Return (n,) whether each of the images below the folder `root` is among the `removed_photos`."""
+    rows = images.select(["path", "member", "sha256"]).to_pylist()
+    return np.array([not removed.isdisjoint((row["sha256"], f"{root}/{listed_name(row)}")) for row in rows], bool)
 
 
 def hidden_photos(index: Bundle | Bundles, folder: Path) -> list[int]:

@@ -62,9 +62,9 @@ Metric = Literal["inner_product", "euclidean"]
 Colours = Annotated[list[Finite], Field(min_length=3, max_length=3)]
 MAX_CARD_BYTES = 1 << 24
 MAX_FILES = 1 << 10
-"""Files of an index, and encoders, at most."""
+"""Maximum number of files, of inputs and of encoders on a card."""
 FACTORY = r"^(IVF[0-9]{1,6}|[A-Za-z_,()]+[0-9]{0,4})+$"
-"""Factory strings of FAISS whose numbers, which are sizes, are small."""
+"""Pattern of FAISS's factory strings in which all numbers are small, because they are sizes."""
 
 
 # --- the card
@@ -320,8 +320,8 @@ def new_addition(home: Path, name: str) -> Path:
 
 
 def indexes_of_run(folder: Path) -> list[Path]:
-    """The folder of an index, and after it the folders of the other indexes of its run; an index that lies outside of
-    a run is alone."""
+    """Return the folder of an index and then the folders of the other indexes of its run. An index outside of a run is
+    alone, and a link in the run's folder is not followed."""
     home = Path(os.path.abspath(home_of(bundles_in(folder))))
     if home.parent.name != "index" or not is_regular(home.parents[1] / "manifest" / "manifest.json"):
         return [folder]

@@ -102,7 +102,7 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
         assembly = Assembly(intake.add(records), by_name=folder is None, draw=settings.draw)
         if check_splits:
             require_splits(run.config, assembly.splits)
-        if not len(assembly) and len(intake.takedown.unmet()) < len(intake.takedown.lines):
+        if not len(assembly) and len(intake.takedown.unmatched) < len(intake.takedown.lines):
             where = " and ".join(map(str, lists.values()))
             raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
         count_files(root, settings.format, options, intake.tables, bool(lists))
@@ -160,9 +160,9 @@ def _inspect(
 def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path, own: Set[str]) -> Iterator[str]:
     """Warns of lines that name no photo and no caption; yields the warnings of lines in the user's `own` list."""
     where = " and ".join(map(str, lists.values()))
-    for line, printed in takedown.unmatched().items():
-        called = "that name and caption" if "\t" in line else "that name"
-        warning = f"{lists['takedown'] if line in own else where} names {printed}, but no photo of {root} has {called}"
+    for line, why in takedown.unmatched.items():
+        why = why or f", but no photo of {root} has that name" + " and caption" * ("\t" in line)
+        warning = f"{lists['takedown'] if line in own else where} names {line!r}{why}"
         logger.warning(warning)
         if line in own:
             yield warning

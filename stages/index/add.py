@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.errors import JointspaceError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.printable import counted
 from pipeline.run import Run
 from pipeline.run.layout import Layout
 from stages.commands import FOLDER, PATH, copy_option, say_next
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import Change
     from pipeline.storage.manifest import Manifest
+
+
+BATCH_ROWS = 1 << 16
+"""Captions that are in memory together while they are compared."""
 
 
 @click.command("add")
@@ -57,8 +60,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 elif folder == index:
                     total, new = _add_bundles(change, source, removed)
                 else:
-                    log.warning("%s does not have these photos: %s is an index of another model", folder, source)
-                    continue
+                    raise UsageError(f"{source} is an index of another model")
             except JointspaceError as error:
                 if folder == index:
                     raise
@@ -109,34 +111,28 @@ def _add_photographs(
 def _report_left_out(change: "Change", parts: "Sequence[Bundle]", manifest: "Manifest", total: int) -> None:
     """Log how many photos of a manifest are left out because they were removed, and how many captions because their
     photos are in one of the `parts`, which does not have these captions."""
-    import numpy as np
-
     from pipeline.storage.bundles import photographs_of, photos_of
 
-    log, digests = logging.getLogger(__name__), manifest.images["sha256"].to_pylist()
+    log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
         log.info("%s: %s left out, since you removed the same before", change.home, counted(gone, "photo"))
-    known = photographs_of(parts).intersection(digests)
-    owners = {image_id: digest for image_id, digest in enumerate(digests) if digest in known}
-    offered = _hash_captions(owners, manifest.sentences.to_batches())
+    known = photographs_of(parts).intersection(digests.values())
+    lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
     for part in parts:
-        owners = {photo.image_id: photo.sha256 for photo in photos_of(part) if photo.sha256 in known}
-        groups = part.packed_table("sentences").groups(["image_id", "text"])
-        offered = np.setdiff1d(offered, _hash_captions(owners, groups))
-    if len(offered):
+        digests = {photo.image_id: photo.sha256 for photo in photos_of(part)}
+        lost -= _hash_captions(digests, known, part.packed_table("sentences").groups(["image_id", "text"]))
+    if lost:
         log.warning(
             "%s: %s left out, since the index has their photos already, with other captions",
-            change.home, counted(len(offered), "caption"),
+            change.home, counted(len(lost), "caption"),
         )  # fmt: skip
 
 
-def _hash_captions(owners: "Mapping[int, str]", groups: "Iterable[pa.Table | pa.RecordBatch]") -> "np.ndarray":
-    """Return hashes of the captions of the photos in `owners` (image_id -> sha256), each together with its photo."""
-    import numpy as np
-
-    rows = (zip(group["image_id"].to_pylist(), group["text"].to_pylist(), strict=True) for group in groups)
-    pairs = (pair for group in rows for pair in group if pair[0] in owners)
-    return np.fromiter((hash((owners[image_id], text)) for image_id, text in pairs), np.int64)
+def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterable[pa.Table | pa.RecordBatch]") -> set:
+    """Return hashes of the captions of the `known` photos (`digests`: image_id -> sha256), each with its photo."""
+    rows = (row for group in groups for row in group.to_pylist())
+    pairs = ((digests.get(row["image_id"]), row["text"]) for row in rows)
+    return {hash(pair) for pair in pairs if pair[0] in known}
 
 
 def _add_bundles(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:

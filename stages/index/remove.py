@@ -103,37 +103,34 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     """
     from pipeline.storage.bundles import photos_of
 
-    chosen, paths = set(found), {photo.whole for photo in found}
-    kept = {one.whole for one in photos_of(changes[0].index) if one.whole in paths and one not in chosen}
-    gone = {photo.whole: photo for photo in found if photo.whole not in kept}  # an index may have one file twice
-    photos = {change.home: [one for one in photos_of(change.index) if one.whole in gone] for change in changes[1:]}
-    photos[changes[0].home] = found
-    for change in changes:
-        if photos[change.home] and len(photos[change.home]) == sum(1 for _ in photos_of(change.index)):
+    paths, chosen = {photo.whole for photo in found}, set(found)
+    paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}  # an index may have one file twice
+    photos = [found, *([one for one in photos_of(change.index) if one.whole in paths] for change in changes[1:])]
+    for change, gone in zip(changes, photos, strict=True):
+        if gone and len(gone) == sum(1 for _ in photos_of(change.index)):
             raise InputError(
-                f"these are all {len(photos[change.home])} photos of {change.home}, so nothing would be left to search;"
-                " to remove the whole index, delete that folder"
+                f"these are all {len(gone)} photos of {change.home}, so nothing would be left to search; to remove the"
+                " whole index, delete that folder"
             )
     for change in changes:
-        _list_removed(change, list(gone.values()))
-    for change in reversed(changes):
-        ids = {photo.image_id for photo in photos[change.home]}
+        _list_removed(change, [photo for photo in found if photo.whole in paths])
+    for change, gone in reversed([*zip(changes, photos, strict=True)]):
+        ids = {photo.image_id for photo in gone}
         for part, shift in zip(change.index.parts, change.index.shifts, strict=True):
             _remove_from(part, {image_id - shift["image_id"] for image_id in ids}, change.folder(part))
-    return [change.home for change in changes if photos[change.home]]
+    return [change.home for change, gone in zip(changes, photos, strict=True) if gone]
 
 
 def _list_removed(change: "Change", photos: list[StoredPhoto]) -> None:
     """List photos as removed, beside the first part of the index that has photos of the same folder."""
     from pipeline.storage.batch import publish_text
-    from pipeline.storage.bundles import read_removed
+    from pipeline.storage.bundles import format_removed, read_removed
     from pipeline.storage.card import REMOVED
 
     for root in {photo.root for photo in photos}:
         for part in [part for part in change.index.parts if part.card["data_root"] == root][:1]:
             names = read_removed(part) | {photo.name: photo.sha256 for photo in photos if photo.root == root}
-            lines = (f"{name}\t{digest}" if digest else name for name, digest in names.items())
-            publish_text(change.folder(part) / REMOVED, "".join(f"{line}\n" for line in lines))
+            publish_text(change.folder(part) / REMOVED, format_removed(names))
 
 
 def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:

@@ -170,19 +170,18 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
-    """A value that changes with every new card of the bundles in a folder, and with every list of removed photos of its
-    run; None where there is no bundle."""
+    """Return a value that changes with every new card in the index `folder` and with every list of removed photos in
+    its run, or None if there is no index. If another index of the run is damaged, changes of this index still count."""
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD, REMOVED, added_to, bundles_in, home_of, indexes_of_run
 
     try:
-        of_run = [(bundles, added_to(home_of(bundles))) for bundles in map(bundles_in, indexes_of_run(folder))]
-        cards = [(bundle / CARD).stat() for bundles in of_run[0] for bundle in bundles]
-        lists = [bundle / REMOVED for index in of_run for bundles in index for bundle in bundles]
-        cards += [path.stat() for path in lists if path.exists()]
+        bundles = bundles_in(folder)
+        files = [bundle / CARD for bundle in (*bundles, *added_to(home_of(bundles)))]
+        files += [path for index in indexes_of_run(folder) for path in sorted(index.rglob(REMOVED))]
+        return tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in map(Path.lstat, files))
     except (OSError, IntegrityError):
         return None
-    return tuple((card.st_ino, card.st_mtime_ns, card.st_size) for card in cards)
 
 
 def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
@@ -238,8 +237,7 @@ def _open_gallery(
             " jointspace serve %s --images FOLDER",
             folder, bundle.card["data_root"], folder,
         )  # fmt: skip
-    own = [name for name in bundle.packed_table("images").schema.names if name not in OURS]
-    hidden = [] if columns is None else [name for name in own if name not in columns]
+    hidden = [] if columns is None else set(bundle.packed_table("images").schema.names).difference(OURS, columns)
     source = bundle.photographs(images_root, settings.collection.follow_links)
     searcher = Searcher(bundle, hidden)
     return ServedGallery(searcher, _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,17 +230,16 @@ def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, An
 def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the lines of a takedown list, in which findings that are not reliable are comments."""
     yield "# `ingest` leaves out what the lines without # name: a photo, or PHOTO TAB CAPTION a single caption."
-    lines: dict[str, list[str]] = {title: [] for title in TITLES.values()}
-    for finding in findings:
-        title, mark = TITLES[finding["kind"]], "" if finding["reliable"] else "# "
-        match finding["kind"]:
-            case "copy" | "leak":
-                sides = [(finding["split"], finding["image_id"], finding["image"])]
-                sides.append((finding["other_split"], finding["other_image_id"], finding["other_image"]))
-                lines[title].append(max(sides, key=lambda side: (KEPT.index(side[0]), side[1]))[2])
-            case "captions":
-                lines[title].append(f"{mark}{finding['image']}")
-            case "caption":
-                lines[title].append(f"{mark}{finding['image']}\t{' '.join(finding['captions'][0].split())}")
-    for title, below in lines.items():
-        yield from (f"# {title}", *below) if below else ()
+    for title, below in groupby(findings, lambda finding: TITLES[finding["kind"]]):
+        yield f"# {title}"
+        for finding in below:
+            mark = "" if finding["reliable"] else "# "
+            match finding["kind"]:
+                case "copy" | "leak":
+                    sides = [(finding["split"], finding["image_id"], finding["image"])]
+                    sides.append((finding["other_split"], finding["other_image_id"], finding["other_image"]))
+                    yield max(sides, key=lambda side: (KEPT.index(side[0]), side[1]))[2]
+                case "captions":
+                    yield f"{mark}{finding['image']}"
+                case "caption":
+                    yield f"{mark}{finding['image']}\t{' '.join(finding['captions'][0].split())}"

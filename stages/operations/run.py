@@ -38,8 +38,9 @@ LOCKED = re.compile(r"^LockException:", flags=re.M)
 BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
 """The line with which Snakemake refuses an option, after its list of all options."""
 MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
-EXTRA_OF_EXECUTOR = {"slurm": "slurm", "cluster-generic": "cluster"}
-"""Executor of Snakemake -> the extra of this distribution that installs it."""
+"""The executors of Snakemake that an extra of this distribution installs, which has the first word of their names."""
+RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
+"""Options of Snakemake with which it makes nothing, also together with other short options (-np)."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
 LOOK_SECONDS = 0.2
 """Between two looks at the log."""
@@ -167,7 +168,7 @@ def run_workflow(
         click.echo(json.dumps(results_of(folder)))
     elif not further:
         click.echo("\n".join(closing_lines(folder)))
-    if (warnings := warnings_of(folder)) and not {"-n", "--dry-run", "--dryrun"} & set(further):
+    if (warnings := warnings_of(folder)) and not any(map(RUNS_NOTHING.fullmatch, further)):
         raise RejectLimitError(f"the run is done with {counted(len(warnings), 'warning')}, first: {warnings[0]}")
 
 
@@ -279,7 +280,7 @@ def _explain(log: Path, code: int, again: str) -> RunFailure:
         )
     if refused := BAD_OPTION.search(text) if stage is None else None:
         executor = MISSING_EXECUTOR.search(refused[1])
-        remedy = f" Install it: pip install 'jointspace[{EXTRA_OF_EXECUTOR[executor[1]]}]'." if executor else ""
+        remedy = f" Install it: pip install 'jointspace[{executor[1].partition('-')[0]}]'." if executor else ""
         return RunFailure(f"Snakemake does not accept the options after --: {refused[1]}.{remedy}", code)
     if stage is None:
         at = max((match.start() for match in REFUSED.finditer(text)), default=text.rstrip().rfind("\n") + 1)

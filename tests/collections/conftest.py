@@ -79,7 +79,12 @@ def gather() -> Callable[..., Gathered]:
             found = assembly.collect(isolated_map(look, assembly.locations(), 0))
             parts = list(found.parts())
             tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]} if parts else {}
-            return Gathered(found, tables, list(found.rejects), intake.takedown.unmet())
+            return Gathered(
+                found,
+                tables,
+                list(found.rejects),
+                [f"{line!r}{why}" for line, why in intake.takedown.unmatched.items()],
+            )
 
     return run
 

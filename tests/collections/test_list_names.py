@@ -153,6 +153,7 @@ CAPTIONS = [
     "three.jpg\ta bird  in   a tree",
     "Übung.jpg\tan exercise",
     "#4.jpg\ta number",
+    "five.jpg\ta caf\u00e9",
 ]
 
 
@@ -166,6 +167,7 @@ CAPTIONS = [
         (["ONE \tthe  same dog "], {"the same dog"}, []),
         (["three.jpg\ta bird in a tree", "Übung\tan exercise"], {"a bird  in   a tree", "an exercise"}, []),
         (["# one.jpg\tthe same dog", "#4.jpg\ta number"], {"a number"}, []),
+        (["five.jpg\ta cafe\u0301"], {"a caf\u00e9"}, []),
         (["one.jpg\tthe same", "none.jpg\ta horse"], set(), [0, 1]),
         (["one.jpg", "one.jpg\tthe same dog"], {"a dog & a cat", "the same dog"}, []),
     ],
@@ -380,3 +382,37 @@ def test_a_takedown_line_that_may_mean_two_photos_takes_down_neither(tmp_path: P
         f"'a.jpg' (it may be '{tmp_path}/2019/a.jpg' or '{tmp_path}/2020/a.jpg'; write one of these)"
     )
     assert result.unmet[1].startswith("'id:0' (an id") and result.unmet[2:] == ["'e.jpg'", "'2020/c'"]
+
+
+def test_a_removed_photo_is_no_line_of_the_user(tmp_path: Path, photograph, gather) -> None:
+    """A file name may have a tab, and a line of the user is read as the user means it although `remove` listed it."""
+    for number, name in enumerate(("a.jpg", "2021/e.jpg")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(photograph(number))
+    write(tmp_path / "captions.tsv", ["a.jpg\ta dog", "2021/e.jpg\ta cat"], "\n")
+    result = gather(tmp_path, removed=["a.jpg\ta dog", "e.jpg"])
+    assert result.tables["sentences"]["text"].to_pylist() == ["a dog", "a cat"]
+    assert result.unmet == [repr("a.jpg\ta dog"), "'e.jpg'"]
+    result = gather(tmp_path, takedown=["e.jpg"], removed=["e.jpg"])
+    assert result.tables["images"]["path"].to_pylist() == ["a.jpg"] and not result.unmet
+
+
+IN_SHARD = {
+    "x.parquet": [1, 2, 3, 4], "x.parquet/1.jpg": [2], "x.parquet::1.jpg": [2], "1.jpg": [2], "x.parquet/1": [2],
+    "1": [2], "x.parquet::0": [1], "X.PARQUET/0.JPG": [1], "2.jpg": [], "x.parquet/2": [], "x.parquet/9": [],
+}  # fmt: skip
+"""Lines and the photos in a table, numbered by their rows from 1, that they mean. Two photos are called 2.jpg."""
+
+
+@pytest.mark.parametrize("line", IN_SHARD)
+def test_a_takedown_list_and_remove_agree_on_names_in_a_table(tmp_path: Path, photograph, gather, line: str) -> None:
+    names = ["0.jpg", "1.jpg", "a/2.jpg", "b/2.jpg"]
+    photos = [{"bytes": photograph(number), "path": name} for number, name in enumerate(names)]
+    pq.write_table(pa.table({"image": photos, "number": [1, 2, 3, 4]}), tmp_path / "x.parquet")
+    every = gather(tmp_path, "parquet", default="gallery").tables["images"].to_pylist()
+    stored = [StoredPhoto(row["number"], row["path"], row["member"], "", str(tmp_path)) for row in every]
+    if line != "1":  # which is an id as well
+        assert [photo.image_id for photo in find_stored([line], lambda: stored)[0]] == IN_SHARD[line]
+    result = gather(tmp_path, "parquet", default="gallery", takedown=[line])
+    left = {row["number"] for row in result.tables["images"].to_pylist()}
+    assert {1, 2, 3, 4} - left == {*IN_SHARD[line]} and bool(result.unmet) == (not IN_SHARD[line])

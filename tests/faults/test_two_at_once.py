@@ -82,6 +82,8 @@ HERE, FIRST, SECOND = range(24), range(30, 40), range(40, 50)
 """The numbers of the photos in the index, and in the indexes `03` and `04` of the same model."""
 BUSY = "is being written by "
 Change = Callable[[Path], None]
+NAMES_ALONE = {"list_path": None, "where": None, "yes": False}
+"""The other options of `remove`, which these tests do not use."""
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +120,7 @@ def add(run: Path, source: str) -> None:
 
 def remove(run: Path, number: int) -> None:
     name = next(path.name for path in (run / "data").glob(f"*-{number}.png"))
-    call("remove", index=index_of(run), names=(name,), list_path=None, where=None, yes=False)
+    call("remove", index=index_of(run), names=(name,), **NAMES_ALONE)
 
 
 def build(run: Path, part: str = "") -> None:
@@ -272,7 +274,7 @@ def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
         if command == "add":
             call(command, index=shutil.copytree(run / "new/03", output), source=index_of(run))
         else:
-            call(command, index=index_of(run), names=("3",), list_path=None, where=None, yes=False, output=output)
+            call(command, index=index_of(run), names=("3",), output=output, **NAMES_ALONE)
         return output
 
     monkeypatch.setattr(FileBatch, "link", link_and_change)

@@ -27,6 +27,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from stages.cli import cli
 from stages.index import remove as removing
+from stages.index.serve import _stamp
 
 KINDS = [("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
 GONE = (3, 79)
@@ -312,6 +313,18 @@ def test_what_is_removed_from_an_addition_of_the_run_is_listed_for_the_next_inge
     assert "dog-88.png" in read_removed(Bundle(grown)) and grown / "removed.txt" in Layout(index.parents[1]).removed
 
 
+def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(of_run: dict[str, Path]) -> None:
+    index, odd = of_run["ncca"], "cat\n1\r\tx.png"
+    bundle, writer = Bundle(index), BundleWriter(index)
+    table = bundle.table("images")
+    paths = pc.replace_substring(table["path"].combine_chunks(), "cat-1.png", odd)
+    writer.add_table("images.parquet", table.set_column(table.column_names.index("path"), "path", paths))
+    writer.link(bundle, but={"images.parquet"})
+    writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
+    run_command("remove", index, "id:1", "dog-8.png")
+    assert [*read_removed(Bundle(index))] == [odd, "dog-8.png"]
+
+
 def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[str, Path]) -> None:
     index, condition = of_run["ncca"], "'tree' in path and width < 100"
     named = {f"tree-{number}.png" for number in range(6, 40, 8)}
@@ -379,3 +392,23 @@ def test_captions_that_an_addition_loses_are_counted(
     writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
     run_command("add", start, runs["large"])
     assert f"{start}: 11 captions left out" in caplog.text  # number 7 and 70 to 79
+
+
+def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(of_run: dict[str, Path]) -> None:
+    index, other = of_run.values()
+    (other / "private").symlink_to(ROOT / "README.md")
+    before = _stamp(index)
+    assert before is not None and _stamp(other) is None
+    (index / "removed.txt").write_text("dog-0.png\n")
+    assert _stamp(index) not in (before, None)
+
+
+@pytest.mark.parametrize("link", ["removed.txt", "00"])
+def test_ingest_reads_no_list_of_removed_photos_through_a_link(tmp_path: Path, link: str) -> None:
+    index, private = tmp_path / "run/index/ncca", tmp_path / "private/removed.txt"
+    for folder in (index, private.parent):
+        folder.mkdir(parents=True)
+    private.write_text("secret\n")
+    (index / link).symlink_to(private if link == "removed.txt" else private.parent)
+    with pytest.raises(IntegrityError, match=f"{link} is a link"):
+        _ = Layout(tmp_path / "run").removed

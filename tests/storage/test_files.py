@@ -255,6 +255,15 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "precious").read_text() == "precious"
 
 
+def test_nothing_is_written_into_the_file_that_a_killed_process_of_the_same_number_has_linked(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    FileBatch().link(tmp_path / "x.bin", tmp_path / "precious")
+    put(tmp_path / "x.bin")
+    assert (tmp_path / "precious").read_text() == "precious" != (tmp_path / "x.bin").read_text()
+    FileBatch().link(tmp_path / "x.bin", tmp_path / "precious")
+    FileBatch().link(tmp_path / "x.bin", tmp_path / "precious")
+
+
 def test_only_own_names_are_removed_from_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     put(folder / "0000000.h5")
