@@ -84,6 +84,18 @@ def test_moments_of_no_pairs_change_nothing() -> None:
         assert nothing.n == 0 and not any(part.any() for part in (nothing.mean_x, nothing.xx, nothing.xy, nothing.yy))
 
 
+def test_moments_that_are_absorbed_are_the_sum_to_the_last_bit() -> None:
+    rng, sums = np.random.default_rng(3), []
+    for count in (9, 14):
+        accumulator = MomentsAccumulator(3, 2, threads=1)
+        accumulator.add(rng.random((count, 3), np.float32), rng.random((count, 2), np.float32), np.arange(count))
+        sums.append(accumulator.result())
+    first, second = sums
+    total = first + second
+    assert total.n == 23
+    assert_same(first.absorb(second), total, 0)
+
+
 def test_a_distant_mean_does_not_cost_the_variance() -> None:
     rng, accumulator = np.random.default_rng(9), MomentsAccumulator(3, 2, threads=1)
     x = (100 + 0.1 * rng.standard_normal((10, 500, 3))).astype(np.float32)

@@ -48,6 +48,7 @@ def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str)
 def test_a_relation_is_as_large_as_its_matrix() -> None:
     """Section 6.7: Frobenius norms, the same for relations that share a matrix, and none for what no word has."""
     encoder = make_encoder("sdtrnn")
+    assert len(encoder.matrices) == 3
     squares = [sum(float(entry) ** 2 for row in matrix for entry in row) for matrix in encoder.matrices.detach()]
     np.testing.assert_allclose(
         encoder.norms(), np.sqrt([squares[i] if i >= 0 else np.nan for i in [0, 2, -1, 1, 2]]), rtol=1e-5

@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest, write_rejects
+from pipeline.storage.manifest import (
+    BOXES,
+    DOCUMENTS,
+    Manifest,
+    shard_fingerprints,
+    write_manifest,
+    write_rejects,
+)
 from pipeline.storage.pairs import split_ids, split_pairs
 
 SHARD_SIZE = 4
@@ -146,3 +153,15 @@ def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:
         _ = manifest.sentences
     with pytest.raises(IntegrityError, match=r"manifest\.json does not exist; run its stage"):
         Manifest(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("row", [0, 3, 7])
+def test_every_row_of_a_shard_counts_for_its_fingerprint(row: int) -> None:
+    given = tables(SHARD_SIZE)
+    before = shard_fingerprints(given)
+    texts = given["sentences"]["text"].to_pylist()
+    texts[row] += " again"
+    given["sentences"] = given["sentences"].set_column(2, "text", pa.array(texts))
+    after = shard_fingerprints(given)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"sentences", "content"}

@@ -72,3 +72,14 @@ def test_larger_groups_than_ours_are_refused() -> None:
     pq.write_table(pa.table({"image_id": np.arange(GROUP_ROWS + 1)}), sink := pa.BufferOutputStream())
     with pytest.raises(IntegrityError, match=r"images\.parquet was not written by this project"):
         PackedTable(sink.getvalue(), Path("images.parquet"))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_a_time_beyond_the_calendar_is_refused_with_its_row(unit: str) -> None:
+    year = {"s": 1, "ms": 1000, "us": 1_000_000}[unit] * 365 * 86_400
+    times = pa.array([0, 7000 * year, 9000 * year], pa.timestamp(unit))
+    packed = PackedTable(to_parquet(pa.table({"taken": times})), Path("images.parquet"))
+    with pytest.raises(IntegrityError, match="row 2: its taken is not in the years 1 to 9999"):
+        packed.records([2])
+    nanoseconds = pa.table({"taken": pa.array([-(2**62), 2**62], pa.timestamp("ns"))})
+    assert PackedTable(to_parquet(nanoseconds), Path("images.parquet")).unpack().num_rows == 2
