@@ -223,6 +223,22 @@ def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, 
         yield "lists", sum(map(lists.list_size, range(index.nlist))) == count
     if isinstance(index, faiss.IndexHNSW):
         yield "efSearch", 0 < index.hnsw.efSearch <= MAX_VERTICES
+        yield "graph", _is_descendable(index.hnsw)
+
+
+def _is_descendable(graph: faiss.HNSW) -> bool:
+    """Return whether each link of a level above the lowest leads to a vertex of that level. FAISS reads beyond its
+    arrays where one does not."""
+    levels, starts = faiss.vector_to_array(graph.levels), faiss.vector_to_array(graph.offsets).astype(np.int64)[:-1]
+    if not len(levels):
+        return True
+    links = faiss.rev_swig_ptr(graph.neighbors.data(), graph.neighbors.size())
+    for level in range(1, levels.max()):
+        own = np.arange(graph.cum_nb_neighbors(level), graph.cum_nb_neighbors(level + 1))
+        found = links[starts[levels > level][:, None] + own]
+        if (levels[found[found >= 0]] <= level).any():
+            return False
+    return 0 <= graph.entry_point and levels[graph.entry_point] == levels.max() == graph.max_level + 1
 
 
 def parts_of(index: faiss.Index) -> Iterator[faiss.Index]:

@@ -371,6 +371,8 @@ def _try_index(path: Path, sha256: str, card: Mapping[str, Any], rows: int) -> N
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     with processor_limit(TRIAL_SECONDS + len(data) / TRIAL_BYTES, f"{path} takes too long to search; {REBUILD}"):
         index, limit = view_bytes(data, str(path), card), rows
+        if index.ntotal > rows:
+            raise IntegrityError(f"{path} has {index.ntotal} vectors of only {rows} rows; {REBUILD}")
         for part in parts_of(index):
             found = [faiss.vector_to_array(part.id_map)] if isinstance(part, faiss.IndexIDMap) else []
             found += [ids for _, ids in ids_of_lists(part)] if isinstance(part, faiss.IndexIVF) else []

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import faiss
 import numpy as np
 import pytest
 from bundle_forgeries import (
@@ -26,8 +27,10 @@ from bundle_forgeries import (
     all_forgeries,
     cell,
     end_process,
+    inverted,
     lists_elsewhere,
     long_texts,
+    put_index,
     told,
     unfit,
     unknown_type,
@@ -206,7 +209,7 @@ def ask(command: str, *given: object) -> tuple[str, int]:
 
 def look_around(folder: Path) -> None:
     """Open the bundle as `serve` does, and look at all that it shows."""
-    served = _open_gallery(folder, None, None, loading.load(), None, None)
+    served = _open_gallery(folder, None, None, loading.load(), None, None, None)
     served.images("a red picture", 9)
     for row, _ in served.browse(9)[1]:
         with suppress(InputError):
@@ -313,6 +316,18 @@ def test_parts_of_an_index_that_do_not_fit_are_refused(
     forged = shutil.copytree(run / "bundle", tmp_path / "forged")
     unfit(forged, what)
     assert all(UNFIT[what][2] in reason for reason in reasons(commands, forged))
+
+
+@pytest.mark.parametrize("factory", ["Flat", "SQ8", "PQ4x4fs"])
+def test_more_vectors_than_rows_are_refused(factory: str, run: Path, tmp_path: Path, commands: Commands) -> None:
+    forged = shutil.copytree(run / "bundle", tmp_path / "forged")
+    index = inverted(forged)
+    more = faiss.index_factory(index.d, factory, faiss.METRIC_INNER_PRODUCT)
+    vectors = np.random.default_rng(1).standard_normal((400, index.d)).astype(np.float32)
+    more.train(vectors)
+    more.add(vectors[: index.ntotal + 1])
+    put_index(forged, more)
+    assert all("has 25 vectors of only 24 rows" in reason for reason in reasons(commands, forged))
 
 
 # --- the first time that an index is opened
