@@ -20,7 +20,7 @@ from pipeline.plain_files import private_folder
 from pipeline.workers import DIED, KILLED, Failure, Worker
 
 MOST_BYTES = 1 << 32
-"""Of memory that a trial may take."""
+"""Memory that a trial may take beside the size of its file, most of which FAISS copies for some types of index."""
 
 
 def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
@@ -48,7 +48,8 @@ def _worker(process: int) -> Worker:
 def _attempt(call: tuple[Path, Callable[..., Any], tuple[Any, ...], str]) -> None:
     path, read, arguments, folder = call
     os.chdir(folder)  # the caller may have gone elsewhere since the process was started
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    most = MOST_BYTES + (path.stat().st_size if path.is_file() else 0)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
         read(*arguments)
     except JointspaceError:

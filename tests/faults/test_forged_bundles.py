@@ -51,6 +51,7 @@ from pipeline.storage import commit
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.card import read_card
+from pipeline.trial import try_first
 from stages.index.serve import _open_gallery
 
 SECONDS, SAMPLE = 20, 24
@@ -357,6 +358,15 @@ def test_an_index_is_tried_once_and_remembered_for_this_user_alone(
     remembered.chmod(0o777)  # anybody could have written what is there
     gallery.open_index(Bundle(folder), "images")
     assert tried == [tmp_path / "one/images.faiss", tmp_path / "two/images.faiss"]
+
+
+def test_the_trial_of_a_large_file_may_take_its_size_more_memory(tmp_path: Path) -> None:
+    for name, size in (("large", 2 << 30), ("small", 1)):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(size)  # without taking room on the disk
+    try_first(tmp_path / "large", bytearray, 5 << 30)
+    with pytest.raises(InputError, match="small"):
+        try_first(tmp_path / "small", bytearray, 5 << 30)
 
 
 def test_what_this_machine_builds_needs_no_trial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
