@@ -305,6 +305,13 @@ def _low_links(index: faiss.Index) -> None:
     faiss.copy_array_to_vector(links, graph.neighbors)
 
 
+def _same_ids(index: faiss.Index) -> None:
+    """Ids of which two are the same."""
+    number = next(number for number in range(index.nlist) if index.invlists.list_size(number) > 1)
+    ids = faiss.rev_swig_ptr(index.invlists.get_ids(number), 2)
+    ids[1] = ids[0]
+
+
 def _put(name: str, value: float, part: str = "") -> Callable[[faiss.Index], None]:
     """Another value of an attribute of the index, or of a part of it."""
 
@@ -336,6 +343,7 @@ UNFIT: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
     "many lists visited": ("IVF2,Flat", _put("nprobe", 1 << 40), "its nprobe does not fit"),
     "more centroids than lists": ("IVF2,Flat", _more_centroids, "its quantizer count does not fit"),
     "endless search of a graph": ("HNSW8", lambda index: _put("efSearch", (1 << 31) - 1)(index.hnsw), "its efSearch"),
+    "an id twice": ("IVF2,SQ8", _same_ids, "images.faiss has an id twice"),
     "links to a lower level": ("HNSW4", _low_links, "its graph does not fit"),
     "a graph without an entry": ("HNSW4", lambda index: _put("entry_point", -1)(index.hnsw), "its graph does not fit"),
     "untrained": ("SQ8", _put("is_trained", False), "images.faiss"),

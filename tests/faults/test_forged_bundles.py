@@ -328,7 +328,7 @@ def test_more_vectors_than_rows_are_refused(factory: str, run: Path, tmp_path: P
     more.train(vectors)
     more.add(vectors[: index.ntotal + 1])
     put_index(forged, more)
-    assert all("has 25 vectors of only 24 rows" in reason for reason in reasons(commands, forged))
+    assert all("has 25 vectors, but its table only 24 rows" in reason for reason in reasons(commands, forged))
 
 
 # --- the first time that an index is opened
