@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.errors import InputError, JointspaceError
 from pipeline.plain_files import private_folder
 from pipeline.workers import DIED, KILLED, Failure, Worker
 
@@ -60,22 +60,21 @@ def _attempt(call: tuple[Path, Callable[..., Any], tuple[Any, ...], str]) -> Non
 
 def is_remembered(digest: str) -> bool:
     """Return whether `remember` was called with this digest, by this user."""
-    with suppress(OSError, RuntimeError, JointspaceError):
-        return (_state_folder() / digest).is_file()
-    return False
+    return (folder := _state_folder()) is not None and os.path.isfile(folder / digest)
 
 
 def remember(digest: str) -> None:
     """Remember a digest (hexadecimal). Where the folder cannot be written, the next trial is made again."""
-    with suppress(OSError, RuntimeError, JointspaceError):
-        (_state_folder() / digest).touch()
+    if folder := _state_folder():
+        with suppress(OSError):
+            (folder / digest).touch()
 
 
-def _state_folder() -> Path:
-    """Return the folder of what is remembered. Raises UsageError if it is not this user's alone."""
-    home = Path(os.environ.get("XDG_STATE_HOME", ""))
-    home = home if home.is_absolute() else Path.home() / ".local/state"
-    folder = private_folder(home / "jointspace/tried", "name another folder by XDG_STATE_HOME")
-    if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UsageError(f"others can write {folder}; run `chmod 700 {folder}`")
-    return folder
+def _state_folder() -> Path | None:
+    """Return the folder of the digests, or None where no folder can be written by this user alone."""
+    with suppress(OSError, RuntimeError, JointspaceError):  # RuntimeError where the user has no home
+        home = Path(os.environ.get("XDG_STATE_HOME", ""))
+        home = home if home.is_absolute() else Path.home() / ".local/state"
+        folder = private_folder(home / "jointspace/tried", "")
+        return None if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) else folder
+    return None
