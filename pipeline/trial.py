@@ -30,7 +30,10 @@ def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
     The process is started once and kept for the next trial.
     """
     if multiprocessing.current_process().daemon:
-        raise InputError(f"{path} was not tried yet, and a daemonic process cannot do it; open it once in another one")
+        raise InputError(
+            f"{path} was not tried yet, and a daemonic process cannot try it; open it once in another process, with"
+            " XDG_STATE_HOME naming a folder of yours where your home cannot be written"
+        )
     outcome = _worker(os.getpid())((path, read, arguments, os.getcwd()))
     if isinstance(outcome, Failure):
         died = f"{path} ended the process that read it for trial; it is damaged, or not to be trusted"

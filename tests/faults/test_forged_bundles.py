@@ -6,6 +6,7 @@ bundle, ask a server, or take a gigabyte.
 
 import hashlib
 import json
+import multiprocessing
 import resource
 import shutil
 import signal
@@ -367,6 +368,15 @@ def test_the_trial_of_a_large_file_may_take_its_size_more_memory(tmp_path: Path)
     try_first(tmp_path / "large", bytearray, 5 << 30)
     with pytest.raises(InputError, match="small"):
         try_first(tmp_path / "small", bytearray, 5 << 30)
+
+
+def test_a_process_that_may_have_no_children_says_where_to_open_an_index(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    with pytest.raises(IntegrityError, match=r"images\.faiss was not tried yet, .* another process, with XDG_STATE_HOME"):
+        gallery.open_index(Bundle(run / "bundle"), "images")
 
 
 def test_what_this_machine_builds_needs_no_trial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
