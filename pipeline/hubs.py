@@ -12,9 +12,9 @@ from pipeline.errors import InputError, JointspaceError, UsageError, brief
 OPEN_CLIP_HUB = "hf-hub:"
 """How OpenCLIP's names of models on the hub begin."""
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
-"""How names of networks begin that lie in a folder or on a hub, or are built by another library."""
+"""Beginnings of the names of networks that lie in a folder or on a hub, or that another library builds."""
 NETWORKS_INSIDE = frozenset(("auto_map", "backbone", "hf_model_name", "timm_model_pretrained", "use_timm_backbone"))
-"""Keys that name code, or another network, which a library would load."""
+"""Keys that name code or another network, which the library would load."""
 LAYERS = re.compile("layers|depth|blocks|heads|experts|stages")
 MAX_LAYERS, MAX_WIDTH = 1 << 10, 1 << 24
 LONGEST_NAME = 80

@@ -1,4 +1,4 @@
-"""Limits of what people and strangers may ask for, for whoever reads it."""
+"""Limits of settings, for configurations and for the cards of indexes."""
 
 MAX_SIDE = 4096
-"""Pixels of a side of the images that encoders take at most."""
+"""Maximum number of pixels of a side of an encoder's input."""

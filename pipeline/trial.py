@@ -15,12 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.errors import InputError, JointspaceError
 from pipeline.plain_files import private_folder
 from pipeline.workers import DIED, KILLED, Failure, Worker
 
 MOST_BYTES = 1 << 32
-"""Of memory that a trial may take."""
+"""Memory that a trial may take beside the size of its file, most of which FAISS copies for some types of index."""
 
 
 def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
@@ -30,7 +30,10 @@ def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
     The process is started once and kept for the next trial.
     """
     if multiprocessing.current_process().daemon:
-        raise InputError(f"{path} was not tried yet, and a daemonic process cannot do it; open it once in another one")
+        raise InputError(
+            f"{path} was not tried yet, and a daemonic process cannot try it; open it once in another process, with"
+            " XDG_STATE_HOME naming a folder of yours where your home cannot be written"
+        )
     outcome = _worker(os.getpid())((path, read, arguments, os.getcwd()))
     if isinstance(outcome, Failure):
         died = f"{path} ended the process that read it for trial; it is damaged, or not to be trusted"
@@ -48,7 +51,8 @@ def _worker(process: int) -> Worker:
 def _attempt(call: tuple[Path, Callable[..., Any], tuple[Any, ...], str]) -> None:
     path, read, arguments, folder = call
     os.chdir(folder)  # the caller may have gone elsewhere since the process was started
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    most = MOST_BYTES + (path.stat().st_size if path.is_file() else 0)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
         read(*arguments)
     except JointspaceError:
@@ -59,22 +63,21 @@ def _attempt(call: tuple[Path, Callable[..., Any], tuple[Any, ...], str]) -> Non
 
 def is_remembered(digest: str) -> bool:
     """Return whether `remember` was called with this digest, by this user."""
-    with suppress(OSError, RuntimeError, JointspaceError):
-        return (_state_folder() / digest).is_file()
-    return False
+    return (folder := _state_folder()) is not None and os.path.isfile(folder / digest)
 
 
 def remember(digest: str) -> None:
     """Remember a digest (hexadecimal). Where the folder cannot be written, the next trial is made again."""
-    with suppress(OSError, RuntimeError, JointspaceError):
-        (_state_folder() / digest).touch()
+    if folder := _state_folder():
+        with suppress(OSError):
+            (folder / digest).touch()
 
 
-def _state_folder() -> Path:
-    """Return the folder of what is remembered. Raises UsageError if it is not this user's alone."""
-    home = Path(os.environ.get("XDG_STATE_HOME", ""))
-    home = home if home.is_absolute() else Path.home() / ".local/state"
-    folder = private_folder(home / "jointspace/tried", "name another folder by XDG_STATE_HOME")
-    if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UsageError(f"others can write {folder}; run `chmod 700 {folder}`")
-    return folder
+def _state_folder() -> Path | None:
+    """Return the folder of the digests, or None where no folder can be written by this user alone."""
+    with suppress(OSError, RuntimeError, JointspaceError):  # RuntimeError where the user has no home
+        home = Path(os.environ.get("XDG_STATE_HOME", ""))
+        home = home if home.is_absolute() else Path.home() / ".local/state"
+        folder = private_folder(home / "jointspace/tried", "")
+        return None if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) else folder
+    return None

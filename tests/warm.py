@@ -172,15 +172,16 @@ def call_jointspace(arguments: list[str]) -> int:
 
 
 def limit_threads(count: int | None = 1) -> None:
-    """The threads of libraries that are there already: one, where a fork has lost those that they had."""
+    """Let our code count on `count` threads, and the libraries that are loaded use one, since a fork has lost their
+    threads: OpenMP would wait for them without end."""
     import torch
     from threadpoolctl import threadpool_limits
 
     from pipeline.runtime import THREAD_VARIABLES
 
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count or 1)))
-    threadpool_limits(count or 1)
-    torch.set_num_threads(count or 1)
+    threadpool_limits(1)
+    torch.set_num_threads(1)
 
 
 def call_script(arguments: list[str]) -> int:

@@ -56,16 +56,16 @@ def restore_text_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any]
 FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "eye")
 """Functions of torch that make an array of a given size."""
 FREE_ELEMENTS = 1 << 27
-"""Numbers that may be allocated beside STORED_TIMES those that were stored: a network is built whole, and cut
-afterwards, so that the side of text that comes with a large side of images is a small part of it."""
+"""Numbers that may be allocated beside STORED_TIMES the stored numbers: a whole network is built before it is cut, and
+the text side of a network can be a small part of it."""
 STORED_TIMES = 8
 LEAST_ELEMENTS = 1 << 10
-"""Numbers for which the smallest array counts, so that the number of arrays is limited too."""
+"""Numbers that an array counts for at least, so that the number of arrays is limited too."""
 
 
 def _limited(tensors: Mapping[str, Any]) -> AbstractContextManager[object]:
-    """Return a context in which torch refuses to allocate many more numbers than `tensors` hold, since settings of
-    strangers are sizes of layers. ValueError where it does; nothing is limited where torch is not loaded."""
+    """Return a context in which torch raises ValueError rather than allocate many more numbers than `tensors` hold,
+    since the settings of a stranger are sizes of layers. Nothing is limited where torch is not loaded."""
     if "torch" not in sys.modules:
         return nullcontext()
     import torch

@@ -199,11 +199,9 @@ def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, 
     if hasattr(index, "rabitq"):
         own, bits = index.rabitq, index.rabitq.nb_bits
         yield "quantizer", (own.d, own.metric_type) == (dim, index.metric_type) and 0 < bits < 10
-        yield "quantizer", faiss.RaBitQuantizer(dim, own.metric_type, bits).code_size == own.code_size
-        yield (
-            "quantizer",
-            own.code_size == index.code_size and (not hasattr(index, "center") or index.center.size() == dim),
-        )
+        size = faiss.RaBitQuantizer(dim, own.metric_type, bits).code_size
+        yield "quantizer", size == own.code_size == index.code_size
+        yield "center", not hasattr(index, "center") or index.center.size() == dim
     if isinstance(index, faiss.IndexLSH):
         yield "rotation", index.rrot.A.size() == dim * index.nbits if index.rotate_data else index.nbits <= dim
         yield "thresholds", index.thresholds.size() == (index.nbits if index.train_thresholds else 0)
@@ -216,13 +214,27 @@ def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, 
         blocks = isinstance(lists, faiss.BlockInvertedLists)
         packed = (lists.n_per_block, lists.block_size) if blocks else (1, lists.code_size)
         yield "nprobe", 0 < index.nprobe <= index.nlist == lists.nlist and index.direct_map.no()
-        yield (
-            "lists",
-            packed == (packer.nvec, packer.block_size) and blocks == isinstance(index, faiss.IndexIVFFastScan),
-        )
+        yield "lists", packed == (packer.nvec, packer.block_size)
+        yield "lists", blocks == isinstance(index, faiss.IndexIVFFastScan)
         yield "lists", sum(map(lists.list_size, range(index.nlist))) == count
     if isinstance(index, faiss.IndexHNSW):
         yield "efSearch", 0 < index.hnsw.efSearch <= MAX_VERTICES
+        yield "graph", _is_descendable(index.hnsw)
+
+
+def _is_descendable(graph: faiss.HNSW) -> bool:
+    """Return whether each link of a level above the lowest leads to a vertex of that level. FAISS reads beyond its
+    arrays where one does not."""
+    levels, starts = faiss.vector_to_array(graph.levels), faiss.vector_to_array(graph.offsets).astype(np.int64)[:-1]
+    if not len(levels):
+        return True
+    links = faiss.rev_swig_ptr(graph.neighbors.data(), graph.neighbors.size())
+    for level in range(1, levels.max()):
+        own = np.arange(graph.cum_nb_neighbors(level), graph.cum_nb_neighbors(level + 1))
+        found = links[starts[levels > level][:, None] + own]
+        if (levels[found[found >= 0]] <= level).any():
+            return False
+    return graph.entry_point >= 0 and levels[graph.entry_point] == levels.max() == graph.max_level + 1
 
 
 def parts_of(index: faiss.Index) -> Iterator[faiss.Index]:

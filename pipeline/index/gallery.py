@@ -43,7 +43,7 @@ from pipeline.workers import processor_limit
 
 BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
-TRIAL = "index-1"
+TRIAL = "index-2"
 """Version of the trial of an index; another version has every index tried again."""
 TRIAL_SECONDS = 60
 """CPU seconds that the trial of an index may take, beside a second for each TRIAL_BYTES."""
@@ -364,18 +364,25 @@ def _trial_digest(bundle: Any, modality: str) -> str:
 
 
 def _try_index(path: Path, sha256: str, card: Mapping[str, Any], rows: int) -> None:
-    """Read and search the index at `path`, whose ids are those of so many rows of a table. Raises IntegrityError."""
+    """Read and search the index at `path`, whose ids are distinct `rows` of a table. Raises IntegrityError."""
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise IntegrityError(f"{path} has changed while it was opened; {REBUILD}")
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     with processor_limit(TRIAL_SECONDS + len(data) / TRIAL_BYTES, f"{path} takes too long to search; {REBUILD}"):
         index, limit = view_bytes(data, str(path), card), rows
+        if index.ntotal > rows:
+            raise IntegrityError(f"{path} has {index.ntotal} vectors, but its table only {rows} rows; {REBUILD}")
         for part in parts_of(index):
             found = [faiss.vector_to_array(part.id_map)] if isinstance(part, faiss.IndexIDMap) else []
             found += [ids for _, ids in ids_of_lists(part)] if isinstance(part, faiss.IndexIVF) else []
-            if any(len(ids) and not 0 <= ids.min() <= ids.max() < limit for ids in found):
-                raise IntegrityError(f"{path} has ids beyond the {limit} rows that it is of; {REBUILD}")
+            seen = np.zeros(limit, bool)
+            for ids in found:
+                if not 0 <= ids.min(initial=0) <= ids.max(initial=0) < limit:
+                    raise IntegrityError(f"{path} has ids beyond the {limit} rows of its table; {REBUILD}")
+                seen[ids] = True
+            if found and seen.sum() < part.ntotal:
+                raise IntegrityError(f"{path} has an id twice; {REBUILD}")
             if isinstance(part, faiss.IndexIDMap | faiss.IndexRefine):
                 limit = index.ntotal  # FAISS looks up by position what their inner index finds
         queries = np.random.default_rng(0).standard_normal((2, index.d)).astype(np.float32)

@@ -199,14 +199,9 @@ def _fastest(index: faiss.Index, questions: Questions, operations: list[Operatio
 
 
 def find_least(
-    operate: Callable[[int], Operation],
-    hopeless: Callable[[], bool],
-    least: int,
-    most: int,
-    floor: float,
-    limit: float,
-    start: int = 0,
-) -> None:
+    operate: Callable[[int], Operation], hopeless: Callable[[], bool],
+    least: int, most: int, floor: float, limit: float, start: int = 0,
+) -> None:  # fmt: skip
     """Tries efforts, which are whole numbers from `least` to `most`. More effort gives more recall and takes longer.
 
     The effort is halved from `start` on until the recall is below `floor`. Then it is doubled until the recall reaches

@@ -29,7 +29,8 @@ def remove(
     What FAISS cannot take vectors out of is built again, by its `card`, from the `rest()`, whose ids are `rest_ids`.
     """
     factory = card["factory"]
-    if _can_remove(factory):
+    typed = faiss.downcast_index(index)  # the card may be wrong, and others number the vectors anew
+    if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
         index.remove_ids(ids)
         return index, factory
     if not len(rest_ids):
@@ -60,8 +61,3 @@ def drop(index: faiss.Index, places: np.ndarray) -> faiss.Index:
         for _, ids in ids_of_lists(index):
             ids[:] = numbers[ids]
     return index
-
-
-def _can_remove(factory: str) -> bool:
-    """Whether FAISS can take vectors out of such an index and leave the others their ids."""
-    return factory.startswith("IVF") and "fs" not in factory and "Refine" not in factory and "RFlat" not in factory

@@ -91,7 +91,7 @@ class PreprocessingForm(Form):
 
 
 class EncoderForm(Form):
-    """The keys that `report` shows, and those that are sizes; the others are the encoder's `settings`."""
+    """The keys that `report` shows, and the keys that hold sizes. The encoder checks its other settings."""
 
     architecture: str
     layer: str
@@ -194,7 +194,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     outside of the folder."""
     path = folder / CARD
     remedy = "name the folder of an index, or run build-index again"
-    with suppress(OSError):  # which reading it explains
+    with suppress(OSError):  # read_json explains it
         if path.stat().st_size > MAX_CARD_BYTES:
             raise IntegrityError(f"{path} is not a bundle's card: it has more than {MAX_CARD_BYTES:,} bytes; {remedy}")
     card = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")

@@ -174,9 +174,8 @@ class PackedTable:
             if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.unit != "ns"):  # which end in 2262
                 dates = column.to_numpy()
                 if len(wrong := np.flatnonzero((dates < FIRST_DAY) | (dates > LAST_SECOND))):
-                    raise IntegrityError(
-                        f"{self.path} row {first + wrong[0]}: its {name} is not in the years 1 to 9999"
-                    )
+                    row = f"{self.path} row {first + wrong[0]}"
+                    raise IntegrityError(f"{row}: its {name} is not in the years 1 to 9999")
 
     def _require_modest(self, unpacked: int) -> None:
         if unpacked > self._most:

@@ -78,7 +78,7 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
 
 def _add_unsearchable(run: Path, found: "Examination") -> None:
-    """Add to the faults each index of the run whose files are what its card says, and which a search refuses."""
+    """Add to the faults each index of the run whose files fit its card, but which a search refuses."""
     from pipeline.index.search import Searcher
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.card import ADDED, CARD
@@ -92,7 +92,7 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
         except IntegrityError as error:
             remade = Layout(run).manifest.commit.exists() and ADDED not in card.relative_to(run).parts
             found.faults.append(FaultyFile(card, f"refused by search: {error}", card if remade else None))
-        except (UsageError, InputError):  # of what this machine has not installed
+        except (UsageError, InputError):  # something is not installed on this machine
             continue
 
 

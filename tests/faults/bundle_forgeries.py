@@ -174,7 +174,7 @@ def all_forgeries(bundle: Path) -> dict[str, Forgery]:
     return found
 
 
-def _put_index(folder: Path, index: faiss.Index) -> None:
+def put_index(folder: Path, index: faiss.Index) -> None:
     """Have `index` be that of the images, by the card too."""
     (folder / "images.faiss").write_bytes(bytes(faiss.serialize_index(index)))
     told(folder, "card.json", ("images", "count"), index.ntotal)
@@ -198,7 +198,7 @@ def lists_elsewhere(folder: Path, victim: Path) -> None:
     mapped.merge_from_1(index.invlists)
     index.replace_invlists(mapped, False)
     faiss.class_wrappers.add_to_referenced_objects(index, mapped)
-    _put_index(folder, index)
+    put_index(folder, index)
 
 
 def unknown_type(folder: Path, victim: Path) -> None:
@@ -208,7 +208,7 @@ def unknown_type(folder: Path, victim: Path) -> None:
     inner.ntotal = index.ntotal
     outer = faiss.IndexPreTransform(inner)
     faiss.class_wrappers.add_to_referenced_objects(outer, [index, inner])
-    _put_index(folder, outer)
+    put_index(folder, outer)
 
 
 def cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:
@@ -295,6 +295,23 @@ def _far_ids(index: faiss.Index) -> None:
             faiss.rev_swig_ptr(base.invlists.get_ids(number), size)[:] += 1 << 30
 
 
+def _low_links(index: faiss.Index) -> None:
+    """Links of a higher level to a vertex that is on the lowest level alone."""
+    graph = index.hnsw
+    levels, links = faiss.vector_to_array(graph.levels), faiss.vector_to_array(graph.neighbors)
+    start = int(graph.offsets.at(graph.entry_point))
+    low = int(np.flatnonzero(levels == 1)[-1])
+    links[start + graph.cum_nb_neighbors(1) : start + graph.cum_nb_neighbors(2)] = low
+    faiss.copy_array_to_vector(links, graph.neighbors)
+
+
+def _same_ids(index: faiss.Index) -> None:
+    """Ids of which two are the same."""
+    number = next(number for number in range(index.nlist) if index.invlists.list_size(number) > 1)
+    ids = faiss.rev_swig_ptr(index.invlists.get_ids(number), 2)
+    ids[1] = ids[0]
+
+
 def _put(name: str, value: float, part: str = "") -> Callable[[faiss.Index], None]:
     """Another value of an attribute of the index, or of a part of it."""
 
@@ -326,6 +343,9 @@ UNFIT: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
     "many lists visited": ("IVF2,Flat", _put("nprobe", 1 << 40), "its nprobe does not fit"),
     "more centroids than lists": ("IVF2,Flat", _more_centroids, "its quantizer count does not fit"),
     "endless search of a graph": ("HNSW8", lambda index: _put("efSearch", (1 << 31) - 1)(index.hnsw), "its efSearch"),
+    "an id twice": ("IVF2,SQ8", _same_ids, "images.faiss has an id twice"),
+    "links to a lower level": ("HNSW4", _low_links, "its graph does not fit"),
+    "a graph without an entry": ("HNSW4", lambda index: _put("entry_point", -1)(index.hnsw), "its graph does not fit"),
     "untrained": ("SQ8", _put("is_trained", False), "images.faiss"),
     "another metric inside": ("IVF2,Flat", lambda index: _put("metric_type", 1)(index.quantizer), "quantizer metric"),
     "other codes": ("SQ8", lambda index: _put("qtype", faiss.ScalarQuantizer.QT_4bit)(index.sq), "images.faiss"),
@@ -342,7 +362,7 @@ def unfit(folder: Path, what: str) -> None:
     factory, change, _ = UNFIT[what]
     index = faiss.downcast_index(made := _built(folder, factory))
     change(index)
-    _put_index(folder, made)
+    put_index(folder, made)
 
 
 def end_process(*_: object) -> None:

@@ -6,6 +6,7 @@ bundle, ask a server, or take a gigabyte.
 
 import hashlib
 import json
+import multiprocessing
 import resource
 import shutil
 import signal
@@ -16,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import faiss
 import numpy as np
 import pytest
 from bundle_forgeries import (
@@ -26,8 +28,10 @@ from bundle_forgeries import (
     all_forgeries,
     cell,
     end_process,
+    inverted,
     lists_elsewhere,
     long_texts,
+    put_index,
     told,
     unfit,
     unknown_type,
@@ -48,6 +52,7 @@ from pipeline.storage import commit
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.card import read_card
+from pipeline.trial import try_first
 from stages.index.serve import _open_gallery
 
 SECONDS, SAMPLE = 20, 24
@@ -315,6 +320,18 @@ def test_parts_of_an_index_that_do_not_fit_are_refused(
     assert all(UNFIT[what][2] in reason for reason in reasons(commands, forged))
 
 
+@pytest.mark.parametrize("factory", ["Flat", "SQ8", "PQ4x4fs"])
+def test_more_vectors_than_rows_are_refused(factory: str, run: Path, tmp_path: Path, commands: Commands) -> None:
+    forged = shutil.copytree(run / "bundle", tmp_path / "forged")
+    index = inverted(forged)
+    more = faiss.index_factory(index.d, factory, faiss.METRIC_INNER_PRODUCT)
+    vectors = np.random.default_rng(1).standard_normal((400, index.d)).astype(np.float32)
+    more.train(vectors)
+    more.add(vectors[: index.ntotal + 1])
+    put_index(forged, more)
+    assert all("has 25 vectors, but its table only 24 rows" in reason for reason in reasons(commands, forged))
+
+
 # --- the first time that an index is opened
 
 
@@ -342,6 +359,24 @@ def test_an_index_is_tried_once_and_remembered_for_this_user_alone(
     remembered.chmod(0o777)  # anybody could have written what is there
     gallery.open_index(Bundle(folder), "images")
     assert tried == [tmp_path / "one/images.faiss", tmp_path / "two/images.faiss"]
+
+
+def test_the_trial_of_a_large_file_may_take_its_size_more_memory(tmp_path: Path) -> None:
+    for name, size in (("large", 2 << 30), ("small", 1)):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(size)  # without taking room on the disk
+    try_first(tmp_path / "large", bytearray, 5 << 30)
+    with pytest.raises(InputError, match="small"):
+        try_first(tmp_path / "small", bytearray, 5 << 30)
+
+
+def test_a_process_that_may_have_no_children_says_where_to_open_an_index(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    with pytest.raises(IntegrityError, match=r"images\.faiss was not tried yet, .* process, with XDG_STATE_HOME"):
+        gallery.open_index(Bundle(run / "bundle"), "images")
 
 
 def test_what_this_machine_builds_needs_no_trial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

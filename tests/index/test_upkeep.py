@@ -230,6 +230,17 @@ def test_kinds_that_faiss_takes_nothing_out_of_are_built_again(factory: str) -> 
     assert set(rows.ravel()) <= {-1, *rest.tolist()} and (rows[rest, :20] == rest[:, None]).any(axis=1).mean() > 0.95
 
 
+@pytest.mark.parametrize("factory", ["Flat", "SQ8", "HNSW8", "IVF2,SQ8,RFlat"])
+def test_a_card_of_another_type_does_not_shift_the_ids_that_stay(factory: str) -> None:
+    vectors = np.random.default_rng(1).standard_normal((200, 8)).astype(np.float32)
+    index = build(factory, ArrayVectors(vectors), "inner_product").index
+    rest = np.arange(3, 200)
+    card = {"factory": "IVF2,Flat", "metric": "inner_product", "nprobe": 2, "efSearch": None, "k_factor": None}
+    less, _ = remove(index, np.arange(3), rest, lambda: ArrayVectors(vectors[rest]), card)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert (less.search(unit[rest], 20)[1] == rest[:, None]).any(axis=1).mean() > 0.95
+
+
 def test_the_example_needs_none_of_our_code(runs: dict[str, Path]) -> None:
     source = (ROOT / "examples" / "query_bundle.py").read_text()
     assert len(source.splitlines()) <= 30 and "pipeline" not in source
