@@ -335,7 +335,12 @@ class Searcher(QueryEncoder):
 
     def _list_hits(self, modality: str, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Answer]:
         """For each answer, the rows (k,) of a modality's table and their scores (k,), its hits, ranked as they come."""
-        rows = np.concatenate([rows for rows, _ in answers])
+        count, rows = self.rows(modality).num_rows, np.concatenate([rows for rows, _ in answers])
+        if len(rows) and not 0 <= rows.min() <= rows.max() < count:
+            raise IntegrityError(
+                f"the index of {modality} in {self.bundle.folder} has ids beyond the {count} rows of"
+                f" {modality}.parquet; {REBUILD}"
+            )
         with without_collection():  # which many small objects call for, and none is garbage
             records = iter(self.records(modality, rows))  # of all answers at once: a table is read once
             return [
