@@ -129,15 +129,21 @@ SCORES = {one.score: one for one in (KernelCCA, ProductKernelCCA, DistanceKernel
 def _count_and_spread(blocks: Iterable[Rows]) -> tuple[int, float]:
     """Count the rows of all blocks and compute their total variance, half the mean squared distance between two rows.
     The variance is 0 if they are equal up to rounding."""
-    n, total, squares = 0, np.float64(0), 0.0
+    n, mean, squares = 0, np.float64(0), 0.0
     for block in blocks:
-        rows = block.astype(np.float64)
-        n += rows.shape[0]
-        total = total + np.asarray(rows.sum(axis=0)).ravel()
-        squares += float((rows * rows).sum())
-    mean_square = float(np.square(total / n).sum())
-    spread = squares / n - mean_square
-    return n, 0.0 if spread <= np.finfo(np.float32).eps ** 2 * mean_square else spread
+        rows, count = block.astype(np.float64), block.shape[0]
+        if not count:
+            continue
+        own = np.asarray(rows.mean(axis=0)).ravel()
+        if sparse.issparse(rows):
+            squares += float(rows.multiply(rows).sum() - count * (own @ own))
+        else:
+            squares += float(np.square(rows - own).sum())
+        # Chan, Golub and LeVeque 1983, as in Moments.
+        squares += n * count / (n + count) * float(np.square(own - mean).sum())
+        n, mean = n + count, mean + (own - mean) * (count / (n + count))
+    is_constant = squares <= n * float(np.finfo(np.float32).eps) ** 2 * float(np.square(mean).sum())
+    return n, 0.0 if is_constant else squares / n
 
 
 def _pick(blocks: Iterable[Rows], numbers: np.ndarray) -> Rows:
