@@ -28,6 +28,7 @@ from pipeline.mapreduce import connect, import_extra
 from pipeline.run.layout import Shards
 from pipeline.run.run import Run
 from pipeline.run.stage import Names, Stage
+from pipeline.storage.batch import sweep
 from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from
 from pipeline.storage.features import has_unfinished, remove_unfinished
 from pipeline.storage.locks import hold
@@ -106,6 +107,9 @@ def run_stage(
             log.info("%s %s: already made from the same inputs", stage.command, " ".join(names))
             for output in job.outputs:
                 os.utime(output.commit)  # Snakemake compares its time with those of what it was made from
+                # A killed process may have begun to make the output again.
+                for folder, _, _ in os.walk(output.path if output.path.is_dir() else output.path.parent):
+                    sweep(Path(folder))
         else:
             stage.function(run, job, *names, **options)
 
@@ -140,6 +144,7 @@ def commit_part(
     shards: Shards, number: int, numbers: Sequence[int], provenance: Provenance, summed: Sequence[Path]
 ) -> None:
     """Record that all shards of a part are made, and what was `summed` over them; no unfinished work is left."""
+    sweep(shards.folder)
     for n in numbers:
         remove_unfinished(shards.shard(n))
     commits = [*map(shards.commit, numbers), *summed]
