@@ -235,8 +235,11 @@ def _read(name: str, *_: int) -> Commit:
     own = value
     if isinstance(value, Mapping) and isinstance(value.get(CARRIED), Mapping):
         own = {**value[CARRIED], "files": value.get("files"), "check": value.get("check")}
-        if own.get("digest") != value.get("fingerprint"):  # another bundle, made from that one
-            own = {}
+        if own.get("digest") != value.get("fingerprint"):
+            raise IntegrityError(
+                f"{path.parent} was changed by `remove` or `add` after the run had built it. `jointspace run CONFIG`"
+                " builds it again, and leaves out the removed photos"
+            )
     require_form(own, CommitForm, path, what="is not a commit of this version")
     for file in own["files"]:
         plain(file, path)

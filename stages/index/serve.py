@@ -231,11 +231,12 @@ def _open_gallery(
     bundle = open_bundle(folder, run=run)
     bundle.check_rows()
     bundle.hidden = hidden_photos(bundle, folder)
-    if not (images_root or Path(bundle.card["data_root"]).exists()):
+    photos = images_root or Path(bundle.card["data_root"])
+    if not photos.exists():
         logging.getLogger(__name__).warning(
-            "%s: the folder of its photos, %s, is not here, so no photo is shown. If it was moved, name its new place:"
-            " jointspace serve %s --images FOLDER",
-            folder, bundle.card["data_root"], folder,
+            "%s: the folder of its photos, %s, is not here, so these photos are not shown. If it was moved, name its"
+            " new place: jointspace serve %s --images FOLDER",
+            folder, photos, folder,
         )  # fmt: skip
     hidden = [] if columns is None else set(bundle.packed_table("images").schema.names).difference(OURS, columns)
     source = bundle.photographs(images_root, settings.collection.follow_links)

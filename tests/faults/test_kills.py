@@ -17,7 +17,7 @@ from disks import files_of, same
 from pipeline.storage.batch import TEMPORARY
 from pipeline.storage.verify import examine
 
-UNDER_WAY = ("uncommitted", "missing", "mixed")
+UNDER_WAY = ("uncommitted", "missing", "mixed", "misplaced")
 """What a killed stage may leave for its next run to finish: nothing truncated, nothing changed."""
 TIMED = ("index", "config.yaml")
 """Folders and files of a run that have measured times, or what the last command was told."""

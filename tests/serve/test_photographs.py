@@ -195,6 +195,9 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
     with caplog.at_level(logging.WARNING):
         serve(tmp_path, "--images", run / "data")
     assert "is not here" not in caplog.text
+    with caplog.at_level(logging.WARNING):
+        serve(tmp_path, "--images", run / "nowhere")
+    assert f"{run / 'nowhere'}, is not here" in caplog.text
 
 
 @pytest.mark.parametrize("bundle", ["bundle", "regions"])
