@@ -29,7 +29,9 @@ MAX_LISTED_PHOTOS = 20
 @click.command("remove")
 @click.argument("index", type=FOLDER)
 @click.argument("names", nargs=-1, metavar="NAME...")
-@click.option("--list", "list_path", type=FILE, help="File with one name per line. Lines that begin with # are comments.")
+@click.option(
+    "--list", "list_path", type=FILE, help="File with one name per line. Lines that begin with # are comments."
+)
 @click.option("--where", metavar="CONDITION", help="Remove the photos whose columns satisfy this, as in `search`.")
 @click.option("--yes", is_flag=True, help="With --where: remove the photos; without it they are only listed.")
 @copy_option
