@@ -97,8 +97,8 @@ def run_tiny(folder: Path) -> Path:
     wait_for(folder / RESULTS / "manifest/manifest.json", process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    for arguments in documented_recovery():
-        done = warm.jointspace(folder, *arguments)
+    for run, config, *options in documented_recovery():
+        done = warm.jointspace(folder, run, config, "--cores", "2", *options)  # bytes depend on the number of threads
         assert done.returncode == 0, done.stderr
         (folder / "output").write_text(done.stdout)
     (folder / "count").write_text(str(len(result_files(folder))))
