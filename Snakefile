@@ -9,8 +9,8 @@ import yaml
 
 from pipeline.config.loading import default_path
 from pipeline.storage.batch import publish_text
-from stages.closing import close
-from stages.requirements import require_all
+from pipeline.run.reading.closing import close
+from pipeline.run.reading.requirements import require_all
 
 
 configfile: str(default_path())

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -32,8 +32,8 @@ from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds  # noq
 from pipeline.models.linear.sets import Restriction  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView, normalise  # noqa: E402
 from pipeline.run import Run  # noqa: E402
+from pipeline.run.reading.photos import open_photographs  # noqa: E402
 from pipeline.storage.pairs import read_split  # noqa: E402
-from stages.photographs import open_photographs  # noqa: E402
 
 SHARES = (0.01, 0.05, 0.1, 0.2)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from interleave import parse_options
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 

@@ -10,16 +10,16 @@ import argparse
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
 import torch  # noqa: E402  after the BLAS kernels are chosen
 
+from pipeline.compute.precision import choose_precision  # noqa: E402
 from pipeline.generate.beam import BeamSearch, Hypothesis, beam_search  # noqa: E402
 from pipeline.generate.mrnn import DescribingNetwork, RecurrentDecoder  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
-from pipeline.precision import choose_precision  # noqa: E402
 
 WORDS, IMAGE_DIM, LONGEST = 4000, 1280, 15
 

@@ -18,7 +18,7 @@ from functools import partial
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 

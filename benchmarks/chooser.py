@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from interleave import parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from interleave import parse_options
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 if __name__ == "__main__":  # its workers, where numpy is imported already, have inherited it
     runtime.configure(1)
@@ -28,13 +28,13 @@ import psutil  # noqa: E402
 from distributed import LocalCluster  # noqa: E402
 from pairs import DIM_Y, make_pairs  # noqa: E402
 
-from pipeline.mapreduce import map_reduce  # noqa: E402
+from pipeline.compute.mapreduce import map_reduce  # noqa: E402
+from pipeline.compute.precision import to_float32  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.moments import (
     BLOCK_ROWS,  # noqa: E402
     Moments,  # noqa: E402
 )
-from pipeline.precision import to_float32  # noqa: E402
 from pipeline.storage.shards import (  # noqa: E402
     EMBEDDINGS,
     FEATURES,

@@ -15,13 +15,13 @@ import torch
 from interleave import compare, parse_options, report
 from PIL import Image
 
+from pipeline.compute.workers import isolated_map, shared_map
+from pipeline.encoders.extraction import make_probes
+from pipeline.encoders.networks import build
+from pipeline.encoders.weights import parse
 from pipeline.images.decode import decode
-from pipeline.images.extraction import make_probes
-from pipeline.images.networks import build
 from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Preprocessing, prepare
-from pipeline.images.weights import parse
-from pipeline.workers import isolated_map, shared_map
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 CAMERA = (4000, 3000)

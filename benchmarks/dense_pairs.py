@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from interleave import parse_options
 
-from pipeline import runtime  # noqa: E402
+from pipeline.compute import runtime  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402

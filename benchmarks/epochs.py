@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from interleave import parse_options
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 if __name__ == "__main__":  # else whoever imports this has done so
     runtime.configure()
@@ -26,6 +26,7 @@ from pairs import DIM_X  # noqa: E402
 from scipy import sparse  # noqa: E402
 from tree_shapes import draw_dependencies, draw_phrases  # noqa: E402
 
+from pipeline.compute.precision import choose_precision, to_float32  # noqa: E402
 from pipeline.config.loading import load  # noqa: E402
 from pipeline.config.registry import model_spec  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
@@ -33,7 +34,6 @@ from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask  # noqa: E402
 from pipeline.models.neural.training import CPU, Training  # noqa: E402
-from pipeline.precision import choose_precision, to_float32  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 from pipeline.text.trees import pack  # noqa: E402
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def benchmark(architecture: str, encoder, files: list[Path], pairs: int) -> None:
-    from pipeline.images.extraction import Extractor, choose_plan
+    from pipeline.encoders.extraction import Extractor, choose_plan
 
     preprocessing = encoder.spec.preprocessing
     extractor = Extractor(encoder, choose_plan(encoder, "cpu", "auto", BATCH))
@@ -126,8 +126,8 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def make_encoder(architecture: str, data: str | None):
-    from pipeline.images import weights
-    from pipeline.images.networks import NetworkSpec, trained, untrained
+    from pipeline.encoders import weights
+    from pipeline.encoders.networks import NetworkSpec, trained, untrained
 
     side = SIDES[architecture]
     spec = NetworkSpec(architecture, "average", Preprocessing(side, None, MEAN, STD), flip=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -19,8 +19,8 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from pipeline.compute.multivectors import MultiVectors, ScoreRule  # noqa: E402
 from pipeline.metrics.multivector_scores import multivector_scores  # noqa: E402
-from pipeline.multivectors import MultiVectors, ScoreRule  # noqa: E402
 
 COUNT = 100
 RULE = ScoreRule("words", 0)

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 ROOT = Path(__file__).parents[1]
 CARRIED = (

@@ -22,17 +22,17 @@ from torchvision.io import decode_jpeg
 from torchvision.models import get_model
 from torchvision.transforms.v2.functional import resize
 
-from pipeline import runtime
-from pipeline.device import full_float32, upload
+from pipeline.compute import runtime
+from pipeline.compute.device import full_float32, upload
+from pipeline.encoders.detectors import build_detector, detect
+from pipeline.encoders.extraction import ExtractionPlan, Extractor, make_probes
+from pipeline.encoders.image_encoder import ModuleEncoder
+from pipeline.encoders.networks import NetworkEncoder, NetworkSpec, untrained
+from pipeline.encoders.preparation import PreparedImage, WholeImages
+from pipeline.encoders.regions import RegionExtractor
 from pipeline.images.boxes import Candidates
-from pipeline.images.detectors import build_detector, detect
-from pipeline.images.extraction import ExtractionPlan, Extractor, make_probes
-from pipeline.images.image_encoder import ModuleEncoder
-from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained
 from pipeline.images.opening import ImageLimits
-from pipeline.images.preparation import PreparedImage, WholeImages
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing
-from pipeline.images.regions import RegionExtractor
 from pipeline.index.exact import search_exact
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)

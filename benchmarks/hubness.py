@@ -12,7 +12,7 @@ from pathlib import Path
 
 from interleave import parse_options
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 

@@ -11,7 +11,7 @@ import itertools
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -19,11 +19,11 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from pipeline.compute.precision import choose_precision  # noqa: E402
 from pipeline.models.neural.losses import Objective  # noqa: E402
 from pipeline.models.neural.networks import JointNetwork, Recurrent  # noqa: E402
 from pipeline.models.neural.recurrence import Packed, pack  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
-from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 
 BATCH, IMAGE_DIM, WORD_DIM, WORDS, TIMED_STEPS = 128, 1792, 300, 5000, 3

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 

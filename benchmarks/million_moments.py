@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -27,10 +27,10 @@ from scipy import sparse  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
 from threadpoolctl import threadpool_info  # noqa: E402
 
+from pipeline.compute.precision import to_float32  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator, ahead  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402
-from pipeline.precision import to_float32  # noqa: E402
 from pipeline.storage.commit import commit_path  # noqa: E402
 from pipeline.storage.shards import (  # noqa: E402
     FEATURES,

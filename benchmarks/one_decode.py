@@ -19,7 +19,7 @@ from pathlib import Path
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -27,9 +27,9 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from pipeline.images import weights  # noqa: E402
-from pipeline.images.extraction import Extractor, choose_plan, extract_in_step, make_probes  # noqa: E402  # noqa: E402
-from pipeline.images.networks import NetworkEncoder, NetworkSpec, trained, untrained  # noqa: E402
+from pipeline.encoders import weights  # noqa: E402
+from pipeline.encoders.extraction import Extractor, choose_plan, extract_in_step, make_probes  # noqa: E402  # noqa: E402
+from pipeline.encoders.networks import NetworkEncoder, NetworkSpec, trained, untrained  # noqa: E402
 from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View  # noqa: E402
 

@@ -14,7 +14,7 @@ import yaml
 from interleave import compare, report
 from PIL import Image
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 SIDE, IMAGES = 160, 64
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}

@@ -17,7 +17,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 

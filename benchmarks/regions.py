@@ -9,7 +9,7 @@ from pathlib import Path
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -20,12 +20,12 @@ from PIL import Image  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from pipeline.encoders.extraction import choose_plan  # noqa: E402
+from pipeline.encoders.networks import NetworkEncoder, NetworkSpec, untrained  # noqa: E402
+from pipeline.encoders.preparation import Crops, PreparedImage, WholeImages  # noqa: E402
+from pipeline.encoders.regions import RegionExtractor, region_encoder  # noqa: E402
 from pipeline.images.boxes import NONE, Candidates, Selection, select  # noqa: E402
-from pipeline.images.extraction import choose_plan  # noqa: E402
-from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained  # noqa: E402
-from pipeline.images.preparation import Crops, PreparedImage, WholeImages  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
-from pipeline.images.regions import RegionExtractor, region_encoder  # noqa: E402
 from pipeline.storage.commit import Provenance  # noqa: E402
 from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 

@@ -30,6 +30,7 @@ import pyarrow as pa  # noqa: E402
 import safetensors.numpy  # noqa: E402
 
 from pipeline.config.registry import model_spec  # noqa: E402
+from pipeline.encoders.tfidf import TfidfEncoder  # noqa: E402
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.calibration import BACKGROUND, Calibration  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
@@ -39,7 +40,6 @@ from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
 from pipeline.storage.parameters import MODEL, TEXT_ENCODER, write_parameters  # noqa: E402
-from pipeline.text.tfidf import TfidfEncoder  # noqa: E402
 from pipeline.text.tokens import TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 

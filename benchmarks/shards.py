@@ -9,7 +9,7 @@ from pathlib import Path
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -17,7 +17,7 @@ import h5py  # noqa: E402  after the runtime is configured
 import numpy as np  # noqa: E402
 import torch  # noqa: E402, F401  loaded, as it is wherever much is read: to_float32 then converts with it
 
-from pipeline.precision import to_float32  # noqa: E402
+from pipeline.compute.precision import to_float32  # noqa: E402
 from pipeline.storage.shards import FEATURES, Shard, write_shard  # noqa: E402
 
 ROWS, DIM, BLOCK, BATCH = 20_480, 4096, 4096, 128

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 
@@ -24,6 +24,7 @@ import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from tree_shapes import WORDS, draw_dependencies, draw_phrases  # noqa: E402
 
+from pipeline.compute.precision import choose_precision  # noqa: E402
 from pipeline.models.neural.losses import Objective  # noqa: E402
 from pipeline.models.neural.networks import JointNetwork  # noqa: E402
 from pipeline.models.neural.training import (  # noqa: E402
@@ -32,7 +33,6 @@ from pipeline.models.neural.training import (  # noqa: E402
     seeded,
 )
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, TreeRNN  # noqa: E402
-from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.trees import Trees, pack  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "neural"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from interleave import compare, parse_options, report
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 runtime.configure()
 

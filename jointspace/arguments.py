@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from pipeline.compute.precision import to_numpy
 from pipeline.errors import InputError, UsageError
-from pipeline.precision import to_numpy
 from pipeline.printable import is_unicode
 
 Rows = np.ndarray | sparse.sparray | sparse.spmatrix

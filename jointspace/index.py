@@ -12,13 +12,13 @@ from PIL import Image
 from jointspace.arguments import Views, require_text, to_array, to_count, to_number, to_views
 from pipeline.config import registry
 from pipeline.config.stored import restore_text_encoder
+from pipeline.encoders.centred import CENTRED, Centred
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.decode import decode, to_rgb
 from pipeline.images.opening import ImageLimits
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle
-from pipeline.text.centred import CENTRED, Centred
 
 
 def load(*folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
@@ -175,9 +175,11 @@ class Index:
         """Index other photos (a folder, tar shard or table) with this index's model, in the folder `output`; captions
         are optional. A repeated call resumes. Scripts need no `if __name__ == "__main__"`.
         """
-        from stages.applied import apply_bundle
+        from pipeline.run.reading.application import apply_bundle
+        from stages.catalogue import declared
 
-        return Index(apply_bundle(self.bundle.parts[0].folder, Path(photographs), Path(output), name).folder)
+        source = self.bundle.parts[0].folder
+        return Index(apply_bundle(declared(), source, Path(photographs), Path(output), name).folder)
 
     def _require_vectors(self) -> None:
         if self._searcher.multi_vector:

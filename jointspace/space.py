@@ -14,12 +14,13 @@ from pydantic import ValidationError
 from scipy import sparse
 
 from jointspace.arguments import Views, to_count, to_strings, to_views
-from pipeline import runtime
 from pipeline.collections.formats.vectors import nameless
+from pipeline.compute import runtime
+from pipeline.compute.precision import to_numpy
 from pipeline.config import loading
 from pipeline.config.registry import GRID
 from pipeline.errors import InputError, UsageError
-from pipeline.image_names import relative_name
+from pipeline.foreign.image_names import relative_name
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
 from pipeline.models.linear.accumulation import MomentsAccumulator
@@ -29,7 +30,6 @@ from pipeline.models.linear.moments import BLOCK_ROWS, Moments
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView, TextView
-from pipeline.precision import to_numpy
 from pipeline.storage.card import is_index
 from pipeline.storage.files import first_unplain
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters

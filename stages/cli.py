@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from pipeline import runtime
+from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.printable import printable
 from stages.catalogue import COMMANDS, FIRST, GROUPS, open_command
@@ -117,9 +117,9 @@ def cli(
 
         registry.allow(allow)
     if cards is not None:
-        from pipeline.cards import take
+        from pipeline.compute.device import take_gpus
 
-        take(cards)
+        take_gpus(cards)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 if TYPE_CHECKING:
     import torch

@@ -17,6 +17,7 @@ from PIL import Image
 
 from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import model_spec
+from pipeline.encoders.tfidf import TfidfEncoder, encode
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
 from pipeline.report.photographs import ReportPicture
@@ -29,7 +30,6 @@ from pipeline.storage.json_files import CHECK, to_json
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, write_parameters
 from pipeline.storage.shards import EMBEDDINGS, shard_path, write_shard
-from pipeline.text.tfidf import TfidfEncoder, encode
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 from stages.cli import cli

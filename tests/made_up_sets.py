@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from made_up import MADE_BY, THINGS, by_colour, by_hand
 
+from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.task import RegionView
-from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record
 from pipeline.storage.embeddings import write_embeddings

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 
-from pipeline.device import OomBatcher
+from pipeline.compute.device import OomBatcher
 
 DEVICE = torch.device("meta")
 CROSSING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}

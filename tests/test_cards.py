@@ -10,9 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HOLD = """
 import sys
-from pipeline import cards
-cards.take(int(sys.argv[1]))
-print(*cards.visible_names(), flush=True)
+from pipeline.compute import device
+device.take_gpus(int(sys.argv[1]))
+print(*device.visible_names(), flush=True)
 sys.stdin.read()
 """
 

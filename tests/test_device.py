@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.device import OomBatcher, find_device, find_gpu, grow_batch
+from pipeline.compute.device import OomBatcher, find_device, find_gpu, grow_batch
 from pipeline.errors import UsageError
 
 

@@ -22,9 +22,8 @@ from pipeline.config.text_encoders import TEXT_ENCODERS
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
 from pipeline.storage.shards import FEATURES, write_shard
-from stages.catalogue import COMMANDS, declared
+from stages.catalogue import COMMANDS, declared, render
 from stages.cli import cli
-from stages.reference import render
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -18,12 +18,12 @@ from warm import ROOT
 from workflow import rules_of, snakemake
 
 from pipeline.config import loading
-from pipeline.config.registry import ALLOWED, allow
+from pipeline.config.registry import ALLOWED, allow, import_allowed
 from pipeline.errors import UsageError
+from pipeline.run.reading.closing import search_command
 from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 from stages.catalogue import COMMANDS
-from stages.closing import search_command
 
 MINE = (
     re.search(r"```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.S)[1]
@@ -32,7 +32,7 @@ MINE = (
 import numpy as np
 
 from pipeline.collections.records import ImageRecord, SentenceRecord
-from pipeline.text.text_encoder import TextEncoder
+from pipeline.encoders.text_encoder import TextEncoder
 
 
 class LetterCounts(TextEncoder):
@@ -143,3 +143,17 @@ def test_a_stage_is_a_file(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"count_lengths", "fit"} <= rules_of(snakemake(mine, "all", "-n", "--configfile", "mine.yaml"))
     printed(warm.jointspace(mine, "count-lengths", "--run", run))
     assert read_json(run / "lengths.json")["lengths"] == [2, 5] * 24
+
+
+def test_an_encoder_may_import_a_module_by_its_former_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "former_name.py").write_text(
+        "from pipeline.text.text_encoder import TextEncoder\n\n\nclass Mine(TextEncoder):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("JOINTSPACE_ALLOW", "former_name:Mine")
+    monkeypatch.delitem(sys.modules, "pipeline.text.text_encoder", raising=False)
+    assert import_allowed("text encoder", "former_name:Mine").__mro__[1].__module__ == "pipeline.encoders.text_encoder"
+    assert "which is now pipeline.encoders.text_encoder" in caplog.text
+    del sys.modules["pipeline.text.text_encoder"]

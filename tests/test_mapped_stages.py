@@ -18,8 +18,8 @@ from made_up_colours import draw
 from slow_work import ON_CARDS, linger, numbers, slow_encoding
 
 from pipeline.collections import inspection
+from pipeline.compute.mapreduce import map_reduce
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.mapreduce import map_reduce
 from pipeline.run import runner
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage

@@ -10,6 +10,7 @@ from made_up_models import WORDS, MadeUpRegions, make_fit_task, make_task_of
 from made_up_settings import make_grid
 from scipy import sparse
 
+from pipeline.compute.multivectors import MultiVectors
 from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
 from pipeline.config.stored import restore
 from pipeline.errors import IntegrityError
@@ -20,7 +21,6 @@ from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.hubness import Bank, Term
 from pipeline.models.linear.views import ViewBlock
 from pipeline.models.neural.task import train
-from pipeline.multivectors import MultiVectors
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import pack
 

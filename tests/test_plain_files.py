@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import plain_files
 from pipeline.errors import InputError
-from pipeline.plain_files import each_line, read_lines
+from pipeline.foreign import files as plain_files
+from pipeline.foreign.files import each_line, read_lines
 from pipeline.storage.texts import text_lines
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import runtime
+from pipeline.compute import runtime
 from pipeline.printable import printable, printable_json
 from stages.cli import OneLine, main
 

@@ -11,11 +11,11 @@ from pipeline.config import loading
 from pipeline.errors import InputError, UsageError
 from pipeline.plan import machine
 from pipeline.run import Run
+from pipeline.run.reading.requirements import require_all, require_splits
 from pipeline.run.runner import run_stage
 from pipeline.storage.demo_folder import MARK
 from stages.catalogue import declared
 from stages.collections.ingest import ingest
-from stages.requirements import require_all, require_splits
 
 OWN = {"demo": {"generate": False}, "models": ["ncca"], "collection": {"format": "text-files"}}
 

@@ -19,9 +19,9 @@ from made_up_colours import CONFIG, draw
 from tqdm import tqdm
 from warm import environment
 
+from pipeline.run.reading.closing import closing_lines, results_of
 from pipeline.storage.manifest import Manifest
 from stages.cli import AboveBars
-from stages.closing import closing_lines, results_of
 from stages.operations.run import find_snakefile
 
 ROOT = Path(__file__).parents[1]

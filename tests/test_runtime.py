@@ -9,7 +9,7 @@ import pytest
 
 CODE = """
 import os
-from pipeline import runtime
+from pipeline.compute import runtime
 runtime.cpu_flags = lambda: frozenset({flags})
 runtime.configure()
 print(os.environ.get("OPENBLAS_CORETYPE"))

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError, JointspaceError
-from pipeline.workers import (
+from pipeline.compute.workers import (
     CHUNKS_AHEAD,
     KILLED,
     LEAST_SHARED,
@@ -25,6 +24,7 @@ from pipeline.workers import (
     processor_limit,
     shared_map,
 )
+from pipeline.errors import InputError, JointspaceError
 
 
 def square(item: int) -> int:
@@ -183,7 +183,7 @@ def test_workers_that_cannot_start_are_no_items_fault() -> None:
 
 
 UNGUARDED = (
-    "from pipeline.workers import isolated_map\n"
+    "from pipeline.compute.workers import isolated_map\n"
     "print('once')\n"
     "class Local: pass\n"
     "print(list(isolated_map(abs, range(-9, 9), 2)))\n"
@@ -217,7 +217,7 @@ def start(program: str, folder: Path) -> subprocess.Popen:
 
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     program = (
-        "import os, signal\nfrom test_workers import process_of\nfrom pipeline.workers import isolated_map\n"
+        "import os, signal\nfrom test_workers import process_of\nfrom pipeline.compute.workers import isolated_map\n"
         "if __name__ == '__main__':\n"
         "    print(next(isolated_map(process_of, range(1000), 1)), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -232,7 +232,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
 
 def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
     program = (
-        "import signal\nfrom test_workers import stay\nfrom pipeline.workers import isolated_map\n"
+        "import signal\nfrom test_workers import stay\nfrom pipeline.compute.workers import isolated_map\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    list(isolated_map(stay, range(9), 1))\n"

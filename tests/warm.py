@@ -30,7 +30,7 @@ LONGEST = 900
 IMPORTED = (
     "snakemake.assets", "snakemake.cli", "snakemake.report.html_reporter", "snakemake.storage", "smart_open",
     "pyarrow.parquet", "pipeline.collections.formats", "pipeline.collections.inventory", "pipeline.run.runner",
-    "stages.closing",
+    "pipeline.run.reading.closing",
 )  # fmt: skip
 """What Snakemake, our rules and the end of a run import late."""
 
@@ -163,7 +163,7 @@ def answer(asked: socket.socket) -> int:
 
 def call_jointspace(arguments: list[str]) -> int:
     """One of our commands in this process."""
-    from pipeline import runtime
+    from pipeline.compute import runtime
     from stages.cli import main
 
     runtime.configure = limit_threads  # the libraries are there, and do not look at their variables again
@@ -177,7 +177,7 @@ def limit_threads(count: int | None = 1) -> None:
     import torch
     from threadpoolctl import threadpool_limits
 
-    from pipeline.runtime import THREAD_VARIABLES
+    from pipeline.compute.runtime import THREAD_VARIABLES
 
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count or 1)))
     threadpool_limits(1)
@@ -186,7 +186,7 @@ def limit_threads(count: int | None = 1) -> None:
 
 def call_script(arguments: list[str]) -> int:
     """A script of Python in this process."""
-    from pipeline import runtime
+    from pipeline.compute import runtime
 
     limit_threads()
     runtime.configure = limit_threads

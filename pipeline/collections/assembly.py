@@ -16,9 +16,9 @@ import pyarrow as pa
 from pipeline.collections.intake import LARGEST_NUMBER, Intake
 from pipeline.collections.records import DIVIDED, Reject
 from pipeline.collections.tables import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, RejectSummary, to_text
+from pipeline.compute.workers import Failure
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, RejectLimitError, too_many
-from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate
 OUTCOMES = pa.schema(

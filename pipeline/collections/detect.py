@@ -19,9 +19,9 @@ from pipeline.collections.formats.table import METADATA
 from pipeline.collections.formats.webdataset import DIGITS, DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
-from pipeline.image_names import BELOW, TOGETHER, without_zeros
-from pipeline.parquet_photographs import photograph_column
-from pipeline.storage.foreign import CLIP_RETRIEVAL, columns_of_vectors, marked
+from pipeline.foreign.image_names import BELOW, TOGETHER, without_zeros
+from pipeline.foreign.parquet_photos import photograph_column
+from pipeline.foreign.vectors import CLIP_RETRIEVAL, columns_of_vectors, marked
 
 LISTS = {
     "folder": ("captions", "weak"),

@@ -11,8 +11,8 @@ from typing import BinaryIO
 from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.records import Options
 from pipeline.errors import InputError, UsageError
-from pipeline.image_names import IMAGE_SUFFIXES, Readings, Spelling, is_plain, without_zeros
-from pipeline.plain_files import UnopenedFile, open_plain
+from pipeline.foreign.files import UnopenedFile, open_plain
+from pipeline.foreign.image_names import IMAGE_SUFFIXES, Readings, Spelling, is_plain, without_zeros
 
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
 ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
+from pipeline.compute.workers import Failure, isolated_map
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import remove_own
 from pipeline.storage.json_files import CHECK, canonical_json, publish_json, read_json
-from pipeline.workers import Failure, isolated_map
 
 BLOCK = 2048
 """Images that a kill costs at most: on a slow core less than a minute."""

@@ -31,7 +31,7 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.tables import REJECTS, Rejects, Tables, to_bytes, to_text
 from pipeline.config.section import SPLITS
-from pipeline.image_names import BELOW, CASE, WHOLE, Readings, Spelling, StoredPhoto, Takedown, describe
+from pipeline.foreign.image_names import BELOW, CASE, WHOLE, Readings, Spelling, StoredPhoto, Takedown, describe
 from pipeline.printable import is_unicode
 from pipeline.storage.files import name_fault
 

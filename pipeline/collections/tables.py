@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from pipeline import runtime
 from pipeline.collections.records import Reject
+from pipeline.compute import runtime
 from pipeline.errors import JointspaceError
 from pipeline.storage.batch import cannot_write, remove_own
 

@@ -7,15 +7,16 @@ Code is imported only if the user has named its path (`allow`): in a configurati
 """
 
 import importlib
+import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeVar
 
 from pipeline.errors import UsageError, meant
-from pipeline.hubs import extra_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,12 @@ class Spec:
             raise UsageError(f"{self.name} needs {error.name}; {remedy}") from error
 
 
+def extra_of(library: str) -> str:
+    """The extra of a library, spelt as pip compares it: old ones take no other."""
+    return library.replace("_", "-")
+
+
+log = logging.getLogger(__name__)
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
@@ -68,6 +75,8 @@ def import_place(place: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+MAX_SIDE = 4096
+"""Maximum number of pixels of a side of an encoder's input."""
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 ALLOWED = "JOINTSPACE_ALLOW"
 """The variable of the environment, which other processes inherit, with the import paths that the user has named."""
@@ -95,9 +104,28 @@ def import_allowed(what: str, place: str) -> Any:
             f' jointspace.load(..., allow=["{place}"])'
         )
     try:
-        return import_place(place)
+        return _import_with_former_names(place)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"the {what} {place}: {error}; install it, or name its folder in PYTHONPATH") from error
+
+
+FORMER_MODULES = {
+    "pipeline.images.image_encoder": "pipeline.encoders.image_encoder",
+    "pipeline.text.text_encoder": "pipeline.encoders.text_encoder",
+}
+"""Former name of a module that users' own encoders import -> its name. Former names work for one release."""
+
+
+def _import_with_former_names(place: str) -> Any:
+    """Import `module:name` of a user, whose module may still import ours by their former names."""
+    try:
+        return import_place(place)
+    except ModuleNotFoundError as error:
+        if error.name not in FORMER_MODULES:
+            raise
+        log.warning("%s imports %s, which is now %s", place, error.name, FORMER_MODULES[error.name])
+        sys.modules[error.name] = importlib.import_module(FORMER_MODULES[error.name])
+    return _import_with_former_names(place)
 
 
 def find_spec(what: str, name: str, specs: Sequence[AnySpec], **more: Any) -> AnySpec:
@@ -123,7 +151,7 @@ def _outside(what: str, outside: type, place: str, specs: Sequence[AnySpec], **m
 class EncoderSpec(Spec):
     """A kind of image encoder; its own settings are a key of its entry in a configuration.
 
-    The class is a pipeline.images.image_encoder.ImageEncoder. `prepare(entry, material)` makes the encoder from its
+    The class is a pipeline.encoders.image_encoder.ImageEncoder. `prepare(entry, material)` makes the encoder from its
     entry and an EncoderMaterial of that module. `settings()` (JSON; `architecture`, `layer` and `weights` with their
     `origin`, and `kind` if the architecture is not its name) and `tensors()` are what `from_parts(settings, tensors)`
     turns back into it. `encode(images)` maps n RGB images to (n, dim) float32, and `extractor(device,
@@ -164,13 +192,13 @@ def _network_dim(entry: Any) -> int | None:
 
 
 def _encoder(name: str, place: str, **more: Any) -> EncoderSpec:
-    return EncoderSpec(name=name, place=f"pipeline.images.{place}", **more)
+    return EncoderSpec(name=name, place=f"pipeline.encoders.{place}", **more)
 
 
 def _library(name: str, place: str, **more: Any) -> EncoderSpec:
     """Networks of another library, which is an extra."""
     more = {"architectures": True, "extra": extra_of(name), "own_defaults": True, "regions": True, **more}
-    return _encoder(name, f"{name}_models:{place}", **more)
+    return _encoder(name, f"libraries.{name}_models:{place}", **more)
 
 
 IMAGES = "pipeline.config.images"

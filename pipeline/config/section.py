@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.config.registry import IMPORT_PATH, import_place
-from pipeline.limits import MAX_SIDE
+from pipeline.config.registry import IMPORT_PATH, MAX_SIDE, import_place
 
 LARGEST = 2**63 - 1
 """Counts are stored, and given to libraries, as 64-bit integers."""

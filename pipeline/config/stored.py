@@ -13,7 +13,7 @@ from pipeline.errors import MALFORMED, IntegrityError, brief
 PREPARE_TEXT = "prepare-text-encoder"
 CORRECTED = "pipeline.models.linear.corrected:HubCorrected"
 """What corrects the scores of any model for hubs."""
-CENTRED = "pipeline.text.centred:Centred"
+CENTRED = "pipeline.encoders.centred:Centred"
 """What moves the vectors of any text encoder about their mean."""
 
 

@@ -9,9 +9,10 @@ from pipeline.config.registry import Spec, find_spec
 
 @dataclass(frozen=True, kw_only=True)
 class TextEncoderSpec(Spec):
-    """A kind of text encoder: `name`, the `place` of its class, a pipeline.text.text_encoder.TextEncoder, which states
-    the contract; at `section` its own settings, a pipeline.config.text.TextKindSettings, which are a key of its entry
-    in a configuration; the `extra` of the distribution that it needs."""
+    """A kind of text encoder, whose class is a pipeline.encoders.text_encoder.TextEncoder, which states the contract.
+
+    Its settings, at `section`, are a pipeline.config.text.TextKindSettings and a key of its entry in a configuration.
+    """
 
     sparse: bool = False
     """Whether its vectors are a csr_array, not an ndarray."""
@@ -25,7 +26,7 @@ class TextEncoderSpec(Spec):
 
 def _text(name: str, place: str, section: str | None = None, **more: Any) -> TextEncoderSpec:
     section = section and f"pipeline.config.text:{section}Settings"
-    return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
+    return TextEncoderSpec(name=name, place=f"pipeline.encoders.{place}", section=section, **more)
 
 
 TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
@@ -34,10 +35,10 @@ TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _text("averaged", "averaged:AveragedEncoder", "Averaged", adds_words=True, dim=lambda entry, word: word),
     _text("fisher", "fisher:FisherEncoder", "Fisher", extra="fisher",
           dim=lambda entry, word: entry.fisher.components * (2 * (entry.fisher.principal or word) + 1)),
-    _text("transformers", "transformers_text:TransformersTextEncoder", "Library", extra="transformers"),
-    _text("sentence-transformers", "transformers_text:SentenceTransformersEncoder", "Library",
+    _text("transformers", "libraries.transformers_text:TransformersTextEncoder", "Library", extra="transformers"),
+    _text("sentence-transformers", "libraries.transformers_text:SentenceTransformersEncoder", "Library",
           extra="sentence-transformers"),
-    _text("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText", extra="open-clip"),
+    _text("open_clip", "libraries.open_clip_text:OpenClipTextEncoder", "OpenClipText", extra="open-clip"),
     _text("imported", "text_encoder:ImportedTextEncoder", "Imported", reads="vectors"),
 )  # fmt: skip
 

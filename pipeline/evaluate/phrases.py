@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.compute.precision import require_finite
+from pipeline.compute.ragged import runs
 from pipeline.errors import UsageError
 from pipeline.metrics.retrieval import Bootstrap, measure
-from pipeline.precision import require_finite
-from pipeline.ragged import runs
 
 CHANCE_DIM = 16
 """Dimensions of the random vectors that the chance level is measured with."""

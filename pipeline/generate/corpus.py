@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
-from pipeline.ragged import offsets_of, runs
+from pipeline.compute.ragged import offsets_of, runs
+from pipeline.encoders.tfidf import unit_rows
 from pipeline.text.sequences import Tokens, encode_tokens
-from pipeline.text.tfidf import unit_rows
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import place, upload
+from pipeline.compute.device import place, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.logbilinear import (

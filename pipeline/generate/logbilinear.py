@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.device import upload
+from pipeline.compute.device import upload
 from pipeline.generate.beam import State
 from pipeline.models.neural.networks import INITIAL
 from pipeline.text.sequences import Tokens

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.device import place
+from pipeline.compute.device import place
 from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import HeldOut, Learned, Material

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.compute.precision import scale_to_unit_length, to_float32
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import Learned, Material
 from pipeline.index.exact import search_exact
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread
-from pipeline.precision import scale_to_unit_length, to_float32
 
 BLOCK = 1 << 16
 """Rows of the gallery compared at once."""

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from pipeline.compute.multivectors import MultiVectors
+from pipeline.compute.precision import to_float32
+from pipeline.compute.ragged import offsets_of
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
 from pipeline.generate.describing import Description, Sources
@@ -14,9 +17,6 @@ from pipeline.generate.material import Learned, Material
 from pipeline.index.exact import search_exact
 from pipeline.models.neural.fragment_models import AlignedModel
 from pipeline.models.neural.task import TrainingPairs
-from pipeline.multivectors import MultiVectors
-from pipeline.precision import to_float32
-from pipeline.ragged import offsets_of
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 

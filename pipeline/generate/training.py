@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.device import place
+from pipeline.compute.device import place
+from pipeline.compute.ragged import runs
 from pipeline.generate.corpus import pad
 from pipeline.generate.material import Material
 from pipeline.models.neural.recurrence import Packed, pack
 from pipeline.models.neural.training import Training, TrainingSchedule
-from pipeline.ragged import runs
 from pipeline.text.sequences import Tokens
 
 BLOCK = 512

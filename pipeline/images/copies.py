@@ -15,8 +15,8 @@ from PIL import Image
 from scipy import fft
 from scipy.ndimage import gaussian_filter1d
 
-from pipeline.disk_rows import DiskRows
-from pipeline.precision import scale_to_unit_length
+from pipeline.compute.disk_rows import DiskRows
+from pipeline.compute.precision import scale_to_unit_length
 
 SIDE = 48
 """Pixels of a thumbnail, whatever the photograph's shape: a crop then changes places alone."""

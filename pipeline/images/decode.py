@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from PIL import ExifTags, Image, ImageOps, IptcImagePlugin, UnidentifiedImageError, features
 
+from pipeline.compute.workers import OUT_OF_MEMORY, processor_limit
 from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
 from pipeline.images.opening import (
@@ -30,7 +31,6 @@ from pipeline.images.opening import (
     pillow_limits,
     too_slow,
 )
-from pipeline.workers import OUT_OF_MEMORY, processor_limit
 
 STARTS = {"JPEG": JPEG_START, "PNG": PNG_START, "GIF": b"GIF8"}
 LACKING = "decoding it takes more memory than there is, or than a photo of its size may take"

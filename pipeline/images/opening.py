@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
+from pipeline.compute.workers import memory_limit
 from pipeline.images import colour, tiff
 from pipeline.images.colour import UnreadableImage
-from pipeline.workers import memory_limit
 
 # Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from pipeline.compute.workers import Failure, lacked_memory, shared_map
+from pipeline.config.registry import MAX_SIDE
 from pipeline.errors import InputError
 from pipeline.images.decode import decode, decode_each
 from pipeline.images.opening import ImageLimits
-from pipeline.limits import MAX_SIDE
-from pipeline.workers import Failure, lacked_memory, shared_map
 
 
 @dataclass(frozen=True)

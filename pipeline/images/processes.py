@@ -7,10 +7,10 @@ from typing import Any
 
 from PIL import Image
 
+from pipeline.compute.workers import Failure, Worker, processor_limit
 from pipeline.errors import InputError
 from pipeline.images.decode import decode, naming_faults
 from pipeline.images.opening import ImageLimits, check_size, open_image, pillow_limits
-from pipeline.workers import Failure, Worker, processor_limit
 
 HEADER_SECONDS = 1
 """CPU seconds that the header of an upload may take: uploads wait for each other's headers."""

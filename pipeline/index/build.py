@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.compute.multivectors import Comparison, Items, MultiVectors
 from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
@@ -13,7 +14,6 @@ from pipeline.index.format import from_bytes, to_bytes
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, ask, latency, tune
 from pipeline.index.vectors import Vectors, evenly_spaced
-from pipeline.multivectors import Comparison, Items, MultiVectors
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from pipeline.device import OomBatcher, full_float32, upload
+from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.format import METRICS, parts_of, require_known_types
 from pipeline.index.tuning import stages_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.device import OomBatcher, full_float32, upload
-from pipeline.precision import require_finite
+from pipeline.compute.device import OomBatcher, full_float32, upload
+from pipeline.compute.precision import require_finite
 
 if TYPE_CHECKING:
     import torch

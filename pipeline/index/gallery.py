@@ -29,17 +29,17 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 
+from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule
+from pipeline.compute.precision import require_finite
+from pipeline.compute.ragged import offsets_of
+from pipeline.compute.workers import processor_limit
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
+from pipeline.foreign.files import open_plain
+from pipeline.foreign.trial import is_remembered, remember, try_first
 from pipeline.index.exact import Neighbours
 from pipeline.index.filtering import reconstruct, search_among
 from pipeline.index.format import REBUILD, from_bytes, metric_of, parts_of, view_bytes
 from pipeline.index.tuning import NEIGHBOURS
-from pipeline.multivectors import Items, MultiVectors, ScoreRule
-from pipeline.plain_files import open_plain
-from pipeline.precision import require_finite
-from pipeline.ragged import offsets_of
-from pipeline.trial import is_remembered, remember, try_first
-from pipeline.workers import processor_limit
 
 BLOCK = 1 << 12
 """Items whose estimated products are held at once."""

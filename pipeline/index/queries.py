@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.compute.multivectors import Items, MultiVectors
 from pipeline.config.stored import restore, restore_encoder, restore_text_encoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
-from pipeline.multivectors import Items, MultiVectors
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
@@ -21,7 +21,7 @@ from pipeline.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from pipeline.text.text_encoder import TextEncoder
+    from pipeline.encoders.text_encoder import TextEncoder
     from pipeline.text.trees import Trees
 
 TREES = ("dependency-trees", "phrase-trees")

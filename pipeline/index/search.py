@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.compute.multivectors import Items, MultiVectors
+from pipeline.compute.runtime import without_collection
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
 from pipeline.index.columns import asked_columns
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.index.queries import QueryEncoder
-from pipeline.multivectors import Items, MultiVectors
-from pipeline.runtime import without_collection
 
 Encoded = Mapping[str, np.ndarray] | bytes | Items
 Photograph = Encoded | Callable[[], Encoded]

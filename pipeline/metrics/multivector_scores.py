@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import upload
-from pipeline.multivectors import MultiVectors, ScoreRule
-from pipeline.ragged import offsets_of
+from pipeline.compute.device import upload
+from pipeline.compute.multivectors import MultiVectors, ScoreRule
+from pipeline.compute.ragged import offsets_of
 
 PRODUCTS = 1 << 22
 """Products of regions and words held at once, 16 MB in float32; one image with one sentence may have more."""
@@ -79,7 +79,7 @@ def _multiply(regions: Tensor, words: Tensor) -> Tensor:
     """(regions, words) all products."""
     if regions.device.type != "cpu" or regions.requires_grad or words.requires_grad or regions.dtype.itemsize < 4:
         return regions @ words.T
-    # numpy's OpenBLAS with the kernels of pipeline.runtime is twice as fast as torch on AMD processors.
+    # numpy's OpenBLAS with the kernels of pipeline.compute.runtime is twice as fast as torch on AMD processors.
     return torch.from_numpy(regions.numpy() @ words.numpy().T)
 
 

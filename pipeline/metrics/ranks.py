@@ -13,10 +13,10 @@ from functools import cache
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from pipeline import runtime
+from pipeline.compute import runtime
+from pipeline.compute.multivectors import Comparison, Items
+from pipeline.compute.precision import require_finite
 from pipeline.errors import InputError
-from pipeline.multivectors import Comparison, Items
-from pipeline.precision import require_finite
 
 ROUNDING = 2.0**-52
 """Times the number of products, and the greatest sum of their sizes: the most by which the scores of equal vectors may

@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline import runtime
+from pipeline.compute import runtime
 
 GIB = 1 << 30
 LEAST_MEMORY, LEAST_DISK = 3 * GIB, 2 * GIB

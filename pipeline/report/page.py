@@ -28,8 +28,10 @@ INDEXED = ("images", "sentences", "regions", "words")
 
 
 def render(report: Any) -> str:
-    """The page of a run, of which `report` (stages.run_report.RunReport) gives the sections. Every text from outside is
-    escaped."""
+    """Render the page of a run. `report` (pipeline.run.reading.report.RunReport) gives the sections.
+
+    Every text from outside is escaped.
+    """
     environment = _templates()
     environment.filters |= {
         "spoken": spoken,

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import runtime
-from pipeline.device import BATCH, GPU_BATCH, find_device, find_gpu
+from pipeline.compute import runtime
+from pipeline.compute.device import BATCH, GPU_BATCH, find_device, find_gpu
 from pipeline.errors import InputError, UsageError, meant
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
@@ -203,7 +203,7 @@ class Run:
 
     def precision(self, name: str) -> "torch.dtype":
         """The dtype of the heaviest products, where a section says `name`: `auto` chooses by the device."""
-        from pipeline.precision import choose_precision
+        from pipeline.compute.precision import choose_precision
 
         return choose_precision(name, self.device)
 

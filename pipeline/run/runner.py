@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from pipeline import runtime
-from pipeline.device import visible_gpus
+from pipeline.compute import runtime
+from pipeline.compute.device import visible_gpus
+from pipeline.compute.mapreduce import connect, import_extra
+from pipeline.compute.workers import share_threads, start_process, stream
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.mapreduce import connect, import_extra
 from pipeline.run.layout import Shards
 from pipeline.run.run import Run
 from pipeline.run.stage import Names, Stage
@@ -32,7 +33,6 @@ from pipeline.storage.batch import sweep
 from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from
 from pipeline.storage.features import has_unfinished, remove_unfinished
 from pipeline.storage.locks import hold
-from pipeline.workers import share_threads, start_process, stream
 
 log = logging.getLogger(__name__)
 LOST_WORKERS = 3

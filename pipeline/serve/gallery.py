@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow.compute as pc
 from PIL import Image
 
+from pipeline.compute.multivectors import Items
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.index.search import Answer, Photograph, Searcher
-from pipeline.multivectors import Items
 
 SAME = ("path", "sha256")
 """Columns that tell the same image in two indexes of a collection."""

@@ -39,8 +39,8 @@ import numpy as np
 import pyarrow as pa
 import safetensors.numpy
 
+from pipeline.compute.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.errors import IntegrityError, JointspaceError
-from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.card import (
     CARD,

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
-from pipeline.image_names import StoredPhoto, listed_name
-from pipeline.multivectors import MultiVectors
-from pipeline.plain_files import read_lines
+from pipeline.foreign.files import read_lines
+from pipeline.foreign.image_names import StoredPhoto, listed_name
 from pipeline.storage.batch import new_folder
 from pipeline.storage.bundle import Bundle, BundleWriter, forget, hide
 from pipeline.storage.card import (

@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from pipeline.config.registry import IMPORT_PATH, MODELS
+from pipeline.config.registry import IMPORT_PATH, MAX_SIDE, MODELS
 from pipeline.errors import IntegrityError, meant
-from pipeline.limits import MAX_SIDE
 from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular, require_no_links
 from pipeline.storage.json_files import Count, File, Finite, Form, read_json, require_form
 

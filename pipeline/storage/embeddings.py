@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.compute.chained import Chained, ChosenRows
+from pipeline.compute.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule
+from pipeline.compute.ragged import offsets_of, runs
 from pipeline.errors import UsageError
-from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule
-from pipeline.ragged import offsets_of, runs
 from pipeline.storage.commit import Commit, Provenance, commit_path, open_commit
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import (
     EMBEDDINGS,
     FRAGMENTS,
-    Chained,
-    ChosenRows,
     OpenedOnUse,
     Shard,
     shard_path,

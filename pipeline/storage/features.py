@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.compute.chained import Chained, ChosenRows
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.batch import remove_own, sweep
 from pipeline.storage.commit import Commit, Commits, Provenance, commit_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import origin_of
-from pipeline.storage.shards import FEATURES, Chained, ChosenRows, OpenedOnUse, Shard, shard_path, write_shard
+from pipeline.storage.shards import FEATURES, OpenedOnUse, Shard, shard_path, write_shard
 
 PART = "features-part"
 PARTS = re.compile(r"\d{7}\.h5(\.json)?")  # files in the folder of a shard's parts

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.errors import IntegrityError
-from pipeline.plain_files import kind_of
+from pipeline.foreign.files import kind_of
 
 REMEDY = "run its stage again by the command that `jointspace verify` prints for its run"
 REASONS = {

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError
-from pipeline.plain_files import read_lines
+from pipeline.foreign.files import read_lines
 from pipeline.storage.commit import publish
 from pipeline.storage.files import read_bytes
 from pipeline.storage.tables import CORNERS, PackedTable, read_table, to_parquet

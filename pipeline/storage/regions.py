@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.compute.chained import Chained
+from pipeline.compute.precision import to_float32
+from pipeline.compute.ragged import Ragged, offsets_of, runs
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, too_many
-from pipeline.precision import to_float32
-from pipeline.ragged import Ragged, offsets_of, runs
 from pipeline.storage.commit import Commit
 from pipeline.storage.features import UnfinishedShard, remove_unfinished
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import origin_of
-from pipeline.storage.shards import REGIONS, Chained, Shard, shard_path, write_shard
+from pipeline.storage.shards import REGIONS, Shard, shard_path, write_shard
 
 COLUMNS = ("features", "boxes", "scores")
 

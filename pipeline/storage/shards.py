@@ -14,8 +14,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pipeline.compute.precision import require_finite
 from pipeline.errors import IntegrityError
-from pipeline.precision import require_finite
+from pipeline.foreign.hdf5 import plain_dataset
 from pipeline.storage.commit import Commit, open_commit, publish
 
 FEATURES, REGIONS = "features", "regions"
@@ -85,18 +86,6 @@ class OpenedOnUse(Sequence):
         return self._open(number)
 
 
-def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset | None:
-    """The dataset `name` of an open file; None for a group. Raises ValueError for one that would read other files."""
-    if not isinstance(file.get(name, getlink=True), h5py.HardLink):  # nothing that it leads to is opened
-        raise ValueError(f"{name} is a link")
-    dataset = file[name]
-    if not isinstance(dataset, h5py.Dataset):
-        return None
-    if dataset.external or dataset.is_virtual:
-        raise ValueError(f"{name} reads other files")
-    return dataset
-
-
 def _map_dataset(path: Path, name: str, dataset: h5py.Dataset | None) -> np.ndarray:
     if dataset is None or dataset.shape is None or dataset.dtype.kind not in "fiub":
         raise ValueError(f"{name} holds something else than numbers")
@@ -108,50 +97,3 @@ def _map_dataset(path: Path, name: str, dataset: h5py.Dataset | None) -> np.ndar
     # Copy-on-write: nothing reaches the file, and torch takes the array without complaint. A dataset that claims more
     # than the file holds is refused by HDF5, or else by the map.
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
-
-
-class ChosenRows:
-    """Some rows (n, ...) of an array, not yet read: those at `places` (n,)."""
-
-    def __init__(self, array: "np.ndarray | Chained", places: np.ndarray) -> None:
-        self._array = array
-        self._places = places
-        self.shape = (len(places), *array.shape[1:])
-
-    def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
-        return self._array[self._places[rows]]
-
-
-class Chained:
-    """At least one array (n_k, ...), concatenated without being read. `chained[rows]` gathers some of the n rows as
-    `dtype` (None: the first array's). `bounds` are the numbers of the first rows of the arrays, and n (None: by the
-    lengths of the arrays, for which all are opened)."""
-
-    def __init__(
-        self, parts: Sequence[np.ndarray], dtype: type | None = None, bounds: Sequence[int] | None = None
-    ) -> None:
-        self.parts, self.bounds = parts, np.asarray(bounds if bounds is not None else np.cumsum([0, *map(len, parts)]))
-        self.shape, self.dtype = (int(self.bounds[-1]), *parts[0].shape[1:]), np.dtype(dtype or parts[0].dtype)
-
-    def __getitem__(self, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
-        """Gather `rows`: whole numbers (k,) from 0 to n - 1 in any order, a mask (n,), or a slice.
-
-        Raises IndexError for any others. A negative number does not count from the end.
-        """
-        count = self.shape[0]
-        rows = np.arange(*rows.indices(count)) if isinstance(rows, slice) else np.asarray(rows)
-        if rows.dtype == bool and rows.shape == (count,):
-            rows = np.flatnonzero(rows)
-        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise IndexError(f"rows are chosen by whole numbers (k,), a mask ({count},) or a slice, not by {rows!r}")
-        rows = rows.astype(np.int64)  # unsigned numbers have no negative differences
-        order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
-        rows = rows if order is None else rows[order]
-        if rows.size and not 0 <= rows[0] <= rows[-1] < count:
-            raise IndexError(f"there are {count} rows, from 0; rows {rows[0]} to {rows[-1]} were asked for")
-        gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        cuts = np.searchsorted(rows, self.bounds)
-        for number in np.flatnonzero(np.diff(cuts)).tolist():
-            own = slice(cuts[number], cuts[number + 1])
-            gathered[own if order is None else order[own]] = self.parts[number][rows[own] - self.bounds[number]]
-        return gathered

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import InputError
-from pipeline.parquet_photographs import ParquetPhotographs
-from pipeline.plain_files import open_plain
+from pipeline.foreign.files import open_plain
+from pipeline.foreign.parquet_photos import ParquetPhotographs
 
 BUNDLE = "bundle"
 """Column of the rows of several bundles: in which of them a row is, from 0."""

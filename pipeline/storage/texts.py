@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from pipeline.compute.ragged import offsets_of
 from pipeline.errors import InputError
-from pipeline.plain_files import decode_text, each_line
-from pipeline.ragged import offsets_of
+from pipeline.foreign.files import decode_text, each_line
 from pipeline.storage.commit import Provenance, open_commit, publish
 from pipeline.storage.features import to_stored
 from pipeline.storage.files import read_bytes
@@ -142,8 +142,10 @@ def stack_rows(parts: Sequence[Matrix]) -> Matrix:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a user's text, unpacked if its name ends in .gz, as pipeline.plain_files.each_line has them. Raises
-    InputError if the file cannot be read or decoded."""
+    """Yield the lines of a user's text as pipeline.foreign.files.each_line does, unpacked if its name ends in .gz.
+
+    Raises InputError if the file cannot be read or decoded.
+    """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
             for number, line in enumerate(each_line(stream, path), start=1):

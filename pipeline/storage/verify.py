@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.image_names import ID, StoredPhoto, find_stored
-from pipeline.plain_files import kind_of
+from pipeline.foreign.files import kind_of
+from pipeline.foreign.image_names import ID, StoredPhoto, find_stored
 from pipeline.storage.batch import TEMPORARY, is_orphan
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import KEY_COLUMNS

@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from pipeline.ragged import Ragged, offsets_of
+from pipeline.compute.ragged import Ragged, offsets_of
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 

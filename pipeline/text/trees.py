@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ragged import Ragged, offsets_of
+from pipeline.compute.ragged import Ragged, offsets_of
 from pipeline.text.dependencies import ROOT, ROOT_RELATION, Parse, chain, depths
 from pipeline.text.phrase_trees import PhraseTree, right_branching
 from pipeline.text.tokens import normalise_text

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.collections.assembly import Assembly, Collection
     from pipeline.collections.files import CollectionFolder
     from pipeline.config.collection import CollectionSettings
-    from pipeline.image_names import Takedown
+    from pipeline.foreign.image_names import Takedown
 
 PARTS = "manifest.parts"
 """Folder beside the manifest: what was found out about images so far."""
@@ -81,11 +81,11 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.errors import InputError
-    from pipeline.plain_files import read_lines
+    from pipeline.foreign.files import read_lines
+    from pipeline.run.reading.precomputed import inspect_vectors
+    from pipeline.run.reading.requirements import require_splits
     from pipeline.storage.bundles import parse_removed
     from pipeline.storage.manifest import write_manifest
-    from stages.given import inspect_vectors
-    from stages.requirements import require_splits
 
     root, settings = run.layout.data_root, run.config.collection
     options = Options.from_settings(settings)
@@ -140,8 +140,8 @@ def _inspect(
     """An Inspection or a Failure of each photograph, by so many processes (None: one a thread), or on a cluster."""
     from functools import partial
 
-    from pipeline import runtime
     from pipeline.collections.inspection import InspectedImages
+    from pipeline.compute import runtime
     from pipeline.images.decode import Inspection, inspect
     from pipeline.images.opening import ImageLimits
     from pipeline.run.runner import on_cluster

@@ -357,7 +357,7 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
     from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats.vectors import sources
     from pipeline.collections.records import Options
-    from pipeline.storage.foreign import open_foreign
+    from pipeline.foreign.vectors import open_foreign
 
     given = [open_foreign(one) for one in sources(CollectionFolder(found.root, Options(found.files, {}, ""))) if one]
     images: dict[str, Any] = {"name": "images", "kind": "imported", "path": found.files["images"]}

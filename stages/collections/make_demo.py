@@ -22,11 +22,11 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
 
     from tqdm import tqdm
 
-    from pipeline import runtime
+    from pipeline.compute import runtime
+    from pipeline.compute.workers import Failure, isolated_map
     from pipeline.demo import VERSION, DrawingSettings, collection_texts, scene_record
     from pipeline.errors import JointspaceError
     from pipeline.storage.demo_folder import DemoFolder
-    from pipeline.workers import Failure, isolated_map
 
     logger = logging.getLogger(__name__)
     settings = DrawingSettings(**run.config.demo.model_dump(exclude={"generate"}))

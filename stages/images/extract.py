@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.images import Encoder
     from pipeline.config.names import Config
-    from stages.photographs import Part
+    from pipeline.run.reading.photos import Part
 
 
 def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:
@@ -34,11 +34,11 @@ def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[st
 )
 def extract(run: Run, *encoders: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Extract image features with every encoder, or with one; each photo is decoded once. Resumable."""
-    from pipeline.images.extraction import extract_in_step
+    from pipeline.compute.workers import behind
+    from pipeline.encoders.extraction import extract_in_step
     from pipeline.images.preprocess import Photograph
+    from pipeline.run.reading.photos import describe_parts, missing_parts, open_encoder, photograph_reader
     from pipeline.storage.features import UnfinishedShard, to_stored
-    from pipeline.workers import behind
-    from stages.photographs import describe_parts, missing_parts, open_encoder, photograph_reader
 
     settings, reader = run.config.extract, photograph_reader(run)
     extractors, described = {}, {}

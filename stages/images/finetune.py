@@ -9,7 +9,7 @@ from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.images import FinetuneSettings
-    from pipeline.images.preparation import LabelledImage
+    from pipeline.encoders.preparation import LabelledImage
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -44,13 +44,13 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     """Finetune an encoder's network to classify labelled boxes. Resumable."""
     from tqdm import tqdm
 
-    from pipeline.images.finetune import DescentSchedule, Finetuning
-    from pipeline.images.preparation import Crops, RegionSampler, batch_samples, schedule_images
-    from pipeline.precision import choose_precision
+    from pipeline.compute.precision import choose_precision
+    from pipeline.compute.workers import isolated_map
+    from pipeline.encoders.finetune import DescentSchedule, Finetuning
+    from pipeline.encoders.preparation import Crops, RegionSampler, batch_samples, schedule_images
+    from pipeline.run.reading.image_encoders import prepare_start
+    from pipeline.run.reading.photos import photograph_reader
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
-    from pipeline.workers import isolated_map
-    from stages.encoders import prepare_start
-    from stages.photographs import photograph_reader
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
@@ -91,7 +91,7 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
     """The labels of the training splits' boxes, and those splits' images that have any."""
     import numpy as np
 
-    from pipeline.images.preparation import LabelledImage
+    from pipeline.encoders.preparation import LabelledImage
     from pipeline.images.preprocess import Photograph
 
     table, splits = manifest.boxes, manifest.splits

@@ -6,7 +6,7 @@ from pipeline.run import Inputs, Job, Run, stage
 
 
 def _reads(config, layout, encoder: str) -> Inputs:
-    from stages.given import given_inputs
+    from pipeline.run.reading.precomputed import given_inputs
 
     chosen = config.encoder(encoder)
     return [*given_inputs(config, chosen), *([layout.encoder(encoder)] if chosen.prepared else [])]
@@ -25,8 +25,8 @@ def _reads(config, layout, encoder: str) -> Inputs:
 )
 def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
     """Match imported features to the run's images by path or file name."""
+    from pipeline.run.reading.precomputed import match_given
     from pipeline.storage.features import to_stored, write_features
-    from stages.given import match_given
 
     matched, storage = match_given(run, run.config.encoder(encoder)), run.config.extract.storage
     matched.require_stored(storage, "extract.storage")  # before the first shard is written

@@ -25,13 +25,13 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     """Fit a map from another encoder's features to those of ENCODER, on a sample of photos."""
     import numpy as np
 
-    from pipeline.images.extraction import extract_in_step
+    from pipeline.compute.precision import to_float32
+    from pipeline.encoders.extraction import extract_in_step
     from pipeline.images.preprocess import Photograph
     from pipeline.models.linear.encoder_map import fit_encoder_map
-    from pipeline.precision import to_float32
+    from pipeline.run.reading.photos import open_encoder, photograph_reader
     from pipeline.storage.features import FeatureRows
     from pipeline.storage.parameters import FEATURE_MAP, write_parameters
-    from stages.photographs import open_encoder, photograph_reader
 
     settings, manifest = run.config.extract, run.manifest
     extractor, described = open_encoder(run, encoder)
@@ -70,8 +70,8 @@ def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
     """Map another encoder's features to those of ENCODER, except in shards that `extract` has made."""
     import numpy as np
 
+    from pipeline.compute.precision import to_float32
     from pipeline.models.linear.encoder_map import EncoderMap
-    from pipeline.precision import to_float32
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.parameters import FEATURE_MAP, read_parameters
     from stages.catalogue import declared

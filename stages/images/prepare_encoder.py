@@ -17,7 +17,7 @@ def _keys(config, encoder: str) -> dict:
 def _reads(config, layout, encoder: str) -> Inputs:
     """The encoder whose regions it takes or that made its features, the images that it learns from or is compared on,
     its file of weights."""
-    from stages.given import given_inputs
+    from pipeline.run.reading.precomputed import given_inputs
 
     chosen, reads = config.encoder(encoder), []
     if other := chosen.of or chosen.made_by:
@@ -45,8 +45,8 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
 
     For imported features this is the encoder that made them; it is compared with them on some photos.
     """
+    from pipeline.run.reading.image_encoders import encoder_material
     from pipeline.storage.parameters import ENCODER, write_parameters
-    from stages.encoders import encoder_material
 
     chosen = run.config.encoder(encoder)
     made = chosen.spec.load().prepare(chosen, encoder_material(run, chosen))

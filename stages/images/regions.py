@@ -12,9 +12,9 @@ from pipeline.run import Input, Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
+    from pipeline.encoders.preparation import Preparation, Request
     from pipeline.images.boxes import Candidates
-    from pipeline.images.preparation import Preparation, Request
-    from stages.photographs import Part
+    from pipeline.run.reading.photos import Part
 
 DETECTED = 16
 """Images in which a GPU looks for boxes at once, where they are of one shape; the processor does one after another."""
@@ -56,17 +56,17 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
     """Find regions in images and extract their features. Resumable."""
     import numpy as np
 
+    from pipeline.compute.workers import Failure, behind, shared_map
     from pipeline.config.stored import restore_encoder
-    from pipeline.images.extraction import Stopwatch, choose_plan
-    from pipeline.images.libraries import require_vectors
-    from pipeline.images.networks import CLASSIFIER
-    from pipeline.images.preparation import Cutting, Preparation, PreparedImage, Request
+    from pipeline.encoders.extraction import Stopwatch, choose_plan
+    from pipeline.encoders.libraries.image_networks import require_vectors
+    from pipeline.encoders.networks import CLASSIFIER
+    from pipeline.encoders.preparation import Cutting, Preparation, PreparedImage, Request
+    from pipeline.encoders.regions import Classifier, DescribedRegions, RegionExtractor, describe
     from pipeline.images.preprocess import Photograph
-    from pipeline.images.regions import Classifier, DescribedRegions, RegionExtractor, describe
+    from pipeline.run.reading.photos import describe_parts, missing_parts, photograph_reader
     from pipeline.storage.features import to_stored
     from pipeline.storage.regions import UnfinishedRegions, require_few_rejects
-    from pipeline.workers import Failure, behind, shared_map
-    from stages.photographs import describe_parts, missing_parts, photograph_reader
 
     chosen, extract = run.config.regions, run.config.extract
     parameters = run.encoder(encoder)
@@ -127,9 +127,9 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
 
 def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     """What reads the known boxes of each image of a shard."""
-    from pipeline.images.box_formats import match_boxes
+    from pipeline.foreign.box_formats import match_boxes
+    from pipeline.foreign.matching import some
     from pipeline.images.boxes import NONE, Candidates, group
-    from pipeline.images.matching import some
     from pipeline.storage.regions import manifest_boxes, read_box_files
 
     chosen, manifest = run.config.regions, run.manifest
@@ -152,10 +152,10 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
 
 def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
     """What adds the boxes that it finds to requests; None where they are proposed otherwise."""
-    from pipeline.images import weights as states
-    from pipeline.images.detectors import build_detector, detect
-    from pipeline.plain_files import read_weights
-    from pipeline.workers import isolated_map
+    from pipeline.compute.workers import isolated_map
+    from pipeline.encoders import weights as states
+    from pipeline.encoders.detectors import build_detector, detect
+    from pipeline.foreign.files import read_weights
 
     chosen, settings = run.config.regions.detector, run.config
     if settings.regions.proposals != "faster-rcnn":
@@ -189,7 +189,7 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     """Pool the features of each image's regions into one vector per image."""
     import numpy as np
 
-    from pipeline.images.regions import pool
+    from pipeline.encoders.regions import pool
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.json_files import require_same
     from pipeline.storage.regions import RegionShard

@@ -39,10 +39,10 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     a table, the run of INDEX after it has grown, or another index of the same model, which only INDEX takes. A running
     `serve` follows. Run the same command again to resume.
     """
+    from pipeline.run.reading.application import RECORD, added_run
+    from pipeline.run.reading.closing import search_command
     from pipeline.storage.bundles import changing, removed_photos
     from pipeline.storage.card import indexes_of_run, is_index
-    from stages.applied import RECORD, added_run
-    from stages.closing import search_command
 
     log, of_run = logging.getLogger(__name__), Layout(source).config.is_file() and not (source / RECORD).exists()
     with ExitStack() as stack:
@@ -78,9 +78,10 @@ def _add_photographs(
 ) -> tuple[int, int]:
     """Apply the index to photos; returns how many there are that were not removed, and how many are new. `sample` is
     the run in which another index was applied to them."""
+    from pipeline.run.reading.application import RECORD, added_run, apply_bundle
     from pipeline.storage.bundles import photographs_of, were_removed
     from pipeline.storage.manifest import REJECTS
-    from stages.applied import RECORD, added_run, apply_bundle
+    from stages.catalogue import declared
 
     folder = added_run(change.root, source)
     if sample and not folder.exists():  # what another index has made of the same photos, as far as it is of use here
@@ -93,7 +94,8 @@ def _add_photographs(
     before = sum(part.card["images"]["count"] for part in change.index.parts if part not in others)
     known = photographs_of(others)
     try:
-        bundle = apply_bundle(change.home, source, folder, source.absolute().name, known=known, removed=removed)
+        name = source.absolute().name
+        bundle = apply_bundle(declared(), change.home, source, folder, name, known=known, removed=removed)
     except JointspaceError as error:
         rejects = folder.absolute() / REJECTS
         if output is None or str(rejects) not in str(error):
@@ -169,13 +171,13 @@ def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
     how many are new."""
     import numpy as np
 
+    from pipeline.run.reading.indexes import write_bundle
     from pipeline.storage.bundles import photographs_of, were_removed
     from pipeline.storage.card import new_addition
     from pipeline.storage.commit import Provenance
     from pipeline.storage.files import plain
     from pipeline.storage.json_files import require_same
     from pipeline.storage.pairs import split_ids
-    from stages.bundled import write_bundle
 
     first, manifest = change.index.parts[0], run.manifest
     model = plain(first.card["model"], first.folder)

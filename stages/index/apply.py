@@ -30,16 +30,17 @@ def command(
     """
     from pipeline.config import loading
     from pipeline.run.layout import Layout
+    from pipeline.run.reading.application import apply_bundle
+    from pipeline.run.reading.closing import example_search, search_command
     from pipeline.storage.bundles import open_bundle
     from pipeline.storage.files import plain
     from pipeline.storage.locks import hold
-    from stages.applied import apply_bundle
-    from stages.closing import example_search, search_command
+    from stages.catalogue import declared
 
     changes = loading.read_mapping(config_path) if config_path else {}
     model = plain(open_bundle(bundle_folder, added=False).card["model"], bundle_folder)
     with hold(Layout(output).index(model).path):  # against `add` and `remove`
-        bundle = apply_bundle(bundle_folder, photographs, output, name, changes)
+        bundle = apply_bundle(declared(), bundle_folder, photographs, output, name, changes)
     logging.getLogger(__name__).info("%d photos", bundle.card["images"]["count"])
     if as_json:
         count, search = bundle.card["images"]["count"], example_search(bundle)

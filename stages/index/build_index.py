@@ -33,7 +33,7 @@ def _reads(config, layout, bundle: str) -> Inputs:
 
 def _search(run: Run, bundle: str) -> str | None:
     """A search of what was built."""
-    from stages.closing import search_command
+    from pipeline.run.reading.closing import search_command
 
     return search_command(run.layout.index(bundle).path)
 
@@ -50,12 +50,13 @@ def _search(run: Run, bundle: str) -> str | None:
 )
 def build_index(run: Run, job: Job, bundle: str) -> None:
     """Build the image and caption indexes, measure them, and add the encoders that queries need."""
+    from pipeline.run.reading.application import refresh_additions
+    from pipeline.run.reading.indexes import write_bundle
     from pipeline.run.run import share
     from pipeline.storage.card import ADDED, CARD, numbered, remove_bundle
     from pipeline.storage.locks import hold
     from pipeline.storage.pairs import split_ids
-    from stages.applied import refresh_additions
-    from stages.bundled import write_bundle
+    from stages.catalogue import declared
 
     (model, number), count = _split(bundle), run.config.index.bundles
     shards = share(run.manifest.n_shards, number, count)
@@ -76,7 +77,7 @@ def build_index(run: Run, job: Job, bundle: str) -> None:
                 if former not in every and (former == folder or _is_part(former, model)):
                     remove_bundle(former)
             if (folder / ADDED).exists():
-                refresh_additions(folder)
+                refresh_additions(declared(), folder)
 
 
 def _is_part(folder: Path, model: str) -> bool:

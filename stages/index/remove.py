@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import InputError, RejectLimitError, UsageError
-from pipeline.image_names import StoredPhoto, find_stored
+from pipeline.foreign.image_names import StoredPhoto, find_stored
 from pipeline.printable import counted, printable
 from pipeline.run import Run
 from stages.commands import FILE, FOLDER, copy_option, say_next
@@ -44,11 +44,11 @@ def command(
     name that could mean two photos is refused. A running `serve` follows, and the next `run` leaves the photos out too.
     If some names match nothing or are refused, the other photos are removed, and the exit code is 3.
     """
-    from pipeline.images.matching import some
-    from pipeline.plain_files import read_lines
+    from pipeline.foreign.files import read_lines
+    from pipeline.foreign.matching import some
+    from pipeline.run.reading.closing import search_command
     from pipeline.storage.bundles import changing, photos_of
     from pipeline.storage.card import indexes_of_run
-    from stages.closing import search_command
 
     log = logging.getLogger(__name__)
     if where is not None and (names or list_path):

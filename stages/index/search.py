@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import runtime
+from pipeline.compute import runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable, printable_json
 from stages.commands import FILE, FOLDER, config_option
@@ -160,8 +160,8 @@ def _print_table(hits: "Answer", bundle: "Bundle | Bundles") -> None:
 def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, as_json: bool) -> None:
     """Print for each line of the file that is not blank a line of JSON: the query, and its results and unknown words,
     or the error. Or its table under the query, with a blank line between two."""
+    from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell
-    from pipeline.plain_files import read_lines
 
     gc.enable()  # there may be many
     sentences = [line for line in read_lines(path) if line.strip()]

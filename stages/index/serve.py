@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from pipeline.config.names import Config
     from pipeline.index.queries import SharedEncoders
+    from pipeline.run.reading.generators import StoredGenerator
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
-    from stages.generators import StoredGenerator
 
 THUMBNAIL_SIDE = 320
 """Pixels of the longer side of photographs as the page shows them."""
@@ -78,7 +78,7 @@ def command(
     from dataclasses import replace
     from functools import partial
 
-    from pipeline import runtime
+    from pipeline.compute import runtime
     from pipeline.config import loading
     from pipeline.errors import UsageError
     from pipeline.images.opening import ImageLimits
@@ -256,8 +256,8 @@ def _open_describers(
     run: Run, names: tuple[str, ...], galleries: Collection["ServedGallery"]
 ) -> dict[str, "Describer"]:
     """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
+    from pipeline.run.reading.generators import gather_sources, read_corpus, read_generator
     from pipeline.serve.service import Describer
-    from stages.generators import gather_sources, read_corpus, read_generator
 
     corpus = read_corpus(run)
     describers, sources = {}, {}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline import runtime
+from pipeline.compute import runtime
 from pipeline.run import Inputs, Job, Run, stage
 
 STUDY, AUXILIARY = "study/", "auxiliary/"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.run import Inputs, Job, Run, stage
-from stages.inputs import region_shards, sentence_shards
+from pipeline.run.reading.inputs import region_shards, sentence_shards
 
 
 def _reads(config, layout, model: str) -> Inputs:
@@ -23,9 +23,9 @@ def _reads(config, layout, model: str) -> Inputs:
 )
 def embed(run: Run, model: str) -> Callable[[Job], None]:
     """Embed all images and captions in the joint space of MODEL."""
+    from pipeline.run.reading.models import describe_embeddings, open_region_rows, restore_model
+    from pipeline.run.reading.texts import read_sentences
     from pipeline.storage.embeddings import write_embeddings
-    from stages.texts import read_sentences
-    from stages.training import describe_embeddings, open_region_rows, restore_model
 
     mapping, parameters = restore_model(run, model)
     details = describe_embeddings(parameters, mapping.metric)

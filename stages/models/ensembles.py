@@ -130,8 +130,8 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> dict[str, Any]:
 def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     """Concatenate the weighted embeddings of an ensemble's members."""
     from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
+    from pipeline.run.reading.models import describe_embeddings
     from pipeline.storage.embeddings import write_embeddings
-    from stages.training import describe_embeddings
 
     stored = run.model(model)
     weights = {name: weight for name, weight in stored.details["weights"].items() if weight}

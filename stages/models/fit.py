@@ -4,7 +4,7 @@ import logging
 
 from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Run, stage
-from stages.inputs import sentence_shards
+from pipeline.run.reading.inputs import sentence_shards
 
 
 def _fit_reads(config, layout, model: str) -> Inputs:
@@ -35,8 +35,8 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.training import FitTask, fit_best
     from pipeline.models.linear.tuning import GridTrial, choices_at_edges
     from pipeline.models.linear.views import weightings
+    from pipeline.run.reading.models import describe_model
     from pipeline.storage.pairs import JoinedPairs, PairSet, read_split
-    from stages.training import describe_model
 
     configured, layout, features, base = run.config.model(model), run.layout, run.features, run.chosen(model)
     sentences = {name: layout.sentences(name) for name in configured.text_encoders}
@@ -102,9 +102,9 @@ def fit(run: Run, job: Job, model: str) -> None:
 )
 def adopt(run: Run, job: Job, model: str) -> None:
     """Use the vectors of an image encoder and a text encoder, unchanged, as the space of MODEL."""
+    from pipeline.run.reading.models import describe_model
     from pipeline.storage.parameters import origin_of
     from pipeline.storage.texts import VectorShard
-    from stages.training import describe_model
 
     configured = run.config.model(model)
     (encoder,), (text_encoder,) = configured.encoders, configured.text_encoders

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Outside, Run, stage
-from stages.inputs import vocabulary_of
+from pipeline.run.reading.inputs import vocabulary_of
 
 BANK_OF_SETS = 2000
 """Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
@@ -78,9 +78,9 @@ def _draw_bank(run: Run, embeddings: Any, model: Any, splits: tuple[str, ...]) -
 
 def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     """At most `most` of the queries of `hubness.queries` in the joint space; None where there are none."""
-    from pipeline.plain_files import read_lines
+    from pipeline.foreign.files import read_lines
+    from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
     from pipeline.text.sequences import encode_tokens
-    from stages.texts import open_text_encoder, read_token_vocabulary
 
     if (file := run.config.hubness.queries) is None:
         return None

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Job, Run, stage
-from stages.inputs import label_names, region_shards
+from pipeline.run.reading.inputs import label_names, region_shards
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,8 +30,8 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     from tqdm import tqdm
 
     from pipeline.models.neural.alignment import align
+    from pipeline.run.reading.texts import read_analyzer, read_words
     from pipeline.storage.records import write_alignments
-    from stages.texts import read_analyzer, read_words
 
     embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
     analyze = read_analyzer(run)
@@ -74,6 +74,8 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
+    from pipeline.run.reading.models import open_region_rows, restore_model
+    from pipeline.run.reading.texts import read_sentence_trees, read_token_vocabulary
     from pipeline.storage.commit import read_record
     from pipeline.storage.phrases import write_phrases
     from pipeline.storage.tables import vectors_column
@@ -81,8 +83,6 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_conversions import list_noun_phrases
     from pipeline.text.trees import LabelTable, pack_trees
-    from stages.texts import read_sentence_trees, read_token_vocabulary
-    from stages.training import open_region_rows, restore_model
 
     mapping, _ = restore_model(run, model)
     vocabulary, _ = read_token_vocabulary(run)
@@ -147,9 +147,9 @@ def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
     """Rank regions for noun phrases and the reverse, and count correct correspondences."""
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
+    from pipeline.run.reading.boxes import read_gold
     from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.records import write_measured
-    from stages.boxes import read_gold
 
     log, settings = logging.getLogger(__name__), run.config
     stored = PhraseVectors(run.layout.phrases(model, split).path)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Outside, Run, stage
-from stages.inputs import region_shards, sentence_shards
+from pipeline.run.reading.inputs import region_shards, sentence_shards
 
 if TYPE_CHECKING:
-    from stages.texts import Sentences
+    from pipeline.run.reading.texts import Sentences
 
 
 def _word_file(config, settings: Any) -> Path:
@@ -64,8 +64,8 @@ def train(run: Run, job: Job, model: str) -> None:
     A killed training is resumed from its last checkpoint.
     """
     from pipeline.models.neural.task import TrainingTask, train
-    from stages.texts import open_sentences
-    from stages.training import describe_model, follow_training
+    from pipeline.run.reading.models import describe_model, follow_training
+    from pipeline.run.reading.texts import open_sentences
 
     configured, base = run.config.model(model), run.chosen(model)
     spec, settings = configured.spec, configured.settings
@@ -113,8 +113,8 @@ def _read_pairs(
     """The view of images, that of regions, if `model` needs these, and the pairs of `splits` (use -> splits)."""
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.task import RegionView, TrainingPairs
+    from pipeline.run.reading.models import open_region_rows
     from pipeline.storage.features import FeatureRows
-    from stages.training import open_region_rows
 
     config, configured = run.config, run.config.model(model)
     region_encoders = config.regions.encoders if configured.spec.regions != "none" else ()
@@ -147,8 +147,8 @@ def _read_noun_phrase(run: Run) -> int:
 def _read_words(run: Run, settings: Any) -> Any:
     """The first word vectors, (V + 1, d): from a file, learned on the corpus, or drawn, as `settings` say."""
     from pipeline.models.neural.networks import INITIAL
+    from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
     from pipeline.text.wordvectors import random_vectors
-    from stages.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
 
     terms, seed = read_token_vocabulary(run)[0].terms, run.config.seed
     if settings.source == "random":
@@ -161,7 +161,7 @@ def _read_words(run: Run, settings: Any) -> Any:
 def _read_start(run: Run, model: str) -> Any:
     """The model that `model` starts from, with the vectors of every word if it reads words and that one vectors."""
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
-    from stages.texts import open_text_encoder, read_token_vocabulary
+    from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
 
     start, _ = run.restored(run.config.start(model))
     if not run.config.model(model).spec.starts_from_terms:

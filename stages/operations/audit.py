@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import runtime
+from pipeline.compute import runtime
 from pipeline.run import Job, Run, stage
 from pipeline.run.layout import Shards
 from stages.commands import FILE, FOLDER
@@ -136,12 +136,12 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     first. Features and thumbnails are read block by block."""
     import numpy as np
 
-    from pipeline.disk_rows import DiskRows
+    from pipeline.compute.disk_rows import DiskRows
     from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify
     from pipeline.images.preprocess import Photograph, Preprocessing
     from pipeline.models.linear.views import normalise
+    from pipeline.run.reading.photos import photograph_reader
     from pipeline.storage.features import FeatureRows
-    from stages.photographs import photograph_reader
 
     encoder = run.config.encoders[0].name
     steps = run.config.image_steps([encoder])
@@ -210,7 +210,7 @@ def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, An
     """The findings with names, splits and texts; copies in different splits are leaks."""
     import numpy as np
 
-    from pipeline.image_names import listed_name
+    from pipeline.foreign.image_names import listed_name
 
     manifest = run.manifest
     texts, owners = manifest.sentences["text"], manifest.sentence_images

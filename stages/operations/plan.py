@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from pipeline import runtime
+from pipeline.compute import runtime
 from pipeline.errors import UsageError
 from pipeline.printable import printable_json
 from pipeline.run import Run
@@ -95,7 +95,7 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
     from pipeline.images.opening import ImageLimits
     from pipeline.images.preprocess import PhotographReader
     from pipeline.plan.estimate import Speed
-    from stages.encoders import encoder_material
+    from pipeline.run.reading.image_encoders import encoder_material
 
     settings = run.config
     reader = PhotographReader(sample.read, ImageLimits.from_settings(settings.collection))

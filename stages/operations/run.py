@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import runtime
+from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant
 from pipeline.printable import counted
 from pipeline.run import Run
@@ -137,11 +137,11 @@ def run_workflow(
 
     from pipeline.config import loading
     from pipeline.config.registry import allow, named_places
+    from pipeline.run.reading.closing import closing_lines, results_of, warnings_of
+    from pipeline.run.reading.requirements import require_all
     from pipeline.storage.batch import publish_text
     from pipeline.storage.locks import hold
     from stages.catalogue import declared
-    from stages.closing import closing_lines, results_of, warnings_of
-    from stages.requirements import require_all
 
     values = loading.merge(loading.read_mapping(config_path) if config_path else {}, changes or {})
     allow(named_places(values))

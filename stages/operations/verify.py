@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
-from pipeline.image_names import ID
+from pipeline.foreign.image_names import ID
 from pipeline.printable import printable, printable_json
 from pipeline.run import Run
 from pipeline.run.layout import Layout, Shards
@@ -100,9 +100,9 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
     """Move what was made from other artefacts than are there now from the faults to what is `former`, where the run's
     configuration has nothing of that name any more; an index stays of use. Raises JointspaceError where that cannot be
     read."""
+    from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD
     from pipeline.storage.verify import whole
-    from stages.applied import RECORD
     from stages.catalogue import declared
 
     applied = (run.root / RECORD).exists()  # which makes again what it needs
@@ -123,7 +123,7 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
 
 def _remedy(run: "Run | None", folder: Path, targets: list[Path]) -> str:
     """What makes the `targets`, paths under the `folder` of the run, and what depends on them, again."""
-    from stages.applied import RECORD
+    from pipeline.run.reading.application import RECORD
 
     if not targets or (folder / RECORD).exists():
         return "copy them again, repeat the `apply` or `add` that made them, or mend links and permissions"
@@ -180,7 +180,7 @@ def explain(image: str, run: Path, as_json: bool) -> None:
 
 def _elsewhere(run: Path, image: str) -> str:
     """What to do about an image that is not in the manifest: it was removed from an index, or added to one."""
-    from pipeline.plain_files import read_lines
+    from pipeline.foreign.files import read_lines
     from pipeline.storage.bundles import parse_removed
     from pipeline.storage.card import ADDED, REMOVED
     from pipeline.storage.files import is_regular

@@ -163,11 +163,11 @@ def _lay_beside(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from pipeline.encoders.tfidf import join_fields
     from pipeline.models.linear.study import draw_folds, nearest_images
     from pipeline.papers import gong
     from pipeline.report.photographs import first_sentence
-    from pipeline.text.tfidf import join_fields
-    from stages.texts import read_documents
+    from pipeline.run.reading.texts import read_documents
 
     cells = {row.label: row.cells[0] for row in gong.find_table(setting, "Table 5").rows}
     stacked = [label for label, cell in cells.items() if cell.training == "sae"]
@@ -214,8 +214,8 @@ def _measure_lengths(run: Run, names: Iterable[str]) -> dict[str, float]:
     """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
     import numpy as np
 
-    from pipeline.text.tfidf import join_fields
-    from stages.texts import read_documents
+    from pipeline.encoders.tfidf import join_fields
+    from pipeline.run.reading.texts import read_documents
 
     lengths = {}
     for name in names:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, UsageError
 from pipeline.run import Inputs, Job, Run, stage
-from stages.inputs import generator_inputs, joint_space, label_names, region_texts_path, text_files
+from pipeline.run.reading.inputs import generator_inputs, joint_space, label_names, region_texts_path, text_files
 
 if TYPE_CHECKING:
     from pipeline.generate.material import Ranker
-    from stages.generators import DescribedImages, StoredGenerator
+    from pipeline.run.reading.generators import DescribedImages, StoredGenerator
 
 log = logging.getLogger(__name__)
 SNIPPETS_OF = ("train", "dev")
@@ -57,9 +57,9 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     """Train a registered caption generator. Resumable."""
     from pipeline.generate.material import Material
     from pipeline.models.linear.views import ImageView
-    from stages.generators import open_space, read_described, train_tagger
-    from stages.texts import read_extra_text
-    from stages.training import follow_training
+    from pipeline.run.reading.generators import open_space, read_described, train_tagger
+    from pipeline.run.reading.models import follow_training
+    from pipeline.run.reading.texts import read_extra_text
 
     config, configured = run.config, run.config.generator(generator)
     spec, settings, encoders = configured.spec, configured.settings, configured.encoders
@@ -102,8 +102,8 @@ def _read_snippets(run: Run, settings: Any, people: "DescribedImages") -> dict[s
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
+    from pipeline.run.reading.boxes import read_regions
     from pipeline.storage.records import read_alignments
-    from stages.boxes import read_regions
 
     snippets = []
     for split in SNIPPETS_OF:
@@ -177,9 +177,9 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     from pipeline.images.opening import ImageLimits
     from pipeline.report.page import descriptions_as_text, render_descriptions
     from pipeline.report.photographs import Photographs
+    from pipeline.run.reading.generators import gather_sources, read_corpus, read_generator
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.commit import publish_record
-    from stages.generators import gather_sources, read_corpus, read_generator
 
     split, _, kind = subject.partition(".")
     settings, stored = run.config.describe, read_generator(run, generator)
@@ -204,7 +204,7 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
 
 def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
-    from stages.boxes import read_boxes, read_gold
+    from pipeline.run.reading.boxes import read_boxes, read_gold
 
     gold, whole = read_gold(run, region_texts_path(run.config)), getattr(stored.generator, "whole", False)
     return read_boxes(run, gold, stored.encoders, split, whole)
@@ -255,10 +255,10 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     import numpy as np
 
     from pipeline.generate.metrics import METRICS, judge, variety
+    from pipeline.run.reading.generators import hold_out, read_described
     from pipeline.storage.commit import read_record
     from pipeline.storage.records import write_measured
     from pipeline.text.tokens import make_analyzer
-    from stages.generators import hold_out, read_described
 
     split, _, kind = subject.partition(".")
     path = run.layout.descriptions(generator, subject).commit
@@ -307,7 +307,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
 
 def _read_box_texts(run: Run, boxes: list[dict], analyze: Callable[[str], list[str]]) -> list[list[list[str]]]:
     """What people wrote for each of the described `boxes`, or the noun phrases that name it, as words."""
-    from stages.boxes import read_naming_phrases, read_region_texts
+    from pipeline.run.reading.boxes import read_naming_phrases, read_region_texts
 
     path = region_texts_path(run.config)
     if path is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.config.registry import ranker
 from pipeline.run import Inputs, Job, Names, Run, stage
-from stages.inputs import generator_inputs, text_files
+from pipeline.run.reading.inputs import generator_inputs, text_files
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +111,8 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
     from pipeline.generate.training import likelihood_scores
     from pipeline.metrics.ranks import rank_scores
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, select_sentences
+    from pipeline.run.reading.generators import hold_out, read_described, read_generator
     from pipeline.storage.records import write_evaluation
-    from stages.generators import hold_out, read_described, read_generator
 
     settings = run.config.evaluate
     stored = read_generator(run, generator)

@@ -58,8 +58,8 @@ def _reads(config, layout) -> Inputs:
 def report(run: Run, job: Job, form: str = "html") -> None:
     """Write the report of a run: recalls, collection, and examples of what its best model finds."""
     from pipeline.report.page import as_json, render
+    from pipeline.run.reading.report import RunReport
     from pipeline.storage.batch import publish_text
-    from stages.run_report import RunReport
 
     shown = RunReport(run, _artefacts(run.config, run.layout))
     if form == "json":

@@ -16,8 +16,8 @@ from pipeline.run import Inputs, Job, Run, stage
 )
 def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     """Encode the captions with a text encoder."""
+    from pipeline.run.reading.texts import open_text_encoder
     from pipeline.storage.texts import write_vectors
-    from stages.texts import open_text_encoder
 
     text_encoder = open_text_encoder(run, encoder)
     about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage}
@@ -31,7 +31,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 
 
 def _imported_reads(config, layout, encoder: str) -> Inputs:
-    from stages.given import given_inputs
+    from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.text_encoder(encoder)
     return [*given_inputs(config, entry), *([layout.text_encoder(encoder)] if entry.prepared else [])]
@@ -50,8 +50,8 @@ def _imported_reads(config, layout, encoder: str) -> Inputs:
 )
 def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     """Match imported text vectors to the run's captions by image and number, by text or by order."""
+    from pipeline.run.reading.precomputed import match_given_sentences
     from pipeline.storage.texts import storage_key, write_vectors
-    from stages.given import match_given_sentences
 
     entry, matched = run.config.text_encoder(encoder), match_given_sentences(run, run.config.text_encoder(encoder))
     matched.require_stored(entry.storage, storage_key(encoder))  # before the first shard is written
@@ -121,9 +121,9 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
     """Encode titles, tags and descriptions (a section of `documents`) with a text encoder."""
     import numpy as np
 
+    from pipeline.encoders.tfidf import join_fields
+    from pipeline.run.reading.texts import open_documents, open_text_encoder
     from pipeline.storage.texts import write_vectors
-    from pipeline.text.tfidf import join_fields
-    from stages.texts import open_documents, open_text_encoder
 
     encoder_of_texts, read_shard = open_text_encoder(run, encoder), open_documents(run, documents)
     fields = run.config.documents[documents].fields
@@ -148,9 +148,9 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
 )
 def encode_tokens(run: Run) -> Callable[[Job], None]:
     """Encode the captions as sequences of tokens."""
+    from pipeline.run.reading.texts import read_token_vocabulary
     from pipeline.storage.texts import TOKENS, write_sentences
     from pipeline.text.sequences import encode_tokens
-    from stages.texts import read_token_vocabulary
 
     vocabulary, _ = read_token_vocabulary(run)
 

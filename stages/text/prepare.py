@@ -19,10 +19,10 @@ LEARNED = {"dim", "predicts"}
 )
 def build_token_vocabulary(run: Run, job: Job) -> None:
     """Count the words of the training captions and keep the most frequent."""
+    from pipeline.run.reading.texts import learn_vocabulary, measure_coverage
     from pipeline.storage.commit import publish_record
     from pipeline.storage.json_files import fingerprint
     from pipeline.text.tokens import TermSettings
-    from stages.texts import learn_vocabulary, measure_coverage
 
     tokens = run.config.tokens
     settings = TermSettings(lemmatise=False, stop_words=(), max_ngram=1)
@@ -51,10 +51,10 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 )
 def train_word_vectors(run: Run, job: Job) -> None:
     """Learn word2vec vectors from the training captions and the file of language_text, if any."""
+    from pipeline.run.reading.texts import read_extra_text, read_token_vocabulary
     from pipeline.storage.parameters import WORDS, write_parameters
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.wordvectors import train_vectors
-    from stages.texts import read_extra_text, read_token_vocabulary
 
     config = run.config
     vocabulary, _ = read_token_vocabulary(run)
@@ -68,7 +68,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
 
 def _encoder_reads(config, layout, encoder: str) -> Inputs:
     """The training sentences, the run's word vectors, the file that a person brought, the encoder that made vectors."""
-    from stages.given import given_inputs
+    from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.text_encoder(encoder)
     own, root = entry.own, config.weights_root
@@ -96,9 +96,9 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
 
     Of vectors made elsewhere it is the encoder that made them, compared with them on some sentences.
     """
+    from pipeline.encoders.centred import Centred
+    from pipeline.run.reading.texts import RunTextMaterial, measure_coverage
     from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
-    from pipeline.text.centred import Centred
-    from stages.texts import RunTextMaterial, measure_coverage
 
     entry, material = run.config.text_encoder(encoder), RunTextMaterial(run, encoder)
     prepared = entry.spec.load().prepare(entry, material)

@@ -185,10 +185,10 @@ def _find_in_files(run: Run) -> Engine:
 
 
 def _run_spacy(run: Run) -> Engine:
+    from pipeline.compute.workers import Failure, isolated_map
     from pipeline.storage.parsers import load_parser
     from pipeline.text.parsing import parse_texts
     from pipeline.text.tree_conversions import fall_back
-    from pipeline.workers import Failure, isolated_map
 
     name, _ = _spacy_pipeline(run)
     load_parser(name)  # fails here rather than in the workers
@@ -215,10 +215,10 @@ ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
 )
 def build_label_table(run: Run, job: Job) -> None:
     """Count the labels in the dependency and phrase trees of the training captions."""
+    from pipeline.run.reading.texts import read_analyzer, read_trees
     from pipeline.storage.commit import publish_record
     from pipeline.storage.json_files import fingerprint
     from pipeline.text.trees import count_labels
-    from stages.texts import read_analyzer, read_trees
 
     manifest, analyze = run.manifest, read_analyzer(run)
     is_training = iter((manifest.splits == "train")[manifest.sentence_images])
@@ -241,11 +241,11 @@ def build_label_table(run: Run, job: Job) -> None:
 )
 def encode_trees(run: Run) -> Callable[[Job], None]:
     """Encode the dependency and phrase trees of the captions."""
+    from pipeline.run.reading.texts import read_token_vocabulary, read_trees
     from pipeline.storage.commit import read_record
     from pipeline.storage.texts import KINDS, TREES, write_sentences
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
-    from stages.texts import read_token_vocabulary, read_trees
 
     vocabulary, _ = read_token_vocabulary(run)
     labels = LabelTable.from_dict(read_record(run.layout.labels.path))

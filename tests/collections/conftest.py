@@ -19,10 +19,10 @@ from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options, Reject
+from pipeline.compute.workers import isolated_map
 from pipeline.images.decode import inspect
 from pipeline.images.opening import ImageLimits
 from pipeline.storage.sources import ImageSource
-from pipeline.workers import isolated_map
 
 SOUND = {"a.jpg": "train", "b.jpg": "train", "t.jpg": "test"}
 LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)

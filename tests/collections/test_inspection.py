@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.collections import inspection
 from pipeline.collections.inspection import InspectedImages, clear
+from pipeline.compute.workers import Failure
 from pipeline.errors import InputError
 from pipeline.images.decode import Inspection
-from pipeline.workers import Failure
 
 NAMES = [f"{number}.jpg" for number in range(10)]
 

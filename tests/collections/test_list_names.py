@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.image_names import Readings, Spelling, StoredPhoto, find_stored
-from pipeline.images.box_formats import match_boxes
-from pipeline.images.matching import match_names
-from pipeline.plain_files import read_lines
-from pipeline.storage.foreign import Source, open_foreign
+from pipeline.foreign.box_formats import match_boxes
+from pipeline.foreign.files import read_lines
+from pipeline.foreign.image_names import Readings, Spelling, StoredPhoto, find_stored
+from pipeline.foreign.matching import match_names
+from pipeline.foreign.vectors import Source, open_foreign
 
 FILES = [
     "plain.jpg", "IMG_0001.JPG", "two words.jpg", " leading.jpg", "trailing .jpg", "-dash.jpg", "--help.jpg", "#1.jpg",

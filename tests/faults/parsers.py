@@ -15,8 +15,8 @@ from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options
 from pipeline.config.loading import default_path, merge, read_mapping, validate
-from pipeline.images.box_formats import match_boxes, parse_boxes
-from pipeline.storage.foreign import Source, open_foreign
+from pipeline.foreign.box_formats import match_boxes, parse_boxes
+from pipeline.foreign.vectors import Source, open_foreign
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import InputError, IntegrityError
+from pipeline.foreign.vectors import Source, open_foreign
 from pipeline.storage.commit import publish
-from pipeline.storage.foreign import Source, open_foreign
 from pipeline.storage.parameters import read_parameters
 from pipeline.storage.tables import read_table, to_parquet
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import runtime
+from pipeline.compute import runtime
 from stages.cli import main
 
 

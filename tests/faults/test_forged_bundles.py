@@ -45,6 +45,7 @@ from PIL import Image
 from pipeline.config import loading
 from pipeline.config.stored import restore_encoder
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
+from pipeline.foreign.trial import try_first
 from pipeline.index import gallery
 from pipeline.index.queries import StoredEncoder
 from pipeline.index.search import Searcher
@@ -52,7 +53,6 @@ from pipeline.storage import commit
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.card import read_card
-from pipeline.trial import try_first
 from stages.index.serve import _open_gallery
 
 SECONDS, SAMPLE = 20, 24

@@ -16,13 +16,14 @@ from made_up import build_bundle, make_run, open_run
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.run.layout import Layout
+from pipeline.run.reading import application as applied
+from pipeline.run.reading import indexes as bundled
 from pipeline.run.runner import run_stage
 from pipeline.storage import bundles as storage
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.commit import publish, read_verified
 from pipeline.storage.locks import hold
-from stages import applied, bundled
 from stages.catalogue import declared
 from stages.cli import cli
 
@@ -239,11 +240,11 @@ def test_two_parts_that_end_together_clean_up_one_after_the_other(
         write(*given)
         written.wait(60)
 
-    def meet(home: Path) -> None:
+    def meet(stages: object, home: Path) -> None:
         with suppress(BrokenBarrierError):
             meeting.wait(0.3)
             outcome.append(False)
-        refresh(home)
+        refresh(stages, home)
 
     monkeypatch.setattr(bundled, "write_bundle", write_together)
     monkeypatch.setattr(applied, "refresh_additions", meet)

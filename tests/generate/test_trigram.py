@@ -9,8 +9,8 @@ from made_up_text import make_sentences, make_vocabulary
 from nltk.lm import KneserNeyInterpolated
 
 from pipeline.generate.corpus import DISCOUNT, Corpus, Trigram
+from pipeline.run.reading.generators import count_trigrams
 from pipeline.text.sequences import Tokens, encode_tokens
-from stages.generators import count_trigrams
 
 BOUNDARY = 7
 

@@ -13,7 +13,7 @@ from pipeline.images.preprocess import Preprocessing
 if TYPE_CHECKING:  # else each worker process that a test starts would import torch
     import torch
 
-    from pipeline.images.networks import NetworkEncoder, NetworkSpec
+    from pipeline.encoders.networks import NetworkEncoder, NetworkSpec
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -72,13 +72,13 @@ def make_tiff(
 def make_spec(
     architecture: str = "squeezenet1_1", layer: str = "average", side: int = 64, **more: object
 ) -> "NetworkSpec":
-    from pipeline.images.networks import NetworkSpec
+    from pipeline.encoders.networks import NetworkSpec
 
     return NetworkSpec(architecture, layer, Preprocessing(side, None, MEAN, STD), **{"flip": False, **more})
 
 
 def make_encoder(architecture: str = "squeezenet1_1", seed: int = 0, **more: object) -> "NetworkEncoder":
-    from pipeline.images.networks import untrained
+    from pipeline.encoders.networks import untrained
 
     return untrained(make_spec(architecture, **more), seed)
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.fx.experimental.optimization import fuse
 from torchvision.models import VisionTransformer
 
+from pipeline.encoders.networks import build, cut, find_node
 from pipeline.errors import UsageError
-from pipeline.images.networks import build, cut, find_node
 
 PARTS = {
     "squeezenet1_1": ("features", 512),

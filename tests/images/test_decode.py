@@ -17,12 +17,12 @@ import pytest
 from hostile import many_scans
 from PIL import Image, features
 
+from pipeline.compute.workers import Failure, isolated_map
 from pipeline.errors import InputError
 from pipeline.images import opening
 from pipeline.images.decode import LACKING, UnreadableImage, decode, decode_each
 from pipeline.images.opening import ImageLimits
 from pipeline.images.processes import ImageProcess, check_header
-from pipeline.workers import Failure, isolated_map
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)

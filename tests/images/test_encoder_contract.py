@@ -14,8 +14,8 @@ from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.registry import ENCODERS, EncoderSpec
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder, stored_kind
+from pipeline.encoders.image_encoder import EncoderMaterial, ImageEncoder
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder
 from pipeline.images.preprocess import prepare
 
 SIDE = 48

@@ -9,9 +9,9 @@ import torch
 from pictures import make_encoder, make_pixels
 from pretended import full_beyond
 
-from pipeline.device import OomBatcher
-from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
-from pipeline.images.networks import NetworkEncoder
+from pipeline.compute.device import OomBatcher
+from pipeline.encoders.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
+from pipeline.encoders.networks import NetworkEncoder
 
 CPU = torch.device("cpu")
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from pictures import make_encoder
 
+from pipeline.encoders.finetune import DescentSchedule, Finetuning
+from pipeline.encoders.networks import CLASSIFIER, NetworkEncoder
+from pipeline.encoders.preparation import RegionSample, sample_regions
+from pipeline.encoders.regions import Classifier
 from pipeline.images.boxes import overlaps
-from pipeline.images.finetune import DescentSchedule, Finetuning
-from pipeline.images.networks import CLASSIFIER, NetworkEncoder
-from pipeline.images.preparation import RegionSample, sample_regions
-from pipeline.images.regions import Classifier
 
 CPU = torch.device("cpu")
 COLOURS = ((220, 40, 40), (40, 60, 220))

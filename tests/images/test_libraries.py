@@ -17,15 +17,15 @@ from PIL import Image
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder
+from pipeline.encoders.extraction import choose_plan
+from pipeline.encoders.image_encoder import EncoderMaterial
+from pipeline.encoders.libraries.image_networks import require_vectors
+from pipeline.encoders.preparation import Crops, PreparedImage
+from pipeline.encoders.regions import RegionExtractor
 from pipeline.errors import InputError, IntegrityError
 from pipeline.images.boxes import Candidates
-from pipeline.images.extraction import choose_plan
-from pipeline.images.image_encoder import EncoderMaterial
-from pipeline.images.libraries import require_vectors
-from pipeline.images.preparation import Crops, PreparedImage
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.preprocess import prepare as prepare_pixels
-from pipeline.images.regions import RegionExtractor
 from pipeline.models.linear.projection import unit_rows
 
 SIDE = 32
@@ -176,7 +176,7 @@ def test_preprocessing_is_that_of_the_library(
     tmp_path: Path, kind: str, keys: dict, resize: int, crop: int | None
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    from pipeline.images.transformers_models import _own_preprocessing
+    from pipeline.encoders.libraries.transformers_models import _own_preprocessing
 
     theirs = getattr(transformers, f"{kind}ImageProcessor")(**keys)
     theirs.save_pretrained(tmp_path)

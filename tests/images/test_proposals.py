@@ -7,8 +7,10 @@ from pictures import make_image
 from torchvision.models import get_model
 from torchvision.ops import box_iou, nms
 
+from pipeline.compute.workers import Failure
+from pipeline.encoders.detectors import build_detector, detect
 from pipeline.errors import InputError
-from pipeline.images.box_formats import parse_boxes
+from pipeline.foreign.box_formats import parse_boxes
 from pipeline.images.boxes import (
     NONE,
     Candidates,
@@ -21,8 +23,6 @@ from pipeline.images.boxes import (
     tidy,
     window_grid,
 )
-from pipeline.images.detectors import build_detector, detect
-from pipeline.workers import Failure
 
 SELECTION = Selection(iou=0.5, count=19, fill=True)
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"

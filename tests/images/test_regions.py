@@ -7,9 +7,9 @@ from pictures import MEAN, make_encoder, make_image
 from PIL import Image
 from torchvision.ops import roi_align
 
+from pipeline.encoders.preparation import Crops
+from pipeline.encoders.regions import Classifier, pool_regions, region_encoder
 from pipeline.images.boxes import Candidates
-from pipeline.images.preparation import Crops
-from pipeline.images.regions import Classifier, pool_regions, region_encoder
 
 
 def test_a_crop_is_the_box_with_its_context() -> None:

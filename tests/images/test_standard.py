@@ -6,7 +6,7 @@ from pictures import make_pixels
 
 pytest.importorskip("cv2")
 
-from pipeline.images.descriptors import GIST_CELLS, LOCAL, PatchGrid, gist, rgb_histogram, vlad
+from pipeline.encoders.descriptors import GIST_CELLS, LOCAL, PatchGrid, gist, rgb_histogram, vlad
 
 SIDE, GRID = 48, PatchGrid(step=8, patch=16)
 

@@ -8,9 +8,9 @@ import torch
 from pictures import make_encoder, make_spec
 from safetensors.torch import save
 
+from pipeline.encoders import weights
+from pipeline.encoders.networks import build, trained
 from pipeline.errors import InputError
-from pipeline.images import weights
-from pipeline.images.networks import build, trained
 
 SPEC = make_spec("squeezenet1_1")
 

@@ -11,11 +11,11 @@ import pytest
 from made_up import ENCODER_SETTINGS, build_bundle, make_run, open_run, run_command
 
 from pipeline.errors import IntegrityError
+from pipeline.run.reading.indexes import add_indices
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import CHECK
 from pipeline.storage.manifest import Manifest
-from stages.bundled import add_indices
 
 MODELS = ("", "text_encoders/tfidf/", "encoders/colour/")
 FILES = [

@@ -115,7 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibrated bundle; of three photographs of a dog all are likely, and no others."""
     run = make_run(tmp_path_factory.mktemp("run"), images=72, held_out="dev")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stages.bundled.FEWEST", 24)
+        patch.setattr("pipeline.run.reading.indexes.FEWEST", 24)
         build_bundle(run)
         build_bundle(run, {"index": {"bundles": 2}}, output="several")
     return run

@@ -13,6 +13,7 @@ import pytest
 from lone_searches import DIM, ask_everything, search_every_way
 from made_up import build_bundle, features_of, run_command
 
+from pipeline.compute.workers import Worker
 from pipeline.errors import UsageError
 from pipeline.index.candidates import is_known
 from pipeline.index.conditions import Predicate
@@ -21,7 +22,6 @@ from pipeline.index.format import METRICS
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
 from pipeline.storage.bundle import Bundle
-from pipeline.workers import Worker
 
 ROWS = 300
 ORDER = ("<", "<=", ">", ">=", "=", "==", "!=")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from pretended import full_beyond
 
-from pipeline.device import OomBatcher
+from pipeline.compute.device import OomBatcher
 from pipeline.errors import IntegrityError
 from pipeline.index.exact import Neighbours, search_exact
 

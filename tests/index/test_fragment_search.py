@@ -8,9 +8,9 @@ import pytest
 from made_up import THINGS, build_bundle, run_command
 from made_up_sets import OTHER, SCORE, THING
 
+from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
-from pipeline.multivectors import MultiVectors
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest

@@ -8,10 +8,10 @@ import faiss
 import numpy as np
 import pytest
 
+from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.index.build import measure_shortlist
 from pipeline.index.exact import Neighbours
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
-from pipeline.multivectors import MultiVectors, ScoreRule
 
 DIM = 12
 RULES = [ScoreRule("words", 0), ScoreRule("mean-words", 0.7), ScoreRule("positive", 0.4)]

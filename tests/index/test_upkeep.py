@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from made_up import build_bundle, make_run, retell, run_command, write_config
 from made_up_sets import SCORE, add_fragments, whole_length
 
+from pipeline.compute.multivectors import ScoreRule
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.index.candidates import build
 from pipeline.index.search import Searcher
 from pipeline.index.upkeep import remove
 from pipeline.index.vectors import ArrayVectors
 from pipeline.metrics.multivector_scores import exact_scores
-from pipeline.multivectors import ScoreRule
 from pipeline.run.layout import Layout
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import hidden_photos, link_bundle, open_bundle, photos_of, read_removed

@@ -10,8 +10,8 @@ from made_up_models import make_fit_task
 from made_up_settings import make_grid
 from scipy import sparse
 
+from pipeline.compute.disk_rows import DiskRows
 from pipeline.config.registry import model_spec
-from pipeline.disk_rows import DiskRows
 from pipeline.images import copies
 from pipeline.models.linear import kernels, wsabie
 from pipeline.models.linear.training import FitTask

@@ -7,8 +7,8 @@ from made_up_models import make_fit_task
 from pretended import FullOnce, full_beyond
 from test_feature_maps import BLOCKS, MAPS, assert_same, moments_of
 
+from pipeline.compute.device import OomBatcher
 from pipeline.config.registry import model_spec
-from pipeline.device import OomBatcher
 from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.device_moments import MappedAccumulator
 

@@ -9,7 +9,7 @@ from made_up_settings import text_view
 from pretended import FullOnce, full_beyond
 from scipy import sparse
 
-from pipeline.device import OomBatcher
+from pipeline.compute.device import OomBatcher
 from pipeline.models.linear.accumulation import sum_blocks
 from pipeline.models.linear.device_moments import DeviceAccumulator
 from pipeline.models.linear.moments import SMALL, Moments

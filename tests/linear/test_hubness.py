@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
+from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.config.models import HUBNESS, HubnessSettings
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.hubness import Bank, Term, choose_correction
 from pipeline.models.linear.projection import unit_rows
-from pipeline.multivectors import MultiVectors, ScoreRule
 
 NOTHING = {"images": [], "sentences": []}
 

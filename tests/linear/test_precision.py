@@ -7,14 +7,14 @@ import pytest
 import torch
 from scipy import sparse
 
-from pipeline.given_vectors import require_made_by
+from pipeline.encoders import tfidf
+from pipeline.encoders.given_vectors import require_made_by
 from pipeline.images.copies import near_pairs
 from pipeline.models.linear.device_views import normalise_tensor, unit_length
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import normalise
 from pipeline.report.tables import measure_rows
-from pipeline.text import tfidf
 
 SCALES = (1e-42, 1e-30, 1e-20, 1.0, 1e18, 1e20, 1e30, 3e37)
 SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -5,12 +5,12 @@ import pytest
 import torch
 from made_up_models import VIEW, WORDS, MadeUpRegions, draw_boxes, make_task, make_task_of
 
+from pipeline.compute.multivectors import MultiVectors
+from pipeline.compute.ragged import offsets_of
 from pipeline.config.registry import model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.task import WHOLE, RegionView, locate
-from pipeline.multivectors import MultiVectors
-from pipeline.ragged import offsets_of
 from pipeline.text.sequences import Tokens
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.compute.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.metrics import multivector_scores as module
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
 from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
 from pipeline.models.linear.hubness import SIDES, Bank, Term
-from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 
 REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from made_up_models import draw_dependencies
 
+from pipeline.compute.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.metrics.multivector_scores import multivector_scores, score_products
 from pipeline.models.neural.fragments import RectifiedBRNN, RelationNetwork, learn_relations
 from pipeline.models.neural.losses import MultipleInstance, Objective, ScoredFragments
 from pipeline.models.neural.recurrence import pack
 from pipeline.models.neural.word_towers import BiGRU
-from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees

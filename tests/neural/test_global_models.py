@@ -8,13 +8,13 @@ import pytest
 from made_up_models import VIEW, WORDS, make_task, make_task_of
 
 from pipeline.config.registry import model_spec
+from pipeline.encoders.averaged import AveragedEncoder
+from pipeline.encoders.tfidf import TfidfEncoder
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import TextView, one_matrix
 from pipeline.models.neural.task import train
 from pipeline.models.neural.word_towers import WordStart
-from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.sequences import Tokens
-from pipeline.text.tfidf import TfidfEncoder
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors

@@ -7,11 +7,11 @@ import pytest
 import torch
 from made_up_models import make_task_of
 
+from pipeline.compute.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.config.registry import made_by, model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.task import Trained, TrainingTask, train
 from pipeline.models.neural.training import Checkpoint
-from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 
 OWN = {
     "dvsa": {"loss": "ranking", "margin": 1.0, "element_clip": 5.0},

@@ -14,12 +14,13 @@ from made_up_colours import COLOURS, CONFIG, draw
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.search import Searcher
+from pipeline.run.reading.application import refresh_additions
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import link_bundle, open_bundle, photos_of
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.locks import hold
 from pipeline.storage.manifest import Manifest
-from stages.applied import refresh_additions
+from stages.catalogue import declared
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +138,7 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     open_bundle(index).check()
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
     assert open_bundle(index).card["images"]["count"] == 40 and "11 photos" in caplog.text
-    refresh_additions(index)
+    refresh_additions(declared(), index)
     assert open_bundle(index).card["images"]["count"] == 51
     run_command("remove", index, "red-00.png")
     run_command("add", index, colours / "data")
@@ -168,7 +169,7 @@ def test_an_addition_that_is_being_changed_is_refreshed_afterwards(joined: Path,
     index = shutil.copytree(joined, tmp_path / "index")
     root = Bundle(index).card["data_root"]
     retell(index / "added/00-out/card.json", "data_root", value=root)  # which the index has itself now
-    thread = Thread(target=refresh_additions, args=(index,))
+    thread = Thread(target=refresh_additions, args=(declared(), index))
     with hold(index / "added/00-out"):
         thread.start()
         thread.join(0.2)
@@ -212,7 +213,7 @@ def test_what_was_removed_stays_away_from_additions(
     assert f"added 0 of 7 photos of {photos}" in caplog.text and open_bundle(index).card["images"]["count"] == 46
     (tmp_path / "moved").rename(tmp_path / "photos")
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
-    refresh_additions(index)
+    refresh_additions(declared(), index)
     names = [photo.name for photo in photos_of(open_bundle(index))]
     assert len(names) == 46 and "a copy.png" not in names and names.count("red-00.png") == 1
 
@@ -230,7 +231,7 @@ def test_an_addition_gives_way_to_an_index_that_has_its_photos(colours: Path, tm
     grown = tmp_path / "out/index/ncca"
     shutil.copytree(index / "added", grown / "added")
     link_bundle(Bundle(grown), grown / "added/02-same")
-    refresh_additions(grown)
+    refresh_additions(declared(), grown)
     assert sorted(Path(photo.root).name for photo in photos_of(open_bundle(grown))) == ["own"] * 8 + ["photos"] * 2
 
 

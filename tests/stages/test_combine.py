@@ -8,9 +8,9 @@ from made_up import by_hand, make_run, make_stage, write_config
 from made_up_sets import add_fragments, write_tokens_of_terms
 from made_up_training import read_model
 
+from pipeline.compute.multivectors import ScoreRule
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.ensemble import Ensemble
-from pipeline.multivectors import ScoreRule
 from pipeline.storage.commit import open_commit
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest

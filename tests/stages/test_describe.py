@@ -13,10 +13,10 @@ from made_up_generators import beside, describe, make_described_run, train
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
 from pipeline.run import Run
+from pipeline.run.reading.generators import gather_sources, read_corpus, read_generator
+from pipeline.run.reading.inputs import joint_space
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.parameters import MODEL, read_parameters
-from stages.generators import gather_sources, read_corpus, read_generator
-from stages.inputs import joint_space
 
 
 @pytest.fixture(scope="module")

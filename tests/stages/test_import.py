@@ -11,20 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 from made_up import build_bundle, by_hand, features_of, make_run, make_stage, open_run, retell, write_config
 
+from pipeline.encoders.averaged import AveragedEncoder
+from pipeline.encoders.networks import NetworkSpec, untrained
 from pipeline.errors import InputError, UsageError
-from pipeline.images.networks import NetworkSpec, untrained
 from pipeline.images.preprocess import Preprocessing
 from pipeline.index.search import Searcher
+from pipeline.run.reading.closing import example_search
+from pipeline.run.reading.photos import open_photographs
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import Features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, digest_tensors, write_parameters
 from pipeline.storage.texts import VectorShard
-from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
-from stages.closing import example_search
-from stages.photographs import open_photographs
 
 COUNT, TEXTS = 24, 48
 THEIRS = {"name": "theirs", "kind": "imported", "path": "f.npy"}

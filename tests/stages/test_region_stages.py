@@ -11,9 +11,9 @@ from made_up import make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
 from pipeline.config.stored import restore_encoder
+from pipeline.encoders.finetune import Finetuning
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.images.decode import decode
-from pipeline.images.finetune import Finetuning
 from pipeline.images.opening import ImageLimits
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.regions import RegionShard

@@ -8,11 +8,11 @@ from made_up import by_hand, make_run, make_stage, open_run, retell, write_confi
 from made_up_sets import SCORE, add_fragments, write_regions
 
 from pipeline.run.layout import Layout
+from pipeline.run.reading.closing import results_of
 from pipeline.run.runner import run_stage
 from pipeline.storage.commit import read_record
 from pipeline.storage.json_files import CHECK, publish_json, read_json
 from pipeline.storage.records import write_summary
-from stages.closing import results_of
 from stages.results import report as stage
 
 
@@ -48,7 +48,7 @@ def report(run: Path, *settings: dict) -> str:
 
 
 def test_the_best_model_of_one_vector_an_image_is_shown(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.pictures.LEAST_COUNT", 2)
+    monkeypatch.setattr("pipeline.run.reading.pictures.LEAST_COUNT", 2)
     html = report(run)
     assert "What ncca finds" in html
     assert f"--index {run / 'index/ncca'}" in html and f"--index {run / 'index/dvsa'}" not in html

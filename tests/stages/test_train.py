@@ -16,10 +16,10 @@ from pipeline.config.registry import model_spec
 from pipeline.errors import InputError, IntegrityError
 from pipeline.index.search import Searcher
 from pipeline.models.neural import word_towers
+from pipeline.run.reading import texts
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import open_commit
 from pipeline.storage.parameters import MODEL, Checkpoints, read_parameters
-from stages import texts
 
 stage_train = import_module("stages.models.train")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings
 from pipeline.storage.manifest import Manifest
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.errors import InputError
-from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
+from pipeline.foreign.vectors import ForeignFeatures, Source, foreign_files, open_foreign
 
 NAMES = ["a.jpg", "ä b.jpg", "c\u2028.jpg", "d.jpg", "e.jpg"]
 ROWS = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)

@@ -7,10 +7,11 @@ import h5py
 import numpy as np
 import pytest
 
+from pipeline.compute.chained import Chained
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import publish
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.shards import FEATURES, Chained, OpenedOnUse, Shard, write_shard
+from pipeline.storage.shards import FEATURES, OpenedOnUse, Shard, write_shard
 
 
 def forge(path: Path) -> None:

@@ -12,10 +12,10 @@ from scipy import sparse
 from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.stored import restore_text_encoder
 from pipeline.config.text_encoders import TEXT_ENCODERS, TextEncoderSpec
+from pipeline.encoders.averaged import AveragedEncoder
+from pipeline.encoders.centred import Centred
+from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import IntegrityError, JointspaceError
-from pipeline.text.averaged import AveragedEncoder
-from pipeline.text.centred import Centred
-from pipeline.text.text_encoder import TextEncoder
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pipeline.run.reading import texts
 from pipeline.text.dependencies import Parse, tree_fault
 from pipeline.text.trees import Trees, align, letters, pack, project_parse
-from stages import texts
 
 
 def random_tree(rng: np.random.Generator, size: int) -> list[tuple[int, int, int]]:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from pipeline.encoders.tfidf import TfidfEncoder, encode
 from pipeline.text import counting
 from pipeline.text.lemmas import choose_lemmas, is_english
-from pipeline.text.tfidf import TfidfEncoder, encode
 from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 

@@ -13,7 +13,7 @@ from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject, Tally
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
-from pipeline.plain_files import UTF16_MARKS, each_line
+from pipeline.foreign.files import UTF16_MARKS, each_line
 
 SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation", "validate", "development", "eval", "evaluation"), "dev"),

@@ -21,10 +21,10 @@ from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
 from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
-from pipeline.plain_files import LONGEST_LINE, each_line
+from pipeline.foreign.files import LONGEST_LINE, each_line
+from pipeline.foreign.parquet import stored_type
+from pipeline.foreign.trial import try_first
 from pipeline.printable import is_unicode
-from pipeline.storage.tables import stored_type
-from pipeline.trial import try_first
 
 LOOKED_AT = 10_000
 """Rows that are read to learn the columns of a table, and what is in them."""

@@ -19,8 +19,8 @@ from pipeline.collections.formats.rows import EITHER, further, is_text, read_row
 from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
-from pipeline.image_names import relative_name
-from pipeline.parquet_photographs import photograph_column
+from pipeline.foreign.image_names import relative_name
+from pipeline.foreign.parquet_photos import photograph_column
 
 FURTHER = tuple(split for split in SPLITS if split != "train")
 TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FURTHER, ()), "images": (".",)}

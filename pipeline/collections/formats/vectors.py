@@ -11,8 +11,8 @@ from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.rows import read_rows
 from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord, Tally
-from pipeline.image_names import relative_name
-from pipeline.storage.foreign import NAMES, NOT_FINITE, Source, foreign_files, names_column, open_foreign, owner_names
+from pipeline.foreign.image_names import relative_name
+from pipeline.foreign.vectors import NAMES, NOT_FINITE, Source, foreign_files, names_column, open_foreign, owner_names
 
 FORMAT = "vectors"
 VECTORS: Mapping[str, tuple[str, ...]] = {"images": (), "texts": ()}

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.device import upload
+from pipeline.compute.device import upload
+from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule
+from pipeline.compute.precision import to_numpy
 from pipeline.models.linear.hubness import SIDES, Bank, Term
 from pipeline.models.linear.projection import unit_rows
-from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
-from pipeline.precision import to_numpy
 
 if TYPE_CHECKING:
     import torch

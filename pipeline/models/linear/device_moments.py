@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import OomBatcher, full_float32, upload
+from pipeline.compute.device import OomBatcher, full_float32, upload
+from pipeline.compute.precision import fast_at_float64
 from pipeline.models.linear.device_views import rows_on, sparse_on, stack_on, transposed_on
 from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps
 from pipeline.models.linear.moments import BLOCK_ROWS, SHIFT_ROWS, SMALL, Moments, mirror
@@ -20,7 +21,6 @@ from pipeline.models.linear.views import (
     spans,
     sum_by_owner,
 )
-from pipeline.precision import fast_at_float64
 
 STRIP = 1024
 """Columns of X'X in one product; the part above the diagonal follows by symmetry and is left out."""

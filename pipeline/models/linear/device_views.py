@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, issparse
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.device import OomBatcher, full_float32, upload
+from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.views import Rows, map_matrices, matrices_of
 

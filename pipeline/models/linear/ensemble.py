@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule
+from pipeline.compute.precision import require_finite, scale_to_unit_length
+from pipeline.compute.ragged import offsets_of, runs
 from pipeline.config.stored import restore
-from pipeline.multivectors import Items, MultiVectors, ScoreRule
-from pipeline.precision import require_finite, scale_to_unit_length
-from pipeline.ragged import offsets_of, runs
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
 
-from pipeline.device import upload
+from pipeline.compute.device import upload
 from pipeline.errors import InputError
 from pipeline.models.linear.views import Rows, ViewBlock, as_sparse, is_sparse, matrices_of, stack_blocks, sum_by_owner
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pipeline.compute.multivectors import Comparison, Items
 from pipeline.metrics.ranks import rank_scores, score
 from pipeline.metrics.retrieval import recall_sum, recall_sums
-from pipeline.multivectors import Comparison, Items
 
 if TYPE_CHECKING:
     from pipeline.config.models import HubnessSettings

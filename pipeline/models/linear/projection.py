@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from pipeline.compute.precision import scale_to_unit_length
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.views import ImageView, TextView
-from pipeline.precision import scale_to_unit_length
 
 if TYPE_CHECKING:
     import torch

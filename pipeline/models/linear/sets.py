@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from pipeline.mapreduce import LOCAL, map_reduce
+from pipeline.compute.mapreduce import LOCAL, map_reduce
 from pipeline.models.linear.moments import Moments, sum_moments
 from pipeline.models.linear.training import Sets
 from pipeline.models.linear.tuning import PairArrays

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
 
+from pipeline.compute.precision import scale_to_unit_length, to_float32
+from pipeline.encoders.tfidf import unit_rows
 from pipeline.errors import IntegrityError
-from pipeline.precision import scale_to_unit_length, to_float32
-from pipeline.text.tfidf import unit_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

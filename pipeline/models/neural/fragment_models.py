@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.device import OomBatcher, place
+from pipeline.compute.device import OomBatcher, place
+from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
@@ -38,7 +39,6 @@ from pipeline.models.neural.task import (
 )
 from pipeline.models.neural.training import Training, seeded
 from pipeline.models.neural.word_towers import InitialTowers, RecurrentTowers
-from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.compute.multivectors import MultiVectors, ScoreRule
+from pipeline.compute.ragged import offsets_of
 from pipeline.metrics.multivector_scores import multivector_scores, score_products
 from pipeline.models.neural.losses import ScoredFragments
 from pipeline.models.neural.recurrence import Packed, pack
-from pipeline.multivectors import MultiVectors, ScoreRule
-from pipeline.ragged import offsets_of
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.device import place, upload
+from pipeline.compute.device import place, upload
+from pipeline.compute.ragged import Ragged, runs
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.networks import Score, initial
 from pipeline.models.neural.task import WHOLE, RegionBlock, RegionSource, RegionView, TrainingTask
@@ -17,7 +18,6 @@ from pipeline.models.neural.training import Training
 from pipeline.models.neural.tree_levels import Levels, forest, level
 from pipeline.models.neural.tree_rnn import by_kind
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
-from pipeline.ragged import Ragged, runs
 from pipeline.text.trees import Trees
 
 

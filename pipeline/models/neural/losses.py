@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import upload
+from pipeline.compute.device import upload
 
 
 @dataclass(frozen=True)

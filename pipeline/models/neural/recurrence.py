@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.ragged import offsets_of, runs
+from pipeline.compute.ragged import offsets_of, runs
 from pipeline.text.sequences import Tokens
 
 

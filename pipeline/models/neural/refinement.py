@@ -9,7 +9,7 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.device import place
+from pipeline.compute.device import place
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on, unit_length

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from pipeline.compute.device import upload
 from pipeline.config.models import TrainSettings
-from pipeline.device import upload
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.device import Arriving, drawn_from, full_float32, place, upload
+from pipeline.compute.device import Arriving, drawn_from, full_float32, place, upload
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.models.neural.losses import Objective
 

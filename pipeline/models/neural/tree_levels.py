@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.ragged import offsets_of
+from pipeline.compute.ragged import offsets_of
 from pipeline.text.trees import NOTHING, Trees
 
 

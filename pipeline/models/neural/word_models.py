@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.device import OomBatcher, full_float32, place, upload
+from pipeline.compute.device import OomBatcher, full_float32, place, upload
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
 from pipeline.models.linear.device_views import stack_on

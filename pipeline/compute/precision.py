@@ -1,0 +1,98 @@
+"""float16 storage to float32 arithmetic, where bfloat16 pays, and the refusal of what is no number."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.compute import runtime
+from pipeline.errors import IntegrityError
+
+if TYPE_CHECKING:
+    import torch
+
+TORCH_PAYS = 1 << 30
+"""Elements of one block from which importing torch (about 1.5 s) is repaid by its faster conversion."""
+
+
+def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """`block` (any shape, float16 or float32) as float32, written into `out` where given. Exact.
+
+    Uses torch's vectorised conversion when torch is loaded already or the block is large; numpy's otherwise.
+    """
+    if out is None:
+        out = np.empty(block.shape, np.float32)
+    if block.dtype == np.float16 and ("torch" in sys.modules or block.size >= TORCH_PAYS):
+        import torch
+
+        torch.from_numpy(out).copy_(torch.from_numpy(block))
+    else:
+        np.copyto(out, block)
+    return out
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """An array of anything, also of a tensor of torch that is on a GPU, is learned, or has bfloat16 (as float32)."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        is_known = "bfloat16" not in str(values.dtype) and "float8" not in str(values.dtype)
+        values = (values if is_known else values.float()).numpy()
+    return np.asarray(values)
+
+
+def fast_at_bfloat16(device: "torch.device") -> bool:
+    """Whether the hardware multiplies bfloat16; everywhere else torch emulates it, slowly."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and not {"avx512_bf16", "amx_bf16"}.isdisjoint(runtime.cpu_flags())
+
+
+FAST_AT_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
+"""Compute capabilities of the GPUs that multiply float64 at least half as fast as float32, those of data centres."""
+
+
+def fast_at_float64(device: "torch.device") -> bool:
+    import torch
+
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_AT_FLOAT64
+
+
+def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
+    """The dtype of `float32`, `bfloat16`, or `auto`: bfloat16 where `device` is fast at it."""
+    import torch
+
+    fast = name == "bfloat16" or (name == "auto" and fast_at_bfloat16(device))
+    return torch.bfloat16 if fast else torch.float32
+
+
+def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
+    """Scale the rows of `rows` (n, d), float32 or float64, to unit length in place, and return them. Rows of zeros stay
+    as they are. Rows whose squares would overflow or vanish are divided by their greatest entry first."""
+    with np.errstate(over="ignore", under="ignore"):
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    extreme = np.flatnonzero(~((lengths > 1e-15) & (lengths < 1e15)))
+    if len(extreme):
+        scaled = rows[extreme]
+        greatest = np.abs(scaled).max(axis=1, keepdims=True, initial=0)
+        scaled /= np.where(greatest > 0, greatest, 1)
+        rows[extreme], lengths[extreme] = scaled, np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    rows /= np.where(lengths > 0, lengths, 1)[:, None]
+    return rows
+
+
+def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
+    """Raises IntegrityError naming `source` and the first row of `array` that is not finite."""
+    if array.dtype.kind != "f" or not array.size:
+        return
+    # A sum is finite when every term is, and is 20 times cheaper; only its failure needs the look at each row.
+    with np.errstate(all="ignore"):
+        if np.isfinite(array.sum(dtype=np.float64)):
+            return
+    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+    if len(bad):
+        raise IntegrityError(
+            f"{source}: {name} row {bad[0]} is not finite ({len(bad)} such rows); remove or repair its source"
+        )

@@ -1,0 +1,74 @@
+"""The dense vectors of a text encoder about their mean, and whitened."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from pipeline.encoders.text_encoder import TextEncoder
+
+BLOCK = 4096
+"""Texts encoded at once while their mean is taken."""
+WHITENED = 1e-6
+"""Share of the largest variance below which a direction is left out of whitened vectors."""
+CENTRED = "centred"
+
+
+class Centred:
+    """The dense vectors of another `encoder` as (y - mean) M, and zeros still for a text that it does not know;
+    `matrix` M is (dim, dim) or None, the identity. Else it is as that encoder."""
+
+    def __init__(self, encoder: TextEncoder, mean: np.ndarray, matrix: np.ndarray | None) -> None:
+        if mean.shape != (encoder.dim,) or (matrix is not None and matrix.shape != (encoder.dim, encoder.dim)):
+            raise ValueError("the mean or the matrix does not fit the vectors")
+        self.encoder, self.mean, self.matrix = encoder, mean, matrix
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "encoder":  # not yet set while the object is copied
+            raise AttributeError(name)
+        return getattr(self.encoder, name)
+
+    @classmethod
+    def fit(cls, encoder: TextEncoder, texts: Iterable[str], whiten: bool) -> "Centred":
+        """By the mean of the `texts` that it knows, and with `whiten` by their covariance: all variances become 1, but
+        for directions without any."""
+        n, total, square = 0, np.zeros(encoder.dim), np.zeros((encoder.dim, encoder.dim) if whiten else 0)
+        known = filter(encoder.knows, texts)
+        while block := list(islice(known, BLOCK)):
+            n += len(block)
+            rows = encoder.encode(block).astype(np.float64)
+            total += rows.sum(axis=0)
+            if whiten:
+                square += rows.T @ rows
+        mean, matrix = total / max(n, 1), None
+        if whiten:
+            values, vectors = np.linalg.eigh(square / max(n, 1) - np.outer(mean, mean))
+            kept = values > WHITENED * values[-1]
+            scale = np.where(kept, 1 / np.sqrt(np.where(kept, values, 1)), 0)
+            matrix = ((vectors * scale) @ vectors.T).astype(np.float32)
+        return cls(encoder, mean.astype(np.float32), matrix)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        rows = self.shift(self.encoder.encode(texts))
+        rows[[not self.knows(text) for text in texts]] = 0
+        return rows
+
+    encode_query, encode_words = TextEncoder.encode_query, TextEncoder.encode_words
+
+    def shift(self, rows: np.ndarray) -> np.ndarray:
+        """(n, dim) from vectors (n, dim) of the other encoder."""
+        shifted = rows - self.mean
+        return shifted if self.matrix is None else shifted @ self.matrix
+
+    def settings(self) -> dict[str, Any]:
+        return {**self.encoder.settings(), CENTRED: True}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        parts = {"mean": self.mean} | ({} if self.matrix is None else {"matrix": self.matrix})
+        return {**self.encoder.tensors(), **{f"{CENTRED}/{name}": value for name, value in parts.items()}}
+
+    @classmethod
+    def around(cls, encoder: TextEncoder, tensors: Mapping[str, np.ndarray]) -> "Centred":
+        """`encoder` with the mean and matrix among `tensors`."""
+        return cls(encoder, tensors[f"{CENTRED}/mean"], tensors.get(f"{CENTRED}/matrix"))

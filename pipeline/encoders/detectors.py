@@ -1,0 +1,107 @@
+"""Faster R-CNN (Ren et al. 2015) as a source of proposals: torchvision's detectors with its or the user's weights."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from operator import itemgetter
+
+import numpy as np
+import torch
+from torch import nn
+from torchvision.models import get_model
+from torchvision.models.detection.rpn import concat_box_prediction_layers
+
+from pipeline.compute.device import OomBatcher, full_float32, upload
+from pipeline.compute.workers import Failure
+from pipeline.encoders.weights import State, select
+from pipeline.errors import InputError
+from pipeline.images.boxes import LEAST_SCORE, NONE, Candidates
+
+CLASSES = "roi_heads.box_predictor.cls_score.weight"
+CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
+
+
+def build_detector(architecture: str, state: State, source: str) -> nn.Module:
+    """A detector with the classes of `state`. Raises InputError naming `source` if they do not fit together."""
+    if missing := [name for name in (CLASSES, CORNERS) if name not in state]:
+        raise InputError(f"{source} lacks {missing[0]}: it is not a torchvision Faster R-CNN; get the right file")
+    classes, corners = len(state[CLASSES]), len(state[CORNERS])
+    if corners != 4 * classes:
+        raise InputError(
+            f"{source}: its head scores {classes} classes but places boxes for {corners / 4:g}; get an intact file"
+        )
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        network = get_model(
+            architecture, weights=None, weights_backbone=None, num_classes=classes, box_score_thresh=LEAST_SCORE
+        ).eval()
+    needed = network.state_dict()
+    network.load_state_dict(select(state, needed, needed, source))
+    return network
+
+
+def detect(
+    network: nn.Module, images: Iterable[np.ndarray | Failure], device: torch.device, stage: str, most: int
+) -> Iterator[Candidates]:
+    """Proposals in each of `images` (height, width, 3) uint8, in original pixels, best first.
+
+    A Failure has none, nor does an image so elongated that its shorter side vanishes when its longer one is resized to
+    fit the network. `stage` is detections (of all classes) or rpn (the output of the region proposal network). Of
+    `most` images those of one shape go through the network together, fewer where a GPU's memory is full: others would
+    be padded to one size by torchvision, which changes the results near the edges.
+    """
+    network = network.to(device)
+    batcher, waiting = OomBatcher(most, "image"), iter(images)
+    while block := list(islice(waiting, most)):
+        proposals = [NONE] * len(block)
+        shapes = defaultdict(list)
+        for place, pixels in enumerate(block):
+            if _is_seen(network, pixels):
+                shapes[pixels.shape].append(place)
+        for places in shapes.values():
+
+            def look(rows: slice, places: list[int] = places) -> list[Candidates]:
+                pixels = upload(np.stack([block[place] for place in places[rows]]), device)
+                return _look(network, pixels.permute(0, 3, 1, 2).float() / 255, stage)
+
+            for place, candidates in zip(places, chain.from_iterable(batcher.map(look, len(places))), strict=True):
+                proposals[place] = candidates
+        yield from proposals
+
+
+def _is_seen(network: nn.Module, pixels: np.ndarray | Failure) -> bool:
+    """Whether a shorter side is left by the network's own resizing, which rounds down."""
+    if isinstance(pixels, Failure):
+        return False
+    longest, shortest = network.transform.max_size, network.transform.min_size[-1]
+    return min(shortest, min(pixels.shape[:2]) * longest / max(pixels.shape[:2])) >= 1 + 1e-3
+
+
+def _look(network: nn.Module, images: torch.Tensor, stage: str) -> list[Candidates]:
+    """What is in each of `images` (n, 3, height, width) in [0, 1]."""
+    with torch.inference_mode(), full_float32():
+        if stage == "rpn":
+            detections = _objects(network, images)
+        else:
+            detections = list(map(itemgetter("boxes", "scores"), network(list(images))))
+    ordered = []
+    for boxes, scores in detections:
+        order = scores.argsort(descending=True, stable=True)
+        ordered.append(Candidates(boxes[order].cpu().numpy(), scores[order].float().cpu().numpy()))
+    return ordered
+
+
+def _objects(network: nn.Module, pictures: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The output of the region proposal network, with its scores, which its own `forward` does not return."""
+    images, _ = network.transform(list(pictures))
+    features = list(network.backbone(images.tensors).values())
+    rpn = network.rpn
+    objectness, offsets = rpn.head(features)
+    anchors = rpn.anchor_generator(images, features)
+    per_level = [level[0].numel() for level in objectness]
+    objectness, offsets = concat_box_prediction_layers(objectness, offsets)
+    boxes = rpn.box_coder.decode(offsets, anchors).view(len(pictures), -1, 4)
+    boxes, scores = rpn.filter_proposals(boxes, objectness, images.image_sizes, per_level)
+    original, resized = torch.tensor([pictures.shape[:1:-1], images.image_sizes[0][::-1]], device=pictures.device)
+    return [(one * (original / resized).repeat(2), own) for one, own in zip(boxes, scores, strict=True)]

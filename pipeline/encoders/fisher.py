@@ -1,0 +1,89 @@
+"""Texts as Fisher vectors of their words: the text encoder `fisher` (Klein et al. 2015)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from skimage.feature import fisher_vector
+from sklearn.mixture import GaussianMixture
+
+from pipeline.encoders.averaged import WordsEncoder, find_vectors, split_of
+from pipeline.encoders.text_encoder import TextMaterial
+from pipeline.errors import InputError
+from pipeline.text.tokens import TermSettings
+from pipeline.text.wordvectors import WordVectors
+
+
+class FisherEncoder(WordsEncoder):
+    """The gradient of the log-likelihood of a text's word vectors under a Gaussian mixture of diagonal covariances, by
+    its weights, means and variances, with the signed square root of each value and then unit length (Klein et al. 2015,
+    section 3.1; Perronnin et al. 2010).
+
+    Paper to code: K `components`, the mixture's weights, `means` (K, d) and `variances` (K, d); `vectors` are the word
+    vectors after their principal components were taken, if these are wanted.
+    """
+
+    kind = "fisher"
+
+    def __init__(
+        self, split: TermSettings, vectors: WordVectors, weights: np.ndarray, means: np.ndarray, variances: np.ndarray
+    ) -> None:
+        super().__init__(split, vectors)
+        shape = (*weights.shape, self.vectors.shape[1])
+        positive = (variances > 0).all() and (weights > 0).all()
+        finite = all(np.isfinite(part).all() for part in (weights, means, variances))
+        if means.shape != shape or variances.shape != shape or not positive or not finite:
+            raise ValueError("its mixture does not fit its word vectors")
+        self.mixture = GaussianMixture(shape[0], covariance_type="diag")
+        self.mixture.weights_, self.mixture.means_, self.mixture.covariances_ = weights, means, variances
+        self.mixture.precisions_cholesky_ = 1 / np.sqrt(variances)
+        self.dim = shape[0] * (2 * shape[1] + 1)
+
+    @classmethod
+    def prepare(cls, entry: Any, material: TextMaterial) -> "FisherEncoder":
+        """The mixture is fitted to the word vectors of the training sentences' words, each as often as it occurs, or to
+        a sample of them. Raises InputError where there are fewer of them than components, and as the readers of word
+        vectors do."""
+        settings, known_vectors = entry.own, find_vectors(entry, material)
+        words = WordsEncoder(material.words, known_vectors)
+        rows = np.fromiter((row for text in material.texts() for row in words.rows(text)), np.int32)
+        order = np.arange(len(rows), dtype=np.min_scalar_type(len(rows)))
+        np.random.default_rng(material.seed).shuffle(order)
+        rows = rows[np.sort(order[: settings.sample])]
+        if len(np.unique(rows)) <= settings.components:
+            raise InputError(
+                f"text encoder {entry.name} has {len(np.unique(rows))} words to learn {settings.components} components"
+                " from; lower fisher.components"
+            )
+        matrix = known_vectors.matrix
+        if settings.principal and settings.principal < matrix.shape[1]:
+            matrix = _reduce(matrix, matrix[rows], settings.principal)
+        sample = matrix[rows].astype(np.float64)
+        options = {"covariance_type": "diag", "random_state": material.seed, "reg_covar": 1e-6}
+        mixture = GaussianMixture(settings.components, **options)
+        mixture.fit(sample)
+        parts = (mixture.weights_, mixture.means_, mixture.covariances_)
+        return cls(split_of(material), WordVectors(known_vectors.words, matrix), *parts)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = np.zeros((len(texts), self.dim), np.float32)
+        for number, text in enumerate(texts):
+            if rows := self.rows(text):
+                vectors[number] = fisher_vector(self.vectors[rows].astype(np.float64), self.mixture, improved=True)
+        return vectors
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        mixture = self.mixture
+        parts = {"weights": mixture.weights_, "means": mixture.means_, "variances": mixture.covariances_}
+        return {**super().tensors(), **parts}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FisherEncoder":
+        return cls(*cls.read_known(settings, tensors), *(tensors[name] for name in ("weights", "means", "variances")))
+
+
+def _reduce(vectors: np.ndarray, seen: np.ndarray, dimensions: int) -> np.ndarray:
+    """(V, dimensions) float32: `vectors` in the principal components of those that were `seen`."""
+    mean = seen.mean(axis=0, dtype=np.float64)
+    values, directions = np.linalg.eigh(np.cov(seen.astype(np.float64), rowvar=False))
+    return ((vectors - mean) @ directions[:, ::-1][:, :dimensions]).astype(np.float32)

@@ -1,0 +1,1 @@
+"""Encoders of other libraries: one module for each library."""

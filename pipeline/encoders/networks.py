@@ -1,0 +1,180 @@
+"""Torchvision's classification networks as encoders: cut after one of their layers, with their
+weights and preprocessing."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.fx.experimental.optimization import fuse
+
+from pipeline.encoders.image_encoder import EncoderMaterial, ModuleEncoder
+from pipeline.encoders.weights import State, feature_extraction, fetch, models, ops, parse, select
+from pipeline.errors import UsageError
+from pipeline.images.preprocess import Preprocessing
+
+HIDDEN_LAYERS = ("fc6", "fc7")
+CLASSIFIER = "rcnn/"
+"""Prefix of tensors beside those of a finetuned encoder: what classifies its features of regions."""
+
+
+def build(architecture: str, seed: int) -> nn.Module:
+    """Return the whole network in evaluation mode, initialised from `seed`. Raises UsageError for one that this version
+    of torchvision does not have."""
+    if architecture not in models.list_models():
+        raise UsageError(f"this version of torchvision has no network {architecture!r}; install another version of it")
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # googlenet and inception announce a new initialisation
+        torch.default_generator.manual_seed(seed)
+        return models.get_model(architecture, weights=None).eval()
+
+
+def find_node(network: nn.Module, layer: str, side: int) -> str:
+    """The name of the node in the network's graph whose output is `layer`, for images of `side` x `side` pixels.
+
+    `average` is the last activation map (n, channels, height, width) before the classifier, pooled or not; its spatial
+    mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with three layers, after ReLU.
+    """
+    head = [name for name, child in network.named_children() if _has_parameters(child)][-1]
+    graph, nodes = _trace(network)
+    names = list(nodes)
+    of_head = [i for i, name in enumerate(names) if name == head or name.startswith(f"{head}.")]
+    if layer == "average":
+        return _last_map(network, graph, {name: nodes[name] for name in names[: of_head[0]]}, side)
+    linear = [i for i in of_head if isinstance(_module(network, names[i]), nn.Linear)]
+    return names[linear[HIDDEN_LAYERS.index(layer)] + 1]
+
+
+def cut(network: nn.Module, node: str) -> fx.GraphModule:
+    """The part of `network` that computes `node`. Shares the network's tensors."""
+    graph, nodes = _trace(network)
+    return _part(network, graph, nodes[node])
+
+
+def _trace(network: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node]]:
+    """The graph of `network` in evaluation mode, and its nodes by torchvision's names for them, in their order.
+
+    `create_feature_extractor` would trace it twice at each call, once for training. The constants that a trace finds
+    are numbered anew, so that they have the same names in every process.
+    """
+    for name in [name for name in vars(network) if name.startswith("_tensor_constant")]:
+        delattr(network, name)
+    leaves = [module for module in vars(ops).values() if isinstance(module, type) and issubclass(module, nn.Module)]
+    tracer = feature_extraction.NodePathTracer(autowrap_modules=(math, ops), leaf_modules=leaves)
+    graph = tracer.trace(network.eval())
+    return graph, {name: node for node, name in tracer.node_to_qualname.items()}
+
+
+def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, ...]) -> fx.GraphModule:
+    """The part of `network` that computes `output` of its `graph`, which is reduced to that."""
+    graph.erase_node(next(node for node in graph.nodes if node.op == "output"))
+    graph.output(output)
+    fx.GraphModule(network, graph).graph.eliminate_dead_code()
+    return fx.GraphModule(network, graph)
+
+
+def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node], side: int) -> str:
+    """The last of `nodes` whose output is a map, not before the last node with parameters."""
+    candidates = []
+    for name in reversed(nodes):
+        candidates.append(name)
+        if _has_parameters(_module(network, name)):
+            break
+    part = _part(network, graph, tuple(nodes[name] for name in candidates))
+    try:
+        with torch.inference_mode():
+            outputs = part(torch.zeros(1, 3, side, side))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{type(network).__name__} cannot take images of {side} x {side} pixels: {reason}") from error
+    for name, output in zip(candidates, outputs, strict=True):
+        if output.ndim == 4:
+            return name
+    raise UsageError(f"{type(network).__name__} has no map of activations to average; choose a convolutional network")
+
+
+def _module(network: nn.Module, name: str) -> nn.Module | None:
+    """The submodule `name`; None if `name` is another operation of the graph."""
+    try:
+        return network.get_submodule(name)
+    except AttributeError:
+        return None
+
+
+def _has_parameters(module: nn.Module | None) -> bool:
+    return module is not None and any(True for _ in module.parameters())
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A network without its weights: `layer` is average, fc6 or fc7; `flip` averages over mirror images."""
+
+    architecture: str
+    layer: str
+    preprocessing: Preprocessing
+    flip: bool
+
+
+class NetworkEncoder(ModuleEncoder):
+    """`body` is the network up to the node `node` of its graph; `weights` says where its weights come from."""
+
+    def __init__(self, spec: NetworkSpec, body: fx.GraphModule, node: str, weights: Mapping[str, Any]) -> None:
+        super().__init__(spec.preprocessing, body, spec.flip)
+        self.spec, self.node, self.weights = spec, node, weights
+
+    def folded(self) -> fx.GraphModule:
+        """With batch norms folded into convolutions."""
+        return fuse(self.body)
+
+    def settings(self) -> dict[str, Any]:
+        return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The weights up to the layer, by their names in the whole network."""
+        return {name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NetworkEncoder":
+        body = cut(build(settings["architecture"], seed=0), settings["node"])
+        preprocessing = Preprocessing.from_dict(settings["preprocessing"])
+        spec = NetworkSpec(settings["architecture"], settings["layer"], preprocessing, settings["flip"])
+        weights = {
+            name: torch.from_numpy(tensor) for name, tensor in tensors.items() if not name.startswith(CLASSIFIER)
+        }
+        body.load_state_dict(weights)
+        return cls(spec, body, settings["node"], settings["weights"])
+
+    @classmethod
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "NetworkEncoder":
+        """The encoder of a configuration entry: untrained, with torchvision's weights, or with a file's."""
+        spec = NetworkSpec(entry.architecture, entry.layer, Preprocessing.from_entry(entry), entry.flip)
+        if entry.weights == "untrained":
+            return untrained(spec, material.seed)
+        if entry.weights == "torchvision":
+            state, origin = fetch(entry.architecture, "set the encoder's `weights` to file and `file` to its name")
+            return trained(spec, state, {"origin": origin})
+        data, sha256 = material.weights(entry.file, entry.sha256)
+        return trained(spec, parse(data, entry.file), {"origin": entry.file, "sha256": sha256})
+
+
+def untrained(spec: NetworkSpec, seed: int) -> NetworkEncoder:
+    """An encoder with the untrained weights that its architecture draws from `seed`."""
+    network = build(spec.architecture, seed)
+    node = find_node(network, spec.layer, spec.preprocessing.side)
+    return NetworkEncoder(spec, cut(network, node), node, {"origin": "untrained", "seed": seed})
+
+
+def trained(spec: NetworkSpec, state: State, weights: Mapping[str, Any]) -> NetworkEncoder:
+    """An encoder with the weights `state`, which must cover the network up to the layer.
+
+    Raises InputError, naming their source `weights["origin"]`, if they do not fit.
+    """
+    network = build(spec.architecture, seed=0)
+    node = find_node(network, spec.layer, spec.preprocessing.side)
+    body = cut(network, node)
+    body.load_state_dict(select(state, body.state_dict(), network.state_dict(), weights["origin"]))
+    return NetworkEncoder(spec, body, node, weights)

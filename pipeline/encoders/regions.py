@@ -1,0 +1,309 @@
+"""The features of images' regions, from crops or from one activation map per image, and encoders that pool them."""
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import fx, nn
+from torch.fx.experimental.optimization import fuse
+from torch.fx.passes.shape_prop import ShapeProp
+from torch.nn import functional
+
+from pipeline.compute.device import Arriving
+from pipeline.compute.workers import Failure
+from pipeline.config.stored import restore_encoder
+from pipeline.encoders.extraction import ExtractionPlan, Extractor
+from pipeline.encoders.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder
+from pipeline.encoders.networks import NetworkEncoder
+from pipeline.encoders.preparation import Crops, Cutting, PreparedImage, WholeImages
+from pipeline.errors import UsageError
+from pipeline.images.boxes import NONE, Candidates, suppress
+
+PROBE_SIDE = 224
+"""Side in pixels of an image whose map has more than one cell in every network."""
+POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+POOL_FUNCTIONS = (functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d, torch.mean, "mean")
+
+
+class RegionEncoder(nn.Module):
+    """Maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4), in [0, 1], to features (n, k, dim) float32.
+
+    `trunk` computes the map of an encoder of the layer `average`, whose bilinear interpolation is integrated exactly
+    over each box: RoIAlign (He et al. 2017) with one bin and infinitely many samples.
+    """
+
+    def __init__(self, encoder: ModuleEncoder, trunk: fx.GraphModule) -> None:
+        super().__init__()
+        self.encoder, self.trunk = encoder, trunk
+
+    def forward(self, pixels: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        features = pool_regions(self._maps(pixels), boxes)
+        if not self.encoder.flip:
+            return features
+        mirrored = torch.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], dim=-1)
+        return (features + pool_regions(self._maps(pixels.flip(2)), mirrored)) / 2
+
+    def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.trunk(self.encoder.normalise(pixels)).float()
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> "RegionEncoder":
+        """A faster copy on `device`, in `dtype`, in fewer passes."""
+        trunk = fuse(self.trunk).to(device, dtype, memory_format=torch.channels_last)
+        return RegionEncoder(self.encoder.optimised(device, dtype), trunk)
+
+
+def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
+    """`encoder` with its body cut after its activation map, which is pooled to a fixed size next, or else is the last.
+    They share its tensors. Raises UsageError if it has none."""
+    body, side = encoder.body, max(encoder.spec.preprocessing.side, PROBE_SIDE)
+    body = fx.GraphModule(body, copy.deepcopy(body.graph))
+    with torch.inference_mode():
+        ShapeProp(body).propagate(torch.zeros(1, 3, side, side, dtype=next(body.parameters()).dtype))
+    output = next(node for node in body.graph.nodes if node.op == "output")
+    # The last nodes that form a single chain to the output, the last one first.
+    chain = [output.all_input_nodes[0]]
+    while len(chain[-1].all_input_nodes) == 1:
+        chain.append(chain[-1].all_input_nodes[0])
+    pools = [node.args[0] for node in chain if _pools(body, node)]
+    border = pools[-1] if pools else next(filter(_is_map, chain), None)
+    if border is None or not _is_map(border):
+        raise UsageError("roi-align needs a network with a map of activations; set regions.features to crops")
+    body.graph.erase_node(output)
+    body.graph.output(border)
+    body.graph.eliminate_dead_code()
+    return RegionEncoder(encoder, fx.GraphModule(body, body.graph))
+
+
+def _pools(body: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(body.get_submodule(node.target), POOLS)
+    return node.target in POOL_FUNCTIONS
+
+
+def _is_map(node: fx.Node) -> bool:
+    shape = node.meta["tensor_meta"].shape if "tensor_meta" in node.meta else ()
+    return node.op != "placeholder" and len(shape) == 4 and shape[-1] > 1
+
+
+def pool_regions(maps: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+    """(n, k, channels): means of maps (n, channels, h, w) over boxes (n, k, 4), in [0, 1].
+
+    A cell's value is that of its centre; the map is bilinear between the centres and constant beyond the outermost.
+    The interpolation is separable, so all regions of an image are one matrix product.
+    """
+    height, width = maps.shape[-2:]
+    across = cell_weights(boxes[..., 0] * width, boxes[..., 2] * width, width)
+    down = cell_weights(boxes[..., 1] * height, boxes[..., 3] * height, height)
+    weights = torch.einsum("nkh,nkw->nkhw", down, across).flatten(2)
+    return torch.bmm(weights, maps.permute(0, 2, 3, 1).flatten(1, 2))
+
+
+def cell_weights(start: torch.Tensor, stop: torch.Tensor, cells: int) -> torch.Tensor:
+    """(..., cells): the weight of each cell in the mean over [start, stop); cell i covers [i, i + 1). They sum to 1."""
+    low, high = (edge[..., None] - 0.5 for edge in (start, start + (stop - start)))
+    last = cells - 1
+    centres = torch.arange(cells, device=start.device, dtype=start.dtype)
+    below, above = (_hat_integral(edge.clamp(0, last) - centres) for edge in (low, high))
+    weights = above - below
+    weights[..., :1] += high.clamp(max=0) - low.clamp(max=0)
+    weights[..., -1:] += high.clamp(min=last) - low.clamp(min=last)
+    return weights / (high - low).clamp(min=1e-9)
+
+
+def _hat_integral(x: torch.Tensor) -> torch.Tensor:
+    """The integral from -1 to x of the hat function max(0, 1 - |t|)."""
+    x = x.clamp(-1, 1)
+    return 0.5 + x - x * x.abs() / 2
+
+
+class DescribedRegions(NamedTuple):
+    """Regions of n images, image by image, as `arrays`: `features` (total, dim) float32, `boxes` (total, 4), `scores`
+    (total,), and `lengths` (n,), 0 for the images in `faults` (number -> reason). `counts` sums those of `select`."""
+
+    arrays: dict[str, np.ndarray]
+    faults: dict[int, str]
+    counts: Counter[str]
+
+
+class Classifier(NamedTuple):
+    """What `finetune` learned on an encoder's features: `weight` (1 + classes, dim), `bias` (1 + classes,); class 0 is
+    the background. Of an image's proposals, R-CNN keeps the best `count` (Girshick et al. 2014, section 2.2)."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    iou: float
+    count: int
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """(n, 1 + classes) of features (n, dim)."""
+        return torch.from_numpy(features @ self.weight.T + self.bias).softmax(1).numpy()
+
+    def keep_best(self, regions: Candidates, features: np.ndarray) -> tuple[Candidates, np.ndarray]:
+        """The best regions by their highest foreground probability, after suppression at `iou`, and their features.
+        Region 0, the whole image, stays first and keeps its score."""
+        scores = self.probabilities(features)[:, 1:].max(axis=1).astype(np.float32)
+        scores[:1] = regions.scores[:1]
+        kept = suppress(Candidates(regions.boxes[1:], scores[1:]), self.iou, self.count)
+        rows = np.concatenate([[0], 1 + kept])
+        return Candidates(regions.boxes[rows], scores[rows]), features[rows]
+
+
+def describe(
+    images: Iterable[PreparedImage | Failure], extract: "RegionExtractor", classifier: Classifier | None = None
+) -> DescribedRegions:
+    """Every image's regions and their features; an image that could not be prepared has none. With a `classifier`, only
+    those that it keeps."""
+    faults: dict[int, str] = {}
+    places: list[int] = []
+    regions: list[Candidates] = []
+    counts: Counter[str] = Counter()
+
+    def usable() -> Iterator[PreparedImage]:
+        for place, image in enumerate(images):
+            if isinstance(image, Failure):
+                faults[place] = image.reason
+                continue
+            places.append(place)
+            regions.append(image.regions)
+            counts.update(image.counts)
+            yield image
+
+    features = extract(usable())
+    if classifier is not None:
+        kept = [classifier.keep_best(*pair) for pair in zip(regions, features, strict=True)]
+        regions, features = [part for part, _ in kept], [rows for _, rows in kept]
+    lengths = np.zeros(len(places) + len(faults), np.int64)
+    lengths[places] = [len(part.scores) for part in regions]
+    arrays = {
+        "features": np.concatenate(features or [np.empty((0, 0), np.float32)]),
+        "boxes": np.concatenate([part.boxes for part in regions] or [NONE.boxes]),
+        "scores": np.concatenate([part.scores for part in regions] or [NONE.scores]),
+        "lengths": lengths,
+    }
+    return DescribedRegions(arrays, faults, counts)
+
+
+class RegionExtractor:
+    """An encoder prepared for a plan, for regions rendered by `view`."""
+
+    def __init__(self, encoder: ModuleEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
+        self._by_map = isinstance(view, WholeImages)
+        self.extractor = Extractor(region_encoder(encoder) if self._by_map else encoder, plan)
+        self._crop_pixels = encoder.preprocessing.side**2
+
+    def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
+        """The features (regions, dim) float32 of each image; `images` are read as the network needs them.
+
+        A batch has whole images of the same size, in any order, or crops from one or more images.
+        """
+        if self._by_map:
+            started: list[tuple[list[tuple[int, int]], Arriving]] = []
+            for bucket in self._buckets(images):
+                pixels = torch.from_numpy(np.stack([image.pixels for _, image in bucket]))
+                output = self.extractor.start(pixels, _pad_boxes([image for _, image in bucket]))
+                started.append(([(place, len(image.regions.boxes)) for place, image in bucket], output))
+            features: dict[int, np.ndarray] = {}
+            for places, output in started:
+                for (place, count), rows in zip(places, output.numpy(), strict=True):
+                    features[place] = rows[:count]
+            return [features[place] for place in sorted(features)]
+        counts = []
+
+        def crops() -> Iterator[np.ndarray]:
+            for image in images:
+                counts.append(len(image.pixels))
+                yield from image.pixels
+
+        features = self.extractor(crops())
+        return np.split(features, np.cumsum(counts)[:-1]) if counts else []
+
+    def _buckets(self, images: Iterable[PreparedImage]) -> Iterator[list[tuple[int, PreparedImage]]]:
+        """Images of one size, as many as one batch takes, with their positions."""
+        buckets: dict[tuple[int, ...], list[tuple[int, PreparedImage]]] = {}
+        for place, image in enumerate(images):
+            shape = image.pixels.shape
+            bucket = buckets.setdefault(shape, [])
+            bucket.append((place, image))
+            full = self.extractor.plan.batch_size * self._crop_pixels // (shape[0] * shape[1])
+            if len(bucket) >= full:
+                yield buckets.pop(shape)
+        yield from buckets.values()
+
+
+def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:
+    """(n, k, 4) float32, as shares of each image's sides, padded with the whole image."""
+    boxes = np.zeros((len(images), max(len(image.regions.boxes) for image in images), 4), np.float32)
+    boxes[:, :, 2:] = 1
+    for row, image in zip(boxes, images, strict=True):
+        row[: len(image.regions.boxes)] = image.regions.boxes / np.tile(np.float32(image.size), 2)
+    return torch.from_numpy(boxes)
+
+
+POOLING = {"mean": np.add, "max": np.maximum}
+BATCH = 32
+"""Regions encoded at once."""
+MAX_CROP_SIDE = 1024
+"""Pixels of the side of a crop at most, of which an image has a hundred and more."""
+
+
+def pool(features: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
+    """(n, dim) float32: the mean or max (`pooling`) of region `features` (total, dim); those of image i are the rows
+    offsets[i] to offsets[i + 1], at least one."""
+    pooled = POOLING[pooling].reduceat(features, offsets[:-1], axis=0)
+    return pooled / np.diff(offsets)[:, None].astype(np.float32) if pooling == "mean" else pooled
+
+
+class PooledEncoder(ImageEncoder):
+    """Maps images to features (n, dim) float32, pooled over the regions that the section `regions` defines.
+
+    A query image has no boxes from a file or detector; its regions are then the grid windows that fill up.
+    """
+
+    def __init__(self, network: ModuleEncoder, regions: Mapping[str, Any], pooling: str) -> None:
+        super().__init__(network.preprocessing)
+        self.network, self.regions, self.pooling = network, regions, pooling
+        self._cutting = Cutting.from_settings(regions, network.preprocessing)
+        plan = ExtractionPlan(torch.device("cpu"), torch.float32, BATCH)
+        self._extractor = RegionExtractor(network, plan, self._cutting.view)
+
+    @property
+    def dim(self) -> int:
+        return self.network.dim
+
+    def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """(n, dim) float32 of RGB images."""
+        features = self._extractor(self._cutting(image, NONE) for image in images)
+        return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
+
+    def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
+        """Raises UsageError: regions must be extracted first."""
+        raise UsageError("an encoder of pooled regions takes regions, not images; extract-regions and pool-regions do")
+
+    def settings(self) -> dict[str, Any]:
+        network = self.network.settings()
+        return {
+            "architecture": "pooled",
+            "layer": f"{self.pooling} over regions of {network['architecture']}, {network['layer']}",
+            "weights": network["weights"],
+            "pooling": self.pooling,
+            "regions": dict(self.regions),
+            "network": network,
+        }
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return self.network.tensors()
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
+        if (settings["regions"]["crop_side"] or 1) > MAX_CROP_SIDE:
+            raise ValueError(f"its crop_side is more than {MAX_CROP_SIDE}")
+        return cls(restore_encoder(settings["network"], tensors), settings["regions"], settings["pooling"])
+
+    @classmethod
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "PooledEncoder":
+        """The encoder of a configuration entry, on the network of the encoder `entry.of`."""
+        return cls(restore_encoder(material.other.settings, material.other.tensors), material.regions, entry.pooling)

@@ -1,0 +1,1 @@
+"""Everything that reads files of other people: names, vectors, boxes, and untrusted Parquet files."""

@@ -1,0 +1,133 @@
+"""Boxes from a user's files, in one of three formats."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.foreign.files import decode_text
+from pipeline.foreign.matching import find_names
+from pipeline.images.boxes import Candidates, group
+
+COLUMNS = ("file", "x1", "y1", "x2", "y2")
+
+
+class Box(NamedTuple):
+    """Corners in pixels of the image `file`, a score, and a label (may be empty)."""
+
+    file: str
+    corners: tuple[float, float, float, float]
+    score: float
+    label: str
+
+
+class Matched(NamedTuple):
+    """`boxes` (n) of known images, the position `images` (n,) of each box's image, and the unknown file names."""
+
+    boxes: list[Box]
+    images: np.ndarray
+    unmatched: list[str]
+
+    @property
+    def corners(self) -> np.ndarray:
+        """(n, 4) float32."""
+        return np.array([box.corners for box in self.boxes], np.float32).reshape(-1, 4)
+
+    def candidates(self, count: int) -> list[Candidates]:
+        """The boxes of each of `count` images."""
+        scores = np.array([box.score for box in self.boxes], np.float32)
+        return group(self.images, Candidates(self.corners, scores), count)
+
+
+def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Matched:
+    """The boxes in `files` (name, bytes) of the images with the paths `images` below `root`, whose names are found as
+    in `find_names`."""
+    rows = [row for source, data in files for row in parse_boxes(data, source)]
+    names = sorted({row.file for row in rows})
+    owner = dict(zip(names, find_names(names, images, root).places, strict=True))
+    boxes = [row for row in rows if owner[row.file] is not None]
+    unmatched = [name for name in names if owner[name] is None]
+    return Matched(boxes, np.array([owner[box.file] for box in boxes], np.int64), unmatched)
+
+
+def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
+    """The boxes in the bytes of the file `source`, whose extension decides the format: .xml, .json or .tsv.
+
+    Raises InputError naming the file and the object, annotation or row that cannot be read.
+    """
+    ending = source.rpartition(".")[2].lower()
+    if ending not in PARSERS:
+        raise InputError(
+            f"{source}: boxes must be .xml (Flickr30k Entities), .json (COCO) or .tsv; rename or convert it"
+        )
+    text = decode_text(data, source)
+    yield from PARSERS[ending](text, source)
+
+
+def _parse_entities(text: str, source: str) -> Iterator[Box]:
+    """Annotations of Flickr30k Entities (Plummer et al. 2015), one file per image; the label is the phrase chain."""
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise InputError(f"{source} declares XML entities, which no annotation needs; remove them")
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise InputError(f"{source} is not valid XML ({error}); get the file again") from error
+    file = root.findtext("filename")
+    if not file:
+        raise InputError(f"{source} has no <filename>, so its image is unknown; get the file again")
+    for number, item in enumerate(root.iter("object")):
+        box = item.find("bndbox")
+        if box is None:  # a phrase about the scene or about nothing visible
+            continue
+        corners = [box.findtext(name) for name in ("xmin", "ymin", "xmax", "ymax")]
+        yield Box(file, _numbers(corners, source, f"object {number}"), 1.0, item.findtext("name") or "")
+
+
+def _parse_coco(text: str, source: str) -> Iterator[Box]:
+    """COCO instances, or COCO results (a list naming images by `file_name` or `image_id`); boxes are x, y, w, h."""
+    try:
+        value = json.loads(text)
+        whole = {"annotations": value, "images": ()} if isinstance(value, list) else value
+        rows = list(whole["annotations"])
+        images = {image["id"]: image["file_name"] for image in whole["images"]}
+        labels = {category["id"]: category["name"] for category in whole.get("categories", ())}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{source} is not COCO JSON ({type(error).__name__}: {error}); get the file again") from error
+    for number, row in enumerate(rows):
+        where = f"annotation {number}"
+        box = row.get("bbox") if isinstance(row, dict) else None
+        if not isinstance(box, list) or len(box) != 4:
+            raise InputError(f"{source}: {where} has no bbox of four numbers; repair or remove it")
+        if any(isinstance(row.get(name), list | dict) for name in ("image_id", "category_id")):
+            raise InputError(f"{source}: {where} has an id that is not a number or name; repair or remove it")
+        x, y, width, height = _numbers(box, source, where)
+        file = row.get("file_name") or images.get(row.get("image_id"), row.get("image_id"))
+        label = labels.get(row.get("category_id"), row.get("category_id"))
+        score = _numbers([row.get("score", 1.0)], source, where)[0]
+        yield Box(str(file), (x, y, x + width, y + height), score, "" if label is None else str(label))
+
+
+def _parse_table(text: str, source: str) -> Iterator[Box]:
+    """Tab-separated; the first row names the columns file, x1, y1, x2, y2 and optionally score and label."""
+    rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
+    if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+        raise InputError(f"{source}: the first row does not name the column {missing[0]}; add a header row")
+    for number, row in enumerate(rows, start=2):
+        numbers = _numbers([*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0], source, f"row {number}")
+        yield Box(row["file"], numbers[:4], numbers[4], row.get("label") or "")
+
+
+def _numbers(values: list, source: str, where: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, values))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{source}: {where} has a value that is not a number: {values}; repair or remove it") from None
+
+
+PARSERS = {"xml": _parse_entities, "json": _parse_coco, "tsv": _parse_table}

@@ -1,0 +1,370 @@
+"""Vectors made elsewhere, in the usual formats: a matrix, and the name of the image or sentence of each row."""
+
+import math
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from tokenize import TokenError
+from typing import Literal
+from zipfile import BadZipFile
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import SafetensorError
+
+from pipeline.compute.chained import Chained
+from pipeline.errors import InputError, UsageError, brief
+from pipeline.foreign import named_arrays
+from pipeline.foreign.files import read_lines
+from pipeline.foreign.hdf5 import plain_dataset
+from pipeline.foreign.parquet import stored_type, unpacked_bytes
+from pipeline.foreign.trial import try_first
+
+NPY = b"\x93NUMPY"
+NOT_FINITE = "its vector is not finite (NaN or infinity)"
+BLOCK = 1 << 14
+"""Rows that are looked at together."""
+MOST_UNPACKED, SPARE_BYTES = 100, 1 << 26
+"""Compressed features may unpack to MOST_UNPACKED times the size of their file plus SPARE_BYTES."""
+UNREADABLE = (
+    OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
+    TokenError, RuntimeError, BadZipFile, pickle.UnpicklingError, SafetensorError, pa.ArrowException,
+)  # fmt: skip
+"""What numpy, h5py, pyarrow, safetensors and torch raise for damaged files."""
+
+CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb", "caption")}
+"""Folder, and column of the metadata, in a folder that clip-retrieval wrote."""
+NAMELESS = (".npy", ".safetensors")
+"""Files that can hold no strings."""
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "images": ("image_path", "path", "file", "file_name", "filename", "image", "url", "key", "id"),
+    "sentences": ("caption", "text", "sentence"),
+}
+"""Columns that are taken for the names of rows where there are others, the first that there is."""
+OWNERS = (*NAMES["images"][:6], "image_name", "image_file", "image_id", "name")
+"""Columns beside the words of sentences that name the image of each, the first that there is."""
+MARKS = {
+    "images": ("image", "img", "photo", "picture", "visual", "vision"),
+    "sentences": ("text", "txt", "caption", "sentence", "title"),
+}
+"""What is in the name of a file, or column, of vectors."""
+
+NEEDED = {
+    "features": "no matrix of floating-point numbers, one row per name",
+    "names": "no column of strings, one per row",
+}
+"""What a file has not, where nothing in it can be its features or its names."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """`path`, and the dataset, column or file that holds the features and the names; None for the only candidate."""
+
+    path: Path
+    features: str | None
+    names: str | None
+    of: Literal["images", "sentences"] = "images"
+
+
+@dataclass(frozen=True)
+class ForeignFeatures:
+    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order, each of one of the `files`; None for sentences
+    in the order of the run."""
+
+    names: list[str] | None
+    blocks: list[np.ndarray]
+    files: list[Path]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blocks))
+
+    @property
+    def dim(self) -> int:
+        return self.blocks[0].shape[1]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return Chained(self.blocks, np.float32)[rows]
+
+    def finite(self) -> np.ndarray:
+        """(n,) bool: the rows of finite numbers."""
+        starts = range(0, len(self), BLOCK)
+        blocks = (self.take(np.arange(start, min(start + BLOCK, len(self)))) for start in starts)
+        return np.concatenate([np.isfinite(block).all(axis=1) for block in blocks] or [np.zeros(0, bool)])
+
+    def where(self, row: int) -> str:
+        """The file of a row, and its number there, from 0."""
+        ends = np.cumsum([len(block) for block in self.blocks])
+        number = int(np.searchsorted(ends, row, "right"))
+        return f"{self.files[number]} row {row - ends[number] + len(self.blocks[number])}"
+
+
+def foreign_files(source: Source) -> list[Path]:
+    """The files that `open_foreign` reads."""
+    if source.path.is_dir():
+        folder, _ = CLIP_RETRIEVAL[source.of]
+        parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
+        tables = sorted(path for path in source.path.iterdir() if path.suffix.lower() == ".parquet")
+        return [file for part in parts for file in (part, _metadata(source, part))] or tables
+    return [source.path, *(_names_files(source) if _names_are_beside(source) else [])]
+
+
+def open_foreign(source: Source) -> ForeignFeatures:
+    """The features at `source`. Raises InputError naming the file if they cannot be read, are not a matrix of floats,
+    or have another number of rows than of names."""
+    path = source.path
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give the file or folder of the features")
+    kind = "folder" if path.is_dir() else path.suffix
+    if kind not in READERS:
+        raise UsageError(f"{path} has an unknown format; known are {', '.join(READERS)} (of clip-retrieval or Parquet)")
+    with _reading(path):
+        return READERS[kind](source)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What the library says of a damaged file becomes an InputError that names it."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise InputError(f"cannot read features from {path} ({brief(error)}); write the file again") from error
+
+
+def _read_npy(source: Source) -> ForeignFeatures:
+    names = _read_names(source) if _names_are_beside(source) else None
+    return _assemble([(source.path, _map_npy(source.path), names)])
+
+
+def _names_are_beside(source: Source) -> bool:
+    """Whether a text file beside the vectors has their names: in a file of arrays they may stand beside the vectors,
+    and sentences may be in the order of the run instead."""
+    if source.path.suffix in NAMELESS and (source.of == "images" or source.names is not None):
+        return True
+    may_be = source.path.suffix in NAMELESS or source.path.suffix in named_arrays.READERS
+    return may_be and _names_files(source)[0].exists()
+
+
+def _read_arrays(source: Source) -> ForeignFeatures:
+    path = source.path
+    if path.suffix == ".npz":
+        _require_modest(path, named_arrays.npz_bytes(path))
+    found = named_arrays.READERS[path.suffix](path)
+    matrix = found.matrices[_only(source, "features", list(found.matrices))]
+    if found.strings and not _names_are_beside(source):
+        return _assemble([(path, matrix, found.strings[_only(source, "names", list(found.strings))])])
+    in_order = source.of == "sentences" and source.names is None and not _names_files(source)[0].exists()
+    return _assemble([(path, matrix, None if in_order else _read_names(source))])
+
+
+def _names_files(source: Source) -> list[Path]:
+    """The text files that may have the names: what `names` says, or those there are of FILE.txt and FILE.npy.txt, and
+    the first of these where there are none."""
+    path = source.path
+    if source.names:
+        return [path.parent / source.names]
+    usual = [path.with_suffix(".txt"), path.with_name(f"{path.name}.txt")]
+    return [file for file in usual if file.exists()] or usual[:1]
+
+
+def _read_names(source: Source) -> list[str]:
+    """Raises InputError where there is no list, or two that differ."""
+    first, *others = _names_files(source)
+    if not first.exists():
+        raise InputError(f"{first} does not exist; list the names there, one per line, or set `names`")
+    names = read_lines(first)
+    if source.of == "sentences" and all("\t" in name for name in names):
+        return [name.partition("\t")[2] for name in names]
+    if any(read_lines(other) != names for other in others):
+        raise InputError(f"{first} and {others[0]} list other names; remove one of them, or say which in `names`")
+    return names
+
+
+def owner_names(source: Source) -> list[str] | None:
+    """Read which image each sentence belongs to: from a column of OWNERS beside the words in every Parquet file, or
+    from before a tab in every line of the list of names. None if neither says so."""
+    owners: list[str] = []
+    for path in (path for path in foreign_files(source) if path.suffix.lower() == ".parquet"):
+        words, present = names_column(source, path), pq.read_schema(path).names
+        column = next((name for name in OWNERS if name in present and name != words), None)
+        if column is None:
+            return None
+        owners += map(str, _strings(path, _read_columns(path, [column])[0]))
+    if _names_are_beside(source):
+        lines = [line.partition("\t") for line in read_lines(_names_files(source)[0])]
+        owners = [owner for owner, _, _ in lines] if all(tab for _, tab, _ in lines) else []
+    return owners or None
+
+
+def _read_clip_retrieval(source: Source) -> ForeignFeatures:
+    parts, (folder, _) = [], CLIP_RETRIEVAL[source.of]
+    for features in foreign_files(source)[::2]:
+        metadata = _metadata(source, features)
+        if not metadata.exists():
+            raise InputError(f"{metadata} does not exist; copy it from where {features.name} was made")
+        (names,) = _read_columns(metadata, [names_column(source, metadata)])
+        parts.append((features, _map_npy(features), _strings(metadata, names)))
+    if not parts:
+        raise InputError(f"{source.path} holds no {folder}/{folder}_0.npy; give a folder that clip-retrieval wrote")
+    return _assemble(parts)
+
+
+def _metadata(source: Source, features: Path) -> Path:
+    return source.path / "metadata" / f"metadata_{features.stem.rpartition('_')[2]}.parquet"
+
+
+def _read_folder(source: Source) -> ForeignFeatures:
+    """What clip-retrieval wrote, or a table in several Parquet files."""
+    files = foreign_files(source)
+    if files and files[0].suffix.lower() == ".parquet":
+        return _assemble([_read_parquet_file(replace(source, path=file)) for file in files])
+    return _read_clip_retrieval(source)
+
+
+def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
+    try_first(source.path, pq.read_schema, source.path)
+    features = columns_of_vectors(pq.read_schema(source.path))
+    columns = [_only(source, "features", features), names_column(source, source.path)]
+    features, names = (column.combine_chunks() for column in _read_columns(source.path, columns))
+    features = features.storage if isinstance(features, pa.ExtensionArray) else features
+    if features.null_count:
+        raise InputError(f"{source.path}: {columns[0]} row {features.is_null().index(True)} is empty; remove it")
+    flat = features.flatten().to_numpy(zero_copy_only=False)
+    lengths = features.value_lengths().to_numpy(zero_copy_only=False)
+    if len(odd := np.flatnonzero(lengths != lengths[:1])):
+        raise InputError(f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0; repair it")
+    matrix = flat.reshape(len(features), lengths[0] if len(lengths) else 0)
+    return source.path, matrix, list(map(str, _strings(source.path, names)))
+
+
+def names_column(source: Source, table: Path) -> str:
+    """The column of a Parquet file, with the vectors or beside those of clip-retrieval, that names its rows."""
+    if source.path.is_dir() and table.parent != source.path:
+        return source.names or CLIP_RETRIEVAL[source.of][1]
+    schema = pq.read_schema(table)
+    strings = [field.name for field in schema if _is_string(stored_type(field.type))]
+    if source.of == "images":
+        strings = strings or [field.name for field in schema if pa.types.is_integer(field.type)]
+    return _only(source, "names", strings)
+
+
+def columns_of_vectors(schema: pa.Schema) -> list[str]:
+    """The columns of a Parquet file that hold lists of floating-point numbers, without those of boxes."""
+    kinds = {field.name: stored_type(field.type) for field in schema if "box" not in field.name.lower()}
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return [
+        name
+        for name, kind in kinds.items()
+        if any(is_list(kind) for is_list in lists) and pa.types.is_floating(kind.value_type)
+    ]
+
+
+def marked(name: str) -> str | None:
+    """Of what there are vectors in a file or column of this name: a key of MARKS, that whose mark comes last."""
+    last = {kind: max(map(name.lower().rfind, marks)) for kind, marks in MARKS.items()}
+    return max(last, key=last.__getitem__) if max(last.values()) >= 0 else None
+
+
+def _read_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
+    try_first(path, _load_columns, path, columns)
+    return _load_columns(path, columns)
+
+
+def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
+    _require_modest(path, unpacked_bytes(pq.read_metadata(path)))
+    present = pq.read_schema(path).names
+    if missing := set(columns).difference(present):
+        raise InputError(f"{path} has no column {min(missing)}, only {', '.join(present)}; name another as `names`")
+    table = pq.read_table(path, columns=columns)
+    return [table.column(name) for name in columns]
+
+
+def _read_hdf5(source: Source) -> ForeignFeatures:
+    with h5py.File(source.path, "r") as file:
+        datasets = {name: plain_dataset(file, name) for name in file}
+        matrices = [name for name, d in datasets.items() if d is not None and d.ndim == 2 and d.dtype.kind == "f"]
+        strings = [name for name, d in datasets.items() if d is not None and h5py.check_string_dtype(d.dtype)]
+        features = datasets[_only(source, "features", matrices)]
+        names = datasets[_only(source, "names", strings)]
+        if names.shape != features.shape[:1]:
+            raise InputError(f"{source.path} has {features.shape[0]} rows and names of shape {names.shape}; repair it")
+        if (offset := features.id.get_offset()) is None:
+            _require_modest(source.path, math.prod(features.shape) * features.dtype.itemsize)
+            matrix = features[:]
+        else:
+            matrix = np.memmap(source.path, features.dtype, "r", offset, features.shape)
+        return _assemble([(source.path, matrix, names.asstr("utf-8")[:].tolist())])
+
+
+READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
+    ".npy": _read_npy,
+    ".h5": _read_hdf5,
+    ".hdf5": _read_hdf5,
+    ".parquet": lambda source: _assemble([_read_parquet_file(source)]),
+    **dict.fromkeys(named_arrays.READERS, _read_arrays),
+    "folder": _read_folder,
+}
+
+
+def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
+    """Check what holds for every format. A part without rows, which may have no width, is left out."""
+    parts = [part for part in parts if part[1].shape != (0,) or part[2]] or parts
+    for path, matrix, names in parts:
+        if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
+            raise InputError(
+                f"{path} holds {matrix.dtype} {matrix.shape}; give a matrix of floating-point numbers, one row per name"
+            )
+        if names is not None and len(matrix) != len(names):
+            raise InputError(f"{path} has {len(matrix)} rows and {len(names)} names; give one name per row")
+        if matrix.shape[1] != parts[0][1].shape[1]:
+            raise InputError(f"{path} has {matrix.shape[1]} dimensions, {parts[0][0]} {parts[0][1].shape[1]}")
+    named = [part for _, _, part in parts if part is not None]
+    paths, matrices, _ = zip(*parts, strict=True)
+    return ForeignFeatures([*chain.from_iterable(named)] if named else None, list(matrices), list(paths))
+
+
+def _map_npy(path: Path) -> np.ndarray:
+    with open(path, "rb") as file:
+        if file.read(len(NPY)) != NPY:  # which numpy would read as an archive or a pickle
+            raise InputError(f"{path} is not numpy's .npy; save one array with numpy.save")
+    with _reading(path):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
+    names = column.to_pylist()
+    if None in names:
+        raise InputError(f"{path}: row {names.index(None)} has no name; remove it")
+    return names
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
+    """The user's name for `what`, else the only candidate. Raises UsageError if there is neither, and InputError if
+    nothing can be it."""
+    given = getattr(source, what)
+    if given is None and len(candidates) > 1:
+        usual = [name for name in NAMES[source.of] if name in candidates][:1]
+        of_kind = [name for name in candidates if marked(name) == source.of]
+        candidates = (usual if what == "names" else of_kind) or candidates
+    if given in candidates or (given is None and len(candidates) == 1):
+        return given or candidates[0]
+    if not candidates:
+        raise InputError(f"{source.path} has {NEEDED[what]}; write it again with its {what}")
+    raise UsageError(
+        f"{source.path} can have its {what} in {', '.join(candidates)}; name one of these as `{what}` of the encoder"
+    )
+
+
+def _require_modest(path: Path, claimed: int) -> None:
+    """Raises InputError if a file claims to hold far more than its size allows."""
+    size = path.stat().st_size
+    if claimed > SPARE_BYTES + MOST_UNPACKED * size:
+        raise InputError(f"{path} claims {claimed:,} bytes of features in {size:,}; write it again, uncompressed")

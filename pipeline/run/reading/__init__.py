@@ -1,0 +1,1 @@
+"""What stages and commands read from a run, by noun: photos, texts, models, indexes, and the report."""

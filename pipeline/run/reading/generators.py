@@ -1,0 +1,147 @@
+"""A stored generator, what it learns from and uses (sentences, a joint space, a trigram), and what it writes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pipeline.compute.precision import choose_precision
+from pipeline.config.registry import GeneratorSpec, generator_spec
+from pipeline.errors import UsageError
+from pipeline.generate.beam import BeamSearch
+from pipeline.generate.corpus import Corpus, Trigram
+from pipeline.generate.describing import Generator, Sources
+from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
+from pipeline.models.neural.task import TrainingPairs
+from pipeline.run import Run
+from pipeline.run.reading.inputs import joint_space
+from pipeline.run.reading.texts import read_extra_text, read_sentences, read_token_vocabulary
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.features import FeatureRows
+from pipeline.storage.json_files import require_same
+from pipeline.storage.parameters import Origin, Parameters
+from pipeline.storage.texts import text_lines
+from pipeline.text.sequences import Tokens, encode_tokens
+from pipeline.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+
+
+LONGEST = 20
+"""Words of a sentence at most."""
+
+
+class StoredGenerator(NamedTuple):
+    """The `generator` that the run calls `name`, in `folder`, what was registered, what was stored of it, and the
+    precision that it computes in, None where it has none."""
+
+    folder: Path
+    name: str
+    spec: GeneratorSpec
+    generator: Generator
+    parameters: Parameters
+    precision: str | None
+
+    @property
+    def encoders(self) -> Mapping[str, Origin]:
+        """The origins of the features that it learned from."""
+        return self.parameters.details["encoders"]
+
+    @property
+    def space(self) -> str | None:
+        """The fingerprint of the joint space that it uses; None where it uses none."""
+        return self.parameters.details["space"]
+
+
+def read_generator(run: Run, name: str) -> StoredGenerator:
+    """The generator that `train-generator` has stored under `name`."""
+    folder, parameters = run.layout.generator(name).path, run.generator(name)
+    spec = generator_spec(parameters.details["generator"])
+    generator: Any = spec.load().from_parts(parameters.settings, parameters.tensors)
+    generator.to(run.device)
+    is_configured = name in run.config.generator_variants  # it may have been trained by another configuration
+    settings = run.config.generator(name if is_configured else spec.name).settings
+    precision = getattr(settings, "precision", None)
+    if precision:  # `nearest` has none
+        generator.network.precision = choose_precision(precision, run.device)
+        precision = str(generator.network.precision)
+    return StoredGenerator(folder, name, spec, generator, parameters, precision)
+
+
+def open_space(run: Run, generator: str) -> JointSpace | None:
+    """The joint space that a generator of the configuration uses; None where it uses none."""
+    index = joint_space(run.config, run.layout, generator)
+    return JointSpace(Bundle(index.path), run.gpu) if index else None
+
+
+def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | None:
+    """A tagger trained on `language_text.treebank`; None for a generator that needs none. Raises InputError for a file
+    that cannot be read, and naming a line."""
+    if not spec.treebank:
+        return None
+    name = config.language_text.treebank
+    return Tagger(list(read_tagged(text_lines(Path(name)), name)), seed)
+
+
+class DescribedImages(NamedTuple):
+    """Images with their sentences, by split (`pairs`), the `texts` of these, the `vocabulary` of their words, and the
+    origins of the features of the `encoders`."""
+
+    pairs: dict[str, TrainingPairs]
+    texts: dict[str, list[str]]
+    vocabulary: Vocabulary
+    vocabulary_fingerprint: str
+    encoders: dict[str, Origin]
+
+
+def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> DescribedImages:
+    """The images of `splits` that have sentences, with these: what generators learn from and are judged by."""
+    manifest = run.manifest
+    vocabulary, fingerprint = read_token_vocabulary(run)
+    tokens = read_sentences(run, "tokens")
+    pairs, texts, origins = {}, {}, {}
+    for split in splits:
+        rows = run.pairs(split)
+        features = {name: FeatureRows(run.features, name, rows.image_id) for name in encoders}
+        pairs[split] = TrainingPairs(features, tokens.take(rows.sentence_id), rows.owners, rows.sentence_id)
+        texts[split] = manifest.sentences["text"].take(np.asarray(rows.sentence_id)).to_pylist()
+        origins |= {name: block.origin for name, block in features.items()}
+    return DescribedImages(pairs, texts, vocabulary, fingerprint, origins)
+
+
+def hold_out(run: Run, generator: str, pairs: TrainingPairs, texts: Sequence[str], vocabulary: Vocabulary) -> HeldOut:
+    """The sentences `pairs` with their `texts`, and what the generator needs to say how probable they are."""
+    tagger = train_tagger(run.config, run.config.generator(generator).spec, run.config.seed)
+    return HeldOut(pairs, texts, vocabulary, open_space(run, generator), tagger)
+
+
+def read_corpus(run: Run) -> Corpus:
+    """The sentences of the train split with their words."""
+    manifest = run.manifest
+    vocabulary, _ = read_token_vocabulary(run)
+    of_train = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
+    tokens = read_sentences(run, "tokens").take(of_train)
+    return Corpus(list(manifest.texts_of("train")), tokens, vocabulary)
+
+
+def count_trigrams(config: "Config", corpus: Corpus) -> Trigram:
+    """Of the training sentences, and of those without images that `language_text` may name (Kiros et al. 2014: "a large
+    corpus")."""
+    further = encode_tokens(read_extra_text(config), corpus.vocabulary)
+    return Trigram(Tokens.concatenate([corpus.tokens, further]), len(corpus.vocabulary.terms) + 1)
+
+
+def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bundle | None) -> Sources:
+    """What the generator uses. IntegrityError where it was trained in another joint space than that of `bundle`, by an
+    earlier `describe.space`; UsageError where it needs one and there is none."""
+    space = trigram = None
+    if stored.space is not None:
+        if bundle is None:
+            raise UsageError(f"{stored.folder} needs a joint space, but the configuration names none; train it again")
+        space, trigram = JointSpace(bundle, run.gpu), count_trigrams(run.config, corpus)
+        require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
+    settings = run.config.describe
+    search = BeamSearch(settings.beam, settings.length_power, LONGEST)
+    return Sources(corpus, search, settings.temperature, settings.candidates, run.config.seed, space, trigram)

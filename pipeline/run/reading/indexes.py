@@ -1,0 +1,241 @@
+"""The bundle of a model: its indices, and what it takes from its run, so that queries can be embedded without it."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import safetensors.numpy
+from tqdm import tqdm
+
+from pipeline.config.results import IndexSettings
+from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
+from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
+from pipeline.index.chooser import Requirements
+from pipeline.index.gallery import Shortlist, remember_indexes
+from pipeline.index.vectors import ArrayVectors, evenly_spaced
+from pipeline.run import Run
+from pipeline.run.reading.inputs import vocabulary_of
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.card import CARD, INDEXED
+from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit, read_record
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.files import read_bytes
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.pairs import described_rows
+from pipeline.storage.parameters import Origin, Parameters
+
+log = logging.getLogger(__name__)
+
+
+def write_bundle(
+    run: Run,
+    model: str,
+    ids: Mapping[str, np.ndarray],
+    folder: Path,
+    about: Mapping[str, Any],
+    provenance: Provenance,
+) -> None:
+    """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
+    config, layout, settings = run.config, run.layout, run.config.index
+    source, vocabulary = layout.model(model).path, vocabulary_of(config, layout, model)
+    embeddings = run.embeddings(model)
+    mapping, parameters = run.restored(model)
+    details, photos = parameters.details, (run.encoder, "features", "encoder", "with new photos")
+    encoders = _read_encoders(details["encoders"], mapping.encoders, *photos)
+    if mapping.multi_vector:
+        encoders |= _read_encoders(details["regions"], mapping.region_encoders, *photos)
+    texts = getattr(mapping, "text_encoders", ()), run.text_encoder, "vectors", "text encoder", "in words"
+    text_encoders = _read_encoders(details.get("text_encoders"), *texts)
+
+    writer = BundleWriter(folder)
+    indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
+    tables = {modality: run.manifest.rows(modality, rows) for modality, rows in ids.items()}
+    if (mapped := _mapped_from(run, mapping.encoders, ids["images"])).null_count < len(ids["images"]):
+        tables["images"] = tables["images"].append_column("mapped_from", mapped)
+    tables["images"] = with_documents(run.manifest, tables["images"])
+    for modality, table in tables.items():
+        writer.add_table(f"{modality}.parquet", table)
+    writer.add_parameters(source)
+    for name in encoders:
+        writer.add_parameters(layout.encoder(name).path, f"encoders/{name}/")
+    for name in text_encoders:
+        writer.add_parameters(layout.text_encoder(name).path, f"text_encoders/{name}/")
+    inputs = {**embeddings.inputs, "model": parameters.fingerprint}
+    if vocabulary:
+        writer.add("vocabulary.json", read_bytes(vocabulary.path))
+        inputs["vocabulary"] = read_record(vocabulary.path)["fingerprint"]
+    inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in text_encoders.items()}
+    inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
+    calibration = _calibrate(run, embeddings)
+    if calibration:
+        writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
+    writer.commit(
+        {
+            "model": embeddings.name,
+            "registered": embeddings.registered,
+            "metric": embeddings.metric,
+            "dim": embeddings.dim,
+            **indices,
+            **about,
+            "splits": list(settings.splits),
+            "name": config.name,
+            **describe_training(run, model),
+            "calibration": calibration and calibration.card(),
+            "data_root": str(run.manifest.root),
+            "encoders": {name: encoder.settings for name, encoder in encoders.items()},
+            "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in text_encoders.items()},
+            "inputs": inputs,
+            "fingerprint": provenance.fingerprint,
+            CARRIED: carry(provenance, folder / CARD, provenance.fingerprint),
+        }
+    )
+    remember_indexes(Bundle(folder))
+
+
+def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
+    """`images` with the columns title, tags and description, where any has such a text and no column of that name."""
+    shards = np.unique(images["image_id"].to_numpy() // manifest.shard_size)
+    documents = pa.concat_tables([manifest.table("documents", number) for number in shards.tolist()])
+    place = pc.index_in(images["image_id"], documents["image_id"].combine_chunks())
+    for field in documents.schema:
+        if field.name not in images.column_names:
+            text = documents[field.name].take(place)
+            text = pc.if_else(pc.equal(text, ""), None, text)
+            images = images if text.null_count == len(text) else images.append_column(field.name, text)
+    return images
+
+
+def add_indices(
+    writer: BundleWriter,
+    embeddings: Embeddings,
+    ids: Mapping[str, np.ndarray],
+    settings: IndexSettings,
+    gpu: Any,
+    queries: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Adds the indexes of the images and sentences `ids`, and the outlines of a multi-vector model. Returns the part of
+    the card that describes them.
+
+    Without sentences there is no index of sentences, and the index of the images is measured with `queries` (q, c),
+    which are other sentences of the same space. Without `queries`, it is measured with the vectors of the images.
+    """
+    model, several = embeddings.name, embeddings.multi_vector
+    requirements = Requirements.of(settings)
+    shortlist = Shortlist(**settings.shortlist.model_dump())
+    kind, cards, outlines = "fragments" if several else "global", {}, {}
+    silent = not len(ids["sentences"]) and not several
+    for modality, other in [("images", "sentences"), ("sentences", "images")][: 1 if silent else 2]:
+        other = modality if silent else other
+        measured_with = "captions" if other == "sentences" or (silent and queries is not None) else "images"
+        outlines[modality] = embeddings.outline(modality, ids[modality]) if several else None
+        if queries is None or not silent:
+            asking = ids[other][evenly_spaced(len(ids[other]), SET_QUERIES if several else QUERIES)]
+            queries = embeddings.read(other, asking)
+        name = INDEXED[kind][modality]
+        built = build_gallery(
+            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outlines[modality], queries,
+            embeddings.comparison, requirements, shortlist,
+            lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
+        )  # fmt: skip
+        writer.add(f"{name}.faiss", built.data)
+        if built.tradeoff:
+            writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
+        card = cards[name] = {**built.card, "measured_with": measured_with}
+        log.info(
+            "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
+            model, card["count"], name, card["factory"], card["recall@10"], card["queries_per_second"],
+        )  # fmt: skip
+        del built  # whose bytes may be as many as those of the next one
+        if cost := card.get("shortlist"):
+            log.info(
+                "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,
+                "a shortlist" if cost["shortlist"] else "scoring all", cost["recall@10"], modality,
+                1000 / cost["queries_per_second"], 1000 / cost["exact_queries_per_second"],
+            )  # fmt: skip
+            if cost["recall@10"] < settings.recall_floor:
+                log.warning(
+                    "%s: this is below index.recall_floor %g; raise index.shortlist, or index.exact_limit to %d",
+                    model, settings.recall_floor, card["count"],
+                )  # fmt: skip
+    if several:
+        writer.add_outlines(outlines)
+    return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
+
+
+def describe_training(run: Run, model: str) -> dict[str, Any]:
+    """What a bundle's card says its model was trained on: the run, the splits and how many of their images have
+    sentences, the sentences, and the fingerprint of the manifest. Nothing for a model that has learned from none."""
+    config, manifest = run.config, run.manifest
+    splits = ["train", "dev"] if config.refitted(model) else ["train"]
+    counts = {"images": 0, "sentences": 0}
+    for sentence_id, image_id in described_rows(manifest, splits):
+        counts["images"] += len(np.unique(image_id))
+        counts["sentences"] += len(sentence_id)
+    learned = any(config.model(member).spec.made_by != "adopt" for member in config.members(model) or [model])
+    if not learned or not counts["sentences"]:
+        return {}
+    details = {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
+    return {"trained_on": details}
+
+
+def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
+    """(n,) for each image the encoder whose features were mapped to those of one of the model's `encoders`; null for
+    features of its own."""
+    bounds = run.manifest.bounds("images")
+    names = np.full(bounds[-1], None, object)
+    for encoder in encoders:
+        shards = run.layout.features(encoder)
+        for number in range(run.manifest.n_shards if shards.folder.exists() else 0):
+            if mapped := read_commit(shards.commit(number)).details.get("mapped"):
+                rows = np.arange(bounds[number], bounds[number + 1])
+                names[np.delete(rows, mapped["but_for"])] = mapped["from"]
+    return pa.array(names[image_id], pa.string())
+
+
+def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
+    """From the first images of dev, and all their sentences; None where these cannot say what is likely."""
+    if embeddings.multi_vector:
+        reason = "its photos have several vectors each"
+    elif embeddings.refits:
+        reason = "it learned from dev"
+    else:
+        count = sum(len(np.unique(image_id)) for _, image_id in described_rows(run.manifest, ["dev"]))
+        reason = f"dev has {count} photos with captions, and needs {FEWEST}" if count < FEWEST else None
+    if reason:
+        log.info("%s: searches will not show where likely answers end (%s)", embeddings.name, reason)
+        return None
+    pairs = run.pairs("dev").first(run.config.fit.dev_images)
+    images = embeddings.read("images", pairs.image_id)
+    sentences = embeddings.read("sentences", pairs.sentence_id)
+    return Calibration.fit(images, sentences, pairs.owners, embeddings.metric, run.config.index.coverage)
+
+
+def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Sentences to measure an index of images with that has none of its own; None where it has some, or none is."""
+    count = int(run.manifest.bounds("sentences")[-1])
+    if embeddings.multi_vector or len(ids["sentences"]) or not count:
+        return None
+    return embeddings.read("sentences", evenly_spaced(count, QUERIES))
+
+
+def _read_encoders(
+    origins: Mapping[str, Origin],
+    names: Iterable[str],
+    read: Callable[[str], Parameters],
+    what: str,
+    kind: str,
+    how: str,
+) -> dict[str, Parameters]:
+    """The encoders `names` of a model that this run has, of a `kind`; imported ones, as their `origins` tell, have
+    none."""
+    imported = [name for name in names if "encoder" not in origins[name]]
+    for name in imported:
+        log.warning(
+            "the %s of %s were imported and no %s of this run makes them, so the index cannot be searched %s; name the"
+            " %s that made them in made_by", what, name, kind, how, kind,
+        )  # fmt: skip
+    return {name: read(name) for name in names if name not in imported}

@@ -1,0 +1,166 @@
+"""What the report draws of regions, alignments and phrases: contact sheets, a plane, and the words that weigh most."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from PIL import Image
+from sklearn.manifold import TSNE
+
+from pipeline.evaluate.phrases import best_within
+from pipeline.images.preprocess import Photograph
+from pipeline.index.vectors import evenly_spaced
+from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
+from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
+from pipeline.run import Run
+from pipeline.run.reading.photos import open_photographs
+from pipeline.run.reading.texts import read_analyzer, read_words
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.phrases import PhraseVectors
+from pipeline.storage.regions import RegionShard
+
+BLOCK = 1024
+"""Images whose vectors are in memory at once."""
+COLUMNS, IMAGES, ALIGNED = 6, 24, 12
+"""Images side by side on a sheet, on one sheet, and on one that shows each twice."""
+TOP, POINTS = 5, 60
+"""Regions drawn in an image, and images whose phrases are in the plane."""
+LEAST_COUNT = 5
+"""Places where a word must stand for the table of magnitudes."""
+WORDS = 20
+"""Words listed at each end."""
+LEAST_PLACES = 5
+"""Phrases and regions that t-SNE needs."""
+INK = "#222222"
+
+
+def draw_regions(run: Run, encoder: str) -> ReportPicture:
+    """The best regions of some images of the first shard, spread evenly over it."""
+    regions = RegionShard(run.layout.regions(encoder).shard(0))
+    rows = evenly_spaced(regions.rows, IMAGES)
+    image_id, best = regions.image_id[rows], slice(1, 1 + TOP)  # region 0 is the whole image
+    names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
+
+    def pictures() -> Iterator[SheetPicture]:
+        for row, name, (image, reason) in zip(rows, names, open_photographs(run, image_id), strict=True):
+            block = regions.packed(np.array([row]))
+            yield SheetPicture(image, block.boxes[best], block.scores[best], reason or name)
+
+    return drawing(f"{encoder}: the best regions and their scores", draw_sheet(pictures(), COLUMNS))
+
+
+def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPicture], dict[str, Any]]:
+    """Some images with the sentence that each retrieves, twice: every word at its own best region, with the product,
+    and the segments of the chain (Karpathy and Fei-Fei 2015, Figure 5); the regions with the longest vectors (Figure
+    8); and the words with the longest and shortest ones (Table 4)."""
+    embeddings, pairs, analyze = run.embeddings(model), run.pairs(split), read_analyzer(run)
+    shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED)]
+    queries = embeddings.read("images", shown)
+    best, retrieved = np.full(len(shown), -np.inf), np.zeros_like(shown)
+    words: list[str] = []
+    lengths: list[np.ndarray] = []
+    regions: list[tuple[int, np.ndarray, float]] = []
+    for block in pairs.blocks(BLOCK):
+        images = embeddings.read("images", block.image_id)
+        sentences = embeddings.read("sentences", block.sentence_id)
+        for sentence in read_words(run, block.sentence_id, analyze):
+            words += sentence
+        lengths.append(np.linalg.norm(sentences.vectors, axis=1))
+        for row in longest_vectors(images.vectors, images.owners, IMAGES):
+            image_id = int(block.image_id[images.owners[row]])
+            regions.append((image_id, images.boxes[row], float(np.linalg.norm(images.vectors[row]))))
+        scores = multivector_scores(queries, sentences, embeddings.comparison).numpy()
+        better = scores.max(axis=1) > best
+        best[better] = scores.max(axis=1)[better]
+        retrieved[better] = block.sentence_id[scores.argmax(axis=1)[better]]
+    ranked = word_magnitudes(words, np.concatenate(lengths), LEAST_COUNT)
+    regions = sorted(regions, key=lambda region: -region[2])[:IMAGES]
+    photographs = open_photographs(run, [image_id for image_id, _, _ in regions])
+    longest = (
+        SheetPicture(image, box[None], np.array([length]), reason or f"{length:.2f}")
+        for (_, box, length), (image, reason) in zip(regions, photographs, strict=True)
+    )
+    sheets = {
+        "words at their best regions, then segments": _aligned(run, embeddings, shown, retrieved),
+        "the regions with the longest vectors": longest,
+    }
+    drawn = [drawing(f"{model}, {split}: {name}", draw_sheet(pictures, COLUMNS)) for name, pictures in sheets.items()]
+    return drawn, {"model": model, "split": split, "highest": ranked[::-1][:WORDS], "lowest": ranked[:WORDS]}
+
+
+def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id: np.ndarray) -> Iterator[SheetPicture]:
+    images = embeddings.read("images", image_id)
+    sentences = embeddings.read("sentences", sentence_id)
+    spoken = read_words(run, sentence_id, read_analyzer(run))
+    words, regions = sentences.split("vectors"), images.split("vectors")
+    chains = [align(*pair, run.config.align.beta) for pair in zip(words, regions, strict=True)]
+    texts = run.manifest.sentences["text"].take(sentence_id).to_pylist()
+    for number, (chain, (image, reason)) in enumerate(zip(chains, open_photographs(run, image_id), strict=True)):
+        boxes = images.between(number, number + 1).boxes
+        for name, segments in (("words", align_alone(words[number], regions[number])), ("segments", chain)):
+            labels = [f"{' '.join(spoken[number][part.first : part.last])} {part.score:.1f}" for part in segments]
+            scores = [part.score for part in segments]
+            line = reason or f"{name}: {texts[number]}"
+            yield picture_spoken_of(image, line, boxes[[part.region for part in segments]], labels, scores, TOP)
+
+
+def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
+    """The noun phrases of the first sentence of some images at the regions that they speak of, and phrases and regions
+    in a plane (after Niu et al. 2017, Figure 8); nothing where no phrase's image has regions."""
+    manifest = run.manifest
+    stored = PhraseVectors(run.layout.phrases(model, split).path)
+    parts = np.flatnonzero(stored.regions["number"].to_numpy() > 0)
+    owners, sentences = (stored.phrases[name].to_numpy() for name in ("image_id", "sentence_id"))
+    region_images, region_vectors = stored.regions["image_id"].to_numpy()[parts], stored.region_vectors[parts]
+    best, scores = best_within(owners, stored.phrase_vectors, region_images, region_vectors)
+    first = np.unique(owners, return_index=True)[1]
+    spoken = np.flatnonzero(np.isin(sentences, sentences[first]) & (best >= 0))
+    if not len(spoken):
+        return []
+    texts = np.array(stored.phrases["text"].to_pylist(), object)
+    every = np.unique(sentences[spoken])
+    shown = every[evenly_spaced(len(every), IMAGES)]
+    lines = manifest.sentences["text"].take(shown).to_pylist()
+
+    def pictures() -> Iterator[SheetPicture]:
+        photographs = open_photographs(run, manifest.sentence_images[shown])
+        for sentence_id, line, (image, reason) in zip(shown, lines, photographs, strict=True):
+            rows = spoken[sentences[spoken] == sentence_id]
+            boxes = stored.boxes[parts[best[rows]]]
+            yield picture_spoken_of(image, reason or line, boxes, texts[rows], scores[rows], TOP)
+
+    drawn = [drawing(f"{model}, {split}: phrases at their regions", draw_sheet(pictures(), COLUMNS))]
+    rows = spoken[np.isin(sentences[spoken], every[evenly_spaced(len(every), POINTS)])]
+    regions, links = np.unique(best[rows], return_inverse=True)
+    vectors = np.concatenate([stored.phrase_vectors[rows], region_vectors[regions]])
+    if len(vectors) >= LEAST_PLACES:
+        groups = np.unique(owners[rows], return_inverse=True)[1]
+        plane = _draw_plane(vectors, texts[rows], links, groups, run.config.seed)
+        drawn.append(drawing(f"{model}, {split}: phrases and regions in a plane", plane))
+    return drawn
+
+
+def _draw_plane(
+    vectors: np.ndarray, texts: np.ndarray, links: np.ndarray, groups: np.ndarray, seed: int
+) -> Image.Image:
+    """The `vectors` (p + r, c) of p phrases and r regions by t-SNE: what is near there is near here, and distances
+    between groups mean little. Each phrase is written at its place, with a line to a square at the region `links` (p,)
+    that it speaks of, in the colour of its image `groups` (p,); after Niu et al. 2017, Figure 8."""
+    perplexity = min(30, (len(vectors) - 1) / 3)
+    places = TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(vectors).astype(np.float64)
+    figure = Figure(figsize=(12, 9), layout="constrained")
+    axes = figure.subplots()
+    colours = colormaps["hsv"](groups * GOLDEN % 1)
+    for text, place, region, colour in zip(texts, places, places[len(texts) + links], colours, strict=False):
+        axes.plot(*zip(place, region, strict=True), color=colour, linewidth=0.8)
+        axes.scatter(*region, marker="s", s=22, color=[colour], edgecolors=INK, linewidths=0.4, zorder=5)
+        axes.annotate(text, place, color=INK, fontsize=6.5, ha="center", va="center", zorder=10)
+    axes.set(xticks=[], yticks=[], xlabel="t-SNE; squares are regions, colours images")
+    axes.margins(0.05)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return Image.open(buffer)

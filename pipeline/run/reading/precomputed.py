@@ -1,0 +1,176 @@
+"""Vectors made elsewhere, as the configuration names them, matched with the images or sentences of a run."""
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.collections.files import CollectionFolder
+from pipeline.collections.formats.vectors import FORMAT, nameless, sources
+from pipeline.collections.intake import unescape
+from pipeline.collections.records import Options
+from pipeline.compute.workers import Failure
+from pipeline.errors import InputError
+from pipeline.foreign.image_names import relative_name
+from pipeline.foreign.matching import Matching, match_names, match_sentences, some
+from pipeline.foreign.vectors import BLOCK, NOT_FINITE, ForeignFeatures, Source, foreign_files, open_foreign
+from pipeline.images.decode import Inspection
+from pipeline.run import Inputs, Outside, Run
+from pipeline.storage.features import to_stored
+
+if TYPE_CHECKING:
+    from pipeline.config.images import Encoder
+    from pipeline.config.names import Config
+    from pipeline.config.text import TextEncoderEntry
+
+log = logging.getLogger(__name__)
+
+SAME = 0.01
+"""Largest difference of two vectors of the same words, of the longer one's length: what half precision and another
+batch may change."""
+
+
+@dataclass(frozen=True)
+class MatchedFeatures:
+    """The images or sentences of a run by their `labels`, and the row (n,) of each in the `source`."""
+
+    labels: Sequence[str]
+    rows: np.ndarray
+    source: ForeignFeatures
+
+    def features(self, these: range) -> np.ndarray:
+        """(n, dim) float32 of some of them."""
+        return self.source.take(self.rows[these.start : these.stop])
+
+    def names(self, these: range) -> Sequence[str]:
+        return self.labels[these.start : these.stop]
+
+    def require_stored(self, storage: str, key: str) -> None:
+        """Raises InputError for the first one whose vector is not finite, or does not fit the dtype `storage`, which
+        `key` has chosen."""
+        n = len(self.labels)
+        for start in range(0, n, BLOCK):
+            these = range(start, min(start + BLOCK, n))
+            features = self.features(these)
+            for row in start + np.flatnonzero(~np.isfinite(features).all(axis=1))[:1]:
+                raise InputError(
+                    f"{self.source.where(self.rows[row])}: the row of {self.labels[row]} is not finite (NaN or"
+                    " infinity); make it again, or leave it out of the collection"
+                )
+            to_stored(features, storage, self.names(these), key)
+
+
+def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Source:
+    """Where the vectors of an imported encoder are."""
+    own, kind = (encoder.own, "sentences") if hasattr(encoder, "own") else (encoder, "images")
+    return Source(Path(config.data_root) / own.path, own.features, own.names, kind)
+
+
+def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inputs:
+    """The files that hold them."""
+    return [Outside(f"source/{file.name}", file) for file in foreign_files(given_source(config, encoder))]
+
+
+def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
+    """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
+    features, images = open_foreign(given_source(run.config, encoder)), _image_names(run)
+    without_photographs = run.config.collection.format == FORMAT  # which are called otherwise in the manifest
+    names = list(map(relative_name, features.names)) if without_photographs else features.names
+    with _naming(encoder.path):
+        matching = match_names(names, images, run.layout.data_root)
+    _require_alike(matching, features, encoder.path, "name")
+    _require_all(matching, images, encoder.path, "image")
+    return MatchedFeatures(images, matching.rows, features)
+
+
+def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[Inspection | Failure]:
+    """What ingest needs to know of the images `paths` of a collection of vectors: a hash of the first vector of each,
+    in place of one of its file, or why it cannot be used."""
+    source, _ = sources(CollectionFolder(root, options))
+    features = open_foreign(source)
+    rows: dict[str, int] = {}
+    for row, name in enumerate(features.names):
+        rows.setdefault(relative_name(name), row)
+    remaining = iter(paths)
+    while block := list(islice(remaining, BLOCK)):
+        for vector in features.take(np.array([rows[path] for path in block])):
+            if np.isfinite(vector).all():
+                yield Inspection(None, None, hashlib.sha256(vector).hexdigest())
+            else:
+                yield Failure(NOT_FINITE)
+
+
+def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatures:
+    """The vectors of an imported text encoder for all sentences of the run. Raises InputError where some have none, and
+    where two rows of the same words differ."""
+    path = encoder.own.path
+    vectors = open_foreign(given_source(run.config, encoder))
+    images, owners = _image_names(run), run.manifest.sentence_images
+    numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
+    labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
+    names = vectors.names
+    if run.config.collection.format == FORMAT:
+        source, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
+        names = names or nameless(open_foreign(source).names)
+        finite = vectors.finite()  # ingest has rejected the others
+        names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
+    if names is None:
+        if len(vectors) != len(owners):
+            raise InputError(
+                f"{path} has {len(vectors)} rows and the run {len(owners)} captions; give one row per caption, in the"
+                " order of the manifest, or list the rows' names in a text file next to it"
+            )
+        return MatchedFeatures(labels, np.arange(len(owners)), vectors)
+    texts = run.manifest.sentences["text"].to_pylist()
+    with _naming(path):
+        matching = match_sentences(list(map(unescape, names)), images, owners, texts, labels, run.layout.data_root)
+    _require_all(matching, labels, path, "sentence")
+    _require_alike(matching, vectors, path, "words")
+    return MatchedFeatures(labels, matching.rows, vectors)
+
+
+def _image_names(run: Run) -> list[str]:
+    return [row["member"] or row["path"] for row in run.manifest.images.select(["path", "member"]).to_pylist()]
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """An InputError within becomes one of the file at `path`."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str) -> None:
+    """Warns of names that are of no image or sentence, and says which did not match exactly. Raises InputError where
+    one of `labels` has no row in the file at `path`."""
+    for line in matching.describe():
+        log.warning("%s: %s", path, line)
+    if matching.unmatched:
+        names = some([repr(name) for name in matching.unmatched])
+        log.warning("%s: %d names match no %s in this run: %s", path, len(matching.unmatched), kind, names)
+    if missing := matching.missing(labels):
+        raise InputError(
+            f"{len(missing)} {kind}s of the run have no row in {path}: {some(missing)}; add their rows, or ingest"
+            f" fewer {kind}s"
+        )
+
+
+def _require_alike(matching: Matching, vectors: ForeignFeatures, path: str, what: str) -> None:
+    """Raises InputError for two rows of the same name or words, as `what` says, whose vectors differ."""
+    for start in range(0, len(matching.repeats), BLOCK):
+        pairs = np.array(matching.repeats[start : start + BLOCK])
+        first, second = (vectors.take(side).astype(np.float64) for side in pairs.T)
+        lengths = np.maximum(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
+        for pair in pairs[np.linalg.norm(first - second, axis=1) > SAME * lengths][:1]:
+            raise InputError(
+                f"{path}: rows {pair[0]} and {pair[1]} have the same {what} and different vectors;"
+                f"{' name the rows IMAGE#k, or' if what == 'words' else ''} remove one of them"
+            )

@@ -1,0 +1,273 @@
+"""The sections of a run's report, each read and drawn when the page asks for it."""
+
+import json
+import shlex
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from functools import cached_property, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.config.registry import model_spec
+from pipeline.errors import IntegrityError
+from pipeline.images.opening import ImageLimits
+from pipeline.index.vectors import evenly_spaced
+from pipeline.papers.printed import every_table
+from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
+from pipeline.report.photographs import (
+    CollectionSample,
+    Photographs,
+    ReportPicture,
+    draw_samples,
+    first_sentence,
+)
+from pipeline.report.tables import (
+    FINDINGS,
+    best_model,
+    compare_models,
+    count_reasons,
+    describe_encoders,
+    describe_models,
+    is_probable,
+    measure_rows,
+)
+from pipeline.run import Run
+from pipeline.run.reading.closing import example_search
+from pipeline.storage.commit import read_record
+from pipeline.storage.pairs import SplitPairs, split_ids
+from pipeline.storage.records import add_up, read_benchmarks, read_summary
+from pipeline.storage.tables import read_table
+from pipeline.text.vocabulary import Coverage
+
+if TYPE_CHECKING:
+    from pipeline.run.layout import Artefact
+
+LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
+MAPPED = 1000
+"""Photographs on the map, where none has a sentence."""
+AUDITED = 24
+"""Captions, and copies, of which the worst are shown."""
+SHARDS, ROWS = 4, 512
+"""How many shards of features are sampled, evenly spaced, and how many rows of each."""
+
+
+class RunReport:
+    """What pipeline.report.page shows of a run; `artefacts` are the records of which it has a section: what generators
+    have `described`, how this is `judged`, and the rankings of `phrases`; and the `vocabulary` of tokens.
+
+    `manifest` is the manifest's summary, `bundles` are the models' indices, `best` is the one whose answers are shown,
+    `picture` shows a row of the images, and `printed` are the tables that papers print of this collection.
+    """
+
+    def __init__(self, run: Run, artefacts: "Mapping[str, Sequence[Artefact]]") -> None:
+        self.run = run
+        self.title = run.config.name
+        self.manifest = run.manifest.summary
+        self.described, self.judged, self.phrases = (
+            [read_record(artefact.commit) for artefact in artefacts[name]]
+            for name in ("described", "judged", "phrases")
+        )
+        self.vocabularies = artefacts["vocabulary"]
+        self.evaluations = read_summary(run.layout.summary.path)
+        self.comparisons = compare_models(self.evaluations)
+        collection = run.config.reproduce.collection
+        self.printed = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
+        self.bundles = {name: run.bundle(name) for name in run.config.models}
+        self.cards = [bundle.card for bundle in self.bundles.values()]
+        # A multi-vector model must score all pairs, so it is shown only where there is no other.
+        single = [name for name, bundle in self.bundles.items() if bundle.index_name("images") == "images"]
+        self.has_map = bool(single)
+        candidates = single or list(self.bundles)
+        self.best_name = best_model(self.evaluations, candidates) if self.evaluations else candidates[0]
+        self.best = self.bundles[self.best_name]
+        limits = ImageLimits.from_settings(run.config.collection)
+        moved = Path(run.photographs.root) != run.manifest.root
+        self.picture = Photographs(run.photographs.read, limits, moved, partial(first_sentence, run.manifest))
+
+    @cached_property
+    def search(self) -> str:
+        """A command to try; "" where there is none."""
+        example = example_search(self.best)
+        return shlex.join(["jointspace", *example]) if example else ""
+
+    @cached_property
+    def reasons(self) -> list[dict[str, Any]]:
+        return count_reasons(self.run.manifest.rejects())
+
+    @cached_property
+    def coverage(self) -> dict[str, Coverage]:
+        """What the vocabularies that were learned from the training sentences know of dev's."""
+        learned = [entry.name for entry in self.run.config.prepared_text_encoders if entry.own.learns]
+        measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
+        for artefact in self.vocabularies:
+            measured["tokens"] = read_record(artefact.path).get("coverage")
+        coverage = {name: Coverage(**counts) for name, counts in measured.items() if counts}
+        return {name: share for name, share in coverage.items() if share.sentences}
+
+    @cached_property
+    def gallery(self) -> SplitGallery:
+        """The split whose figures come first in the space of the best model; without evaluations the first split."""
+        manifest = self.run.manifest
+        if self.comparisons:
+            split = self.comparisons[0].split
+            pairs = self.run.pairs(split)
+        else:
+            split = next(iter(manifest.summary["splits"]))
+            none = np.empty(0, np.int64)
+            pairs = SplitPairs(split_ids(manifest, (split,))["images"][:MAPPED], none, none)
+        return SplitGallery(self.run.embeddings(self.best_name), pairs, split, self.picture)
+
+    @cached_property
+    def examples(self) -> Examples:
+        return self.gallery.examples()
+
+    @cached_property
+    def atlas(self) -> Atlas | None:
+        return self.gallery.atlas() if self.has_map else None
+
+    @cached_property
+    def samples(self) -> list[CollectionSample]:
+        return draw_samples(self.run.manifest, self.picture)
+
+    @cached_property
+    def audit(self) -> dict[str, Any] | None:
+        """The worst findings of each kind, with pictures; None where `audit` has not run on what is there now."""
+        try:
+            table, commit = read_table(self.run.layout.audit.path, "audit")
+        except IntegrityError:
+            return None
+        findings = table.to_pylist()
+        captions, photos = (
+            [finding for finding in findings if finding["kind"] == kind][:AUDITED] for kind in ("caption", "captions")
+        )
+        copies = sorted((one for one in findings if one["other_image"]), key=lambda one: one["kind"] != "leak")[
+            :AUDITED
+        ]
+        for finding in [*captions, *photos, *copies]:
+            images = [finding[name] for name in ("image_id", "other_image_id") if finding[name] is not None]
+            finding["pictures"] = list(map(self.picture, self.run.manifest.pick(images)))
+        counts = Counter(finding["kind"] for finding in findings if is_probable(finding))
+        return {
+            "counts": {text: counts[kind] for kind, text in FINDINGS.items()},
+            "captions": captions,
+            "photos": photos,
+            "reliable": sum(bool(finding.get("reliable")) for finding in findings if finding["kind"] == "captions"),
+            "copies": copies,
+            **commit.details,
+        }
+
+    @cached_property
+    def encoders(self) -> list[dict[str, Any]]:
+        return describe_encoders(self.cards)
+
+    @cached_property
+    def health(self) -> list[dict[str, Any]]:
+        """The state of the stored features of every encoder that the run has features of.
+
+        ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256), and their
+        bytes are extrapolated to all.
+        """
+        run = self.run
+        n_images, n_shards = run.manifest.n_images, run.manifest.n_shards
+        health = []
+        for name in (encoder.name for encoder in run.config.encoders):
+            if not run.layout.features(name).folder.is_dir():
+                continue
+            shards = [run.features.open(name, int(number)) for number in evenly_spaced(n_shards, SHARDS)]
+            sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
+            bytes_a_row = sum(shard.commit.bytes for shard in shards) / sum(shard.rows for shard in shards)
+            health.append(
+                {
+                    "encoder": name,
+                    "rows": n_images,
+                    "shards": n_shards,
+                    "dim": sample.shape[1],
+                    "dtype": str(sample.dtype),
+                    "bytes": round(bytes_a_row * n_images),
+                    **measure_rows(sample.astype(np.float32)),
+                }
+            )
+        return health
+
+    @cached_property
+    def tradeoffs(self) -> dict[str, dict[str, Any]]:
+        """How the indices of the best model were chosen, by their names, where several were tried."""
+        suffix = ".tradeoff.json"
+        names = sorted(name for name in self.best.card["files"] if name.endswith(suffix))
+        return {name.removesuffix(suffix): json.loads(self.best.read(name)) for name in names}
+
+    @cached_property
+    def details(self) -> dict[str, Mapping[str, Any]]:
+        """What is recorded of each model."""
+        return {name: bundle.model().details for name, bundle in self.bundles.items()}
+
+    @cached_property
+    def models(self) -> list[dict[str, Any]]:
+        classes = {name: model_spec(name).load() for name in {card["registered"] for card in self.cards}}
+        about = {name: " ".join((it.__doc__ or "").split("\n\n")[0].split()) for name, it in classes.items()}
+        return describe_models(self.details, about)
+
+    @cached_property
+    def alignments(self) -> list[tuple[list[ReportPicture], dict[str, Any]]]:
+        aligned = self.run.config.aligned_splits(self.run.config.align.splits)
+        if not aligned:
+            return []
+        from pipeline.run.reading.pictures import draw_alignments  # and torch, which other models do without
+
+        return [draw_alignments(self.run, *names) for names in aligned]
+
+    @cached_property
+    def sheets(self) -> list[ReportPicture]:
+        """Photographs with their regions, alignments and phrases."""
+        config = self.run.config
+        phrases = config.phrase_splits(config.phrases.splits)
+        if not (config.regions.encoders or phrases):
+            return []
+        from pipeline.run.reading.pictures import draw_phrases, draw_regions
+
+        sheets = [draw_regions(self.run, encoder) for encoder in config.regions.encoders]
+        sheets += [sheet for drawn, _ in self.alignments for sheet in drawn]
+        return sheets + [sheet for names in phrases for sheet in draw_phrases(self.run, *names)]
+
+    @cached_property
+    def magnitudes(self) -> list[dict[str, Any]]:
+        """The words of each model and split whose vectors are longest and shortest."""
+        return [words for _, words in self.alignments]
+
+    @cached_property
+    def generated(self) -> list[Generated]:
+        return compare_generators(self.described, self.run.manifest.pick, self.picture)
+
+    @cached_property
+    def costs(self) -> list[dict[str, Any]]:
+        """What each rule took; empty where no job was measured."""
+        return add_up(read_benchmarks(self.run.layout.benchmarks))
+
+    @property
+    def provenance(self) -> list[str]:
+        """When the manifest and, where there are any, the figures were made, from which configuration, and the commit
+        of the checkout that reports on them, if it is one."""
+        layout = self.run.layout
+        made = (layout.summary if self.evaluations else layout.manifest).path.stat().st_mtime
+        seed = f"seed {self.run.config.seed}"
+        checkout, commit = Path(__file__).parents[1], []
+        with suppress(OSError, subprocess.CalledProcessError):  # without git, or with a checkout that it does not trust
+            if (checkout / ".git").exists():
+                command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
+                commit = [f"commit {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"]
+        return [f"{date.fromtimestamp(made):%d %B %Y}", seed, layout.config.name, *commit]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The installed versions of the libraries that results depend on."""
+        versions = {}
+        for library in LIBRARIES:
+            with suppress(PackageNotFoundError):
+                versions[library] = version(library)
+        return versions
