@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
@@ -122,7 +122,10 @@ def file_goes_with(name: str) -> Any:
     return check
 
 
-def with_kinds(base: type[Section], specs: Iterable[Any], heading: str = "") -> type[Section]:
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def with_kinds(base: type[AnySection], specs: Iterable[Any], heading: str = "") -> type[AnySection]:
     """`base` with a key for each of `specs`, registered ones, that has a section: that of its own settings. Its
     sentence is the docstring, behind `heading` with the name of the spec in it."""
     own = {spec.key: (spec.name, import_place(spec.section)) for spec in specs if spec.section}
