@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What one machine with a GPU does with each stage, within some minutes; docs/gpu.md lists the parts.
+# What one machine with a GPU does with each stage, within some minutes; docs/gpu-design.md lists the parts.
 #
 #   bash benchmarks/gpu_all.sh --output DIR [--wheels FOLDER] [--budget SECONDS] [--device cpu] [--tiny] [PART...]
 #

@@ -27,7 +27,7 @@ CARRIED = (
     "annotated_types", "duckdb", "faiss", "filelock", "nltk", "pydantic", "pydantic_core", "safetensors", "tqdm",
     "typing_extensions", "typing_inspection", "yaml",
 )  # fmt: skip
-"""Modules that a machine with torch may lack; their wheels can travel (docs/gpu.md)."""
+"""Modules that a machine with torch may lack; their wheels can travel (docs/gpu-design.md)."""
 DEVICE_TESTS = re.compile(r"mark\.gpu|[(,] ?(other_|on_)?device\b[,:)]")
 TABLE_LINES = 50
 
