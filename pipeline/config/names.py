@@ -20,7 +20,7 @@ from pipeline.errors import UsageError, meant
 
 UNIT, ROOTS = ("l2",), ("sqrt", "l2")
 """What is done to features by default: on Flickr8k, roots add 8 to 10 to the sum of recalls of a normalized CCA if no
-feature is negative, and take 1 to 7 from it if half of them are (docs/own-data.md)."""
+feature is negative, and take 1 to 7 from it if half of them are (docs/vectors.md)."""
 
 
 class Config(OwnKeys):

@@ -131,7 +131,7 @@ class TextSettings(TextKindSettings):
     )
     stop_words: bool = key(False, "leave out scikit-learn's English stop words ('under' is one of them)")
     max_ngram: Annotated[Positive, Field(le=3)] = key(
-        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples (of characters, see docs/own-data.md)"
+        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples (of characters, see docs/encoders.md)"
     )
     size: Positive = key(3000, "number of terms: the most common of the training captions")
     min_count: Positive = key(2, "training captions that a term must occur in")

@@ -125,7 +125,7 @@ def test_real_weights_see_what_people_wrote(real_data: Path) -> None:
 
 def test_the_lines_of_the_documentation_unpack_both_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timm = pytest.importorskip("timm")
-    page = (default_path().parents[1] / "docs/own-data.md").read_text()
+    page = (default_path().parents[1] / "docs/encoders.md").read_text()
     program = next(block for block in re.findall(r"```python\n(.+?)```", page, re.S) if "WHEELS" in block)
     network = timm.create_model("tf_efficientnet_lite2")
     tensors = {f"theirs.{number}": tensor for number, tensor in enumerate(network.state_dict().values())}
