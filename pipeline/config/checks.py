@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.generators import ChosenGenerator
 from pipeline.config.models import Model, Variant
 from pipeline.config.names import Config
 from pipeline.config.registry import GENERATORS, MODELS, TRAINED, TRAININGS, model_spec
+from pipeline.config.results import ChosenGenerator
 from pipeline.config.text import RESERVED
 from pipeline.errors import UsageError, meant
 

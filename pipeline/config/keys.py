@@ -5,12 +5,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline.config.collection import AuxiliarySettings, CollectionSettings, DemoSettings, DocumentsSettings
-from pipeline.config.generators import (
-    DescribeSettings,
-    ExtraTextSettings,
-    GeneratorVariant,
-    OptimisationSettings,
-)
 from pipeline.config.images import Encoder, ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
 from pipeline.config.models import (
     EnsembleSettings,
@@ -23,8 +17,12 @@ from pipeline.config.models import (
 from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.config.results import (
     AlignSettings,
+    DescribeSettings,
     EvaluateSettings,
+    ExtraTextSettings,
+    GeneratorVariant,
     IndexSettings,
+    OptimisationSettings,
     PhrasesSettings,
     ReproduceSettings,
     ServeSettings,
