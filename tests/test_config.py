@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.keys import OWN
+from pipeline.config.keys import OWN, default_yaml, rows
 from pipeline.config.loading import Config, default_path, load, merge, read_mapping, validate
-from pipeline.config.reference import default_yaml, rows
 from pipeline.errors import UsageError
 
 ROOT = Path(__file__).parents[1]

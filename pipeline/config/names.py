@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -343,7 +343,7 @@ def _listed(names: tuple[str, ...] | None, entries: Sequence[Named]) -> tuple[st
     return tuple(entry.name for entry in entries) if names is None else names
 
 
-def laid(section: AnySection, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> AnySection:
+def laid(section: AnySection, values: Mapping[str, object], where: str, beside: tuple[str, ...] = ()) -> AnySection:
     """Lay `values` over a section. Raises UsageError that names the key below `where`.
 
     `beside` are the legal keys beside the keys of the section.
