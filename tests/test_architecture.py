@@ -1,4 +1,4 @@
-"""The layering of the house, read from the imports themselves."""
+"""The layering of the packages, read from their imports."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ LOOSE_MODULES = {"errors", "printable"}
 GROUND = LOOSE_MODULES | {"compute", "config"}
 """Packages and modules that every package may import."""
 EVERYTHING = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
-# What each room may import of ours beside the ground floor.
+# The packages that each package may import, beside GROUND.
 ROOMS: dict[str, set[str]] = {
     "images": set(),
     "foreign": {"images"},
@@ -85,8 +85,9 @@ def _room(module: str) -> str:
 
 
 def _foreign(path: Path) -> set[str]:
-    """What a module imports beside what its room may."""
-    imports, room = _source(path).imports, _room(_module(path))
+    """Return the imports of a module that its package may not have."""
+    imports = _source(path).imports
+    room = _room(_module(path))
     tops = {name.split(".")[0] for name in imports}
     if path.is_relative_to(ROOT / "jointspace"):
         return tops & {"benchmarks", "examples"}
@@ -102,7 +103,7 @@ def _foreign(path: Path) -> set[str]:
     return foreign | tops & ABOVE
 
 
-def test_every_module_imports_what_its_line_says() -> None:
+def test_every_package_imports_only_the_packages_below_it() -> None:
     offenders = {_module(path): sorted(_foreign(path)) for path in MODULES}
     assert {module: foreign for module, foreign in offenders.items() if foreign} == {}
 
@@ -141,8 +142,8 @@ def test_modules_import_each_other_only_in_the_known_cycles() -> None:
     assert _import_cycles() == KNOWN_CYCLES
 
 
-def test_what_is_imported_of_ours_is_there() -> None:
-    """Also what only functions import, which no other test may call."""
+def test_every_imported_name_of_ours_exists() -> None:
+    """Imports inside functions count too: perhaps no other test runs them."""
     ours = [
         path
         for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples")
@@ -194,7 +195,7 @@ def test_every_command_has_a_help_line() -> None:
         assert line.endswith(".") and line.count("(") == line.count(")"), f"{name}: {line!r} is cut"
 
 
-def test_what_ruff_does_not_see_loads_no_code() -> None:
-    """By their defaults old versions of torch unpickle what they read."""
+def test_no_file_is_loaded_with_pickle() -> None:
+    """Old versions of torch unpickle files by default."""
     calls = [call for path in MODULES for call in re.findall(r"(?<!s\.)\b(?:torch|np)\.load\(.*", path.read_text())]
     assert len(calls) > 3 and all(re.search("weights_only=True|allow_pickle=False", call) for call in calls), calls
