@@ -28,6 +28,11 @@ def _join_choices(value: object) -> object:
 OwnName = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name_column)]
 
 
+Format = Literal[
+    "folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset", "parquet", "vectors",
+]  # fmt: skip
+
+
 class DemoSettings(Section):
     generate: bool = key(True, "draw the demo collection into data_root first; false for your own data")
     train: Positive = key(1500, "images with five captions each, to train on")
@@ -38,21 +43,7 @@ class DemoSettings(Section):
 
 
 class CollectionSettings(Section):
-    format: (
-        Literal[
-            "folder",
-            "flickr-token",
-            "karpathy",
-            "coco",
-            "pascal1k",
-            "table",
-            "text-files",
-            "webdataset",
-            "parquet",
-            "vectors",
-        ]
-        | ImportPath
-    ) = key(  # fmt: skip
+    format: Format | ImportPath = key(
         "folder",
         "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet | vectors"
         " (made elsewhere; no photos) | module:function of yours",

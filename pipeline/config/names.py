@@ -1,7 +1,7 @@
 """The whole configuration, and the meaning of the names of models and generators in it."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -43,9 +43,9 @@ class Definition:
     """A model as a base and the optional steps that follow the fit of the base."""
 
     base: Model | EnsembleSettings
-    refit: bool
+    refit: bool = False
     """Whether the base learns again from train and dev, with the choices that it made on dev before."""
-    hubness: ChosenHubness
+    hubness: ChosenHubness = "none"
     """The correction of the scores for hubs."""
 
     @property
@@ -58,12 +58,16 @@ class Definition:
         """The registered model that its training starts from. A correction for hubs needs no training."""
         return self.base.spec.starts_from if isinstance(self.base, Model) and self.hubness == "none" else None
 
-    def without_steps(self) -> "Definition":
-        """Return the model that is only the base."""
-        return Definition(self.base, refit=False, hubness="none")
 
+@dataclass(frozen=True)
+class Recipe:
+    """A model and the names of the models that it is made from."""
 
-Definitions = Mapping[str, Definition]
+    model: Definition
+    members: tuple[str, ...]
+    refitted: str | None
+    uncorrected: str | None
+    start: str | None
 
 
 class Config(OwnKeys):
@@ -80,7 +84,7 @@ class Config(OwnKeys):
 
         Raises UsageError for an unknown name.
         """
-        base = self._definition(name).base
+        base = self._recipe(name).model.base
         if isinstance(base, Model):
             return base
         members = [self.model(member) for member in base.members]
@@ -117,52 +121,40 @@ class Config(OwnKeys):
 
     def refits(self, name: str) -> bool:
         """Whether the model has learned from dev too."""
-        return self._definition(name).refit
+        return self._recipe(name).model.refit
 
     def refitted(self, name: str) -> str | None:
         """Return the model whose choices the refit `name` takes, or None if `name` is not a refit."""
-        definition = self._definition(name)
-        return self._name_of(replace(definition, refit=False)) if definition.refit else None
+        return self._recipe(name).refitted
 
     def hubness_method(self, name: str) -> ChosenHubness:
         """Return how the model's scores are corrected for hubs. An ensemble has none, but its members may have."""
-        return self._definition(name).hubness
+        return self._recipe(name).model.hubness
 
     def uncorrected(self, name: str) -> str | None:
         """Return the model whose scores `name` corrects for hubs, a refit for a refit, or None if it corrects none."""
-        definition = self._definition(name)
-        return self._name_of(replace(definition, hubness="none")) if definition.hubness != "none" else None
-
-    def ensemble(self, name: str) -> EnsembleSettings | None:
-        """Return the settings of an ensemble, or None for a model of another kind."""
-        definition = self._definition(name)
-        base = definition.base
-        return base.model_copy(update={"refit": definition.refit}) if isinstance(base, EnsembleSettings) else None
+        return self._recipe(name).uncorrected
 
     def members(self, name: str) -> tuple[str, ...]:
         """Return the models whose scores the ensemble `name` adds up, refits for a refit; empty for other models."""
-        ensemble = self.ensemble(name)
-        if ensemble is None:
-            return ()
-        members = {member: self._definition(member) for member in ensemble.members}
-        return tuple(
-            name if member.refit == ensemble.refit else self._name_of(replace(member, refit=ensemble.refit))
-            for name, member in members.items()
-        )
+        return self._recipe(name).members
+
+    def ensemble(self, name: str) -> EnsembleSettings | None:
+        """Return the settings of an ensemble, or None for a model of another kind."""
+        model = self._recipe(name).model
+        base = model.base
+        return base.model_copy(update={"refit": model.refit}) if isinstance(base, EnsembleSettings) else None
 
     def start(self, name: str) -> str | None:
         """Return the model that the training of `name` starts from, a refit for a refit.
 
         None if it starts from no other model. Raises UsageError if the configuration has no model to start from.
         """
-        definition = self._definition(name)
-        needed = definition.starts_from
-        if needed is None:
-            return None
-        start = _find_start(definition, self._definitions)
-        if start is None:
+        recipe = self._recipe(name)
+        needed = recipe.model.starts_from
+        if needed and not recipe.start:
             raise UsageError(f"{name} starts from a model of {needed} on the same encoders; add one to variants")
-        return self._name_of(start)
+        return recipe.start
 
     def every_model(self) -> list[str]:
         """Return `models` and all models that these are made from. Raises as `start` does."""
@@ -209,38 +201,23 @@ class Config(OwnKeys):
         registered = {spec.name: Variant(model=spec.name) for spec in MODELS if spec.made_by != "combine"}
         return registered | self.variants
 
-    def _definition(self, name: str) -> Definition:
-        if name not in self._definitions:
+    def _recipe(self, name: str) -> Recipe:
+        if name not in self._recipes:
             known = [*self.single, *self.ensembles]
             raise UsageError(
                 f"unknown model {name}; {meant(name, known)}there are {', '.join(known)}; write others into variants"
             )
-        return self._definitions[name]
-
-    def _name_of(self, definition: Definition) -> str:
-        return next(name for name, other in self._definitions.items() if other == definition)
+        return self._recipes[name]
 
     @cached_property
-    def _definitions(self) -> Definitions:
-        """All models by name: the models that the configuration names, and all models that these are made from."""
-        named = {
-            name: Definition(self.meaning(name, variant), variant.refit, variant.hubness)
-            for name, variant in self.single.items()
-        }
+    def _recipes(self) -> dict[str, Recipe]:
+        """The recipes of all models: the models that the configuration names, and all models that these need."""
+        named: dict[str, Definition] = {}
+        for name, variant in self.single.items():
+            named[name] = Definition(self.meaning(name, variant), variant.refit, variant.hubness)
         for name, ensemble in self.ensembles.items():
-            named[name] = Definition(ensemble.model_copy(update={"refit": False}), ensemble.refit, "none")
-        found = dict(named)
-        for name, definition in named.items():
-            if definition.without_steps() not in found.values():
-                found[_new_name(f"{name}-plain", found)] = definition.without_steps()
-        queue = deque(found.values())
-        while queue:
-            for definition in _made_from(queue.popleft(), found):
-                if definition not in found.values():
-                    base = next(name for name, other in found.items() if other == definition.without_steps())
-                    found[_new_name("-".join([base, *definition.steps]), found)] = definition
-                    queue.append(definition)
-        return found
+            named[name] = Definition(ensemble.model_copy(update={"refit": False}), ensemble.refit)
+        return make_recipes(named)
 
     def judged_splits(self, name: str) -> tuple[str, ...]:
         """The splits that a model is evaluated on. A refit has learned from dev, and is not evaluated there."""
@@ -306,32 +283,54 @@ class Config(OwnKeys):
         return tuple(one for one in (*self.text_encoders, *self.query_text_encoders) if one.prepared)
 
 
-def _made_from(definition: Definition, known: Definitions) -> Iterator[Definition]:
-    """Yield the models that a model is made from. If there is none to start from, `Config.start` reports it."""
-    if isinstance(definition.base, EnsembleSettings):
-        for member in definition.base.members:
-            yield replace(known[member], refit=definition.refit)
-    if definition.refit:
-        yield replace(definition, refit=False)
-    if definition.hubness != "none":
-        yield replace(definition, hubness="none")
-    if start := _find_start(definition, known):
-        yield start
+def make_recipes(named: Mapping[str, Definition]) -> dict[str, Recipe]:
+    """Return the recipes of the `named` models and of all models that these are made from, by name.
+
+    A model that is not among `named` gets the name of its base with its steps. If there is no model to start from, the
+    recipe has none, and `Config.start` reports it.
+    """
+    models = dict(named)
+    for name, model in named.items():  # every base has a name before a training looks for its start
+        if Definition(model.base) not in models.values():
+            models[_unused(f"{name}-plain", models)] = Definition(model.base)
+    queue = deque(models)
+
+    def name_of(model: Definition) -> str:
+        """Return the first name of a model. A model without a name gets one, and a place in the queue."""
+        for name, other in models.items():
+            if other == model:
+                return name
+        name = _unused("-".join([name_of(Definition(model.base)), *model.steps]), models)
+        models[name] = model
+        queue.append(name)
+        return name
+
+    recipes: dict[str, Recipe] = {}
+    while queue:
+        name = queue.popleft()
+        model = models[name]
+        members = model.base.members if isinstance(model.base, EnsembleSettings) else ()
+        start = _find_start(model, models.values())
+        recipes[name] = Recipe(
+            model,
+            tuple(name_of(replace(models[one], refit=True)) if model.refit else one for one in members),
+            refitted=name_of(replace(model, refit=False)) if model.refit else None,
+            uncorrected=name_of(replace(model, hubness="none")) if model.hubness != "none" else None,
+            start=name_of(start) if start else None,
+        )
+    return recipes
 
 
-def _find_start(definition: Definition, known: Definitions) -> Definition | None:
-    """Return the model on the same encoders that the training of a model starts from, a refit for a refit."""
-    model = definition.base
-    if definition.starts_from is None or not isinstance(model, Model):
-        return None
-    bases = [other.base for other in known.values() if not other.steps]
+def _find_start(model: Definition, models: Iterable[Definition]) -> Definition | None:
+    """Return the model on the same encoders that a training starts from, a refit for a refit, if it is in `models`."""
+    bases = [other.base for other in models if isinstance(other.base, Model) and not other.steps]
     for base in bases:
-        if isinstance(base, Model) and base.spec.name == definition.starts_from and base.learns_like(model):
-            return Definition(base, definition.refit, "none")
+        if base.spec.name == model.starts_from and isinstance(model.base, Model) and base.learns_like(model.base):
+            return Definition(base, model.refit)
     return None
 
 
-def _new_name(name: str, taken: Iterable[str]) -> str:
+def _unused(name: str, taken: Iterable[str]) -> str:
     """Return `name`, with underscores at its end if it is taken."""
     while name in taken:
         name += "_"
