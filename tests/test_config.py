@@ -133,6 +133,26 @@ def test_corrected_models_and_refits_are_made_of_the_same_model_without_them() -
     assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
 
 
+def test_a_training_may_start_from_the_base_of_a_variant_that_is_written_later() -> None:
+    config = read(
+        f"{TWO}\nmodels: [r]\nvariants:\n"
+        "  r: {model: ncca-refined, encoders: [net], refit: true}\n"
+        "  q: {model: ncca, encoders: [net], csls: true}\n"
+    )
+    assert config.start("r") == "q-plain-refit" and config.uncorrected("q") == "q-plain"
+    assert config.every_model() == ["r", "r-plain", "q-plain-refit", "q-plain"]
+
+
+def test_members_of_a_refitted_ensemble_are_refits_of_the_members_of_the_ensemble() -> None:
+    """Also if a variant has the meaning of a registered model: the weights are looked up by the names of members."""
+    config = read(
+        "variants: {x: {model: gru}, y: {model: ncca, csls: true}}\n"
+        "ensembles: {e: {members: [x, y, gru]}, f: {members: [x, y, gru], refit: true}}\nmodels: [f]"
+    )
+    assert config.refitted("f") == "e" and config.members("f") == ("x-refit", "ncca-csls-refit", "gru-refit")
+    assert tuple(config.refitted(member) for member in config.members("f")) == config.members("e") == ("x", "y", "gru")
+
+
 def test_models_may_hold_variants_and_ensembles_in_full() -> None:
     config = read(
         "models: [ncca, {name: x, model: ncca, csls: true}, {name: both, members: [x, gru]}]\n"

@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -38,36 +38,38 @@ recalls of a normalized CCA if no feature is negative, and take 1 to 7 from it i
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-@dataclass(frozen=True)
-class Definition:
-    """A model as a base and the optional steps that follow the fit of the base."""
+Base = Model | EnsembleSettings
 
-    base: Model | EnsembleSettings
+
+class Steps(NamedTuple):
+    """The optional steps that follow the fit of a base."""
+
     refit: bool = False
     """Whether the base learns again from train and dev, with the choices that it made on dev before."""
     hubness: ChosenHubness = "none"
     """The correction of the scores for hubs."""
 
     @property
-    def steps(self) -> list[str]:
-        """The optional steps, as the end of a name lists them: `["csls", "refit"]`."""
+    def endings(self) -> list[str]:
+        """The steps as the end of a name lists them: `["csls", "refit"]`."""
         return [*([self.hubness] if self.hubness != "none" else []), *(["refit"] if self.refit else [])]
-
-    @property
-    def starts_from(self) -> str | None:
-        """The registered model that its training starts from. A correction for hubs needs no training."""
-        return self.base.spec.starts_from if isinstance(self.base, Model) and self.hubness == "none" else None
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model and the names of the models that it is made from."""
+    """A model: its base, its steps, and the names of the models that it is made from."""
 
-    model: Definition
+    base: Base
+    steps: Steps
     members: tuple[str, ...]
     refitted: str | None
     uncorrected: str | None
     start: str | None
+
+    @property
+    def starts_from(self) -> str | None:
+        """The registered model that its training starts from. A correction for hubs needs no training."""
+        return self.base.spec.starts_from if isinstance(self.base, Model) and self.steps.hubness == "none" else None
 
 
 class Config(OwnKeys):
@@ -75,8 +77,8 @@ class Config(OwnKeys):
 
     A model is a base with optional steps: a refit, and a correction for hubs. A corrected model is made from the same
     model without the correction, and a refit takes the choices of the same model without the refit. Each of these
-    models is an artefact. Its name is the first name that `models`, `variants` or `ensembles` give it, or a name such
-    as `ncca-csls-refit` if they give it none.
+    models is an artefact. Its name is the first name that the configuration gives it, or a name such as
+    `ncca-csls-refit` if the configuration gives it none.
     """
 
     def model(self, name: str) -> Model:
@@ -84,7 +86,7 @@ class Config(OwnKeys):
 
         Raises UsageError for an unknown name.
         """
-        base = self._recipe(name).model.base
+        base = self._recipe(name).base
         if isinstance(base, Model):
             return base
         members = [self.model(member) for member in base.members]
@@ -121,7 +123,7 @@ class Config(OwnKeys):
 
     def refits(self, name: str) -> bool:
         """Whether the model has learned from dev too."""
-        return self._recipe(name).model.refit
+        return self._recipe(name).steps.refit
 
     def refitted(self, name: str) -> str | None:
         """Return the model whose choices the refit `name` takes, or None if `name` is not a refit."""
@@ -129,7 +131,7 @@ class Config(OwnKeys):
 
     def hubness_method(self, name: str) -> ChosenHubness:
         """Return how the model's scores are corrected for hubs. An ensemble has none, but its members may have."""
-        return self._recipe(name).model.hubness
+        return self._recipe(name).steps.hubness
 
     def uncorrected(self, name: str) -> str | None:
         """Return the model whose scores `name` corrects for hubs, a refit for a refit, or None if it corrects none."""
@@ -141,9 +143,9 @@ class Config(OwnKeys):
 
     def ensemble(self, name: str) -> EnsembleSettings | None:
         """Return the settings of an ensemble, or None for a model of another kind."""
-        model = self._recipe(name).model
-        base = model.base
-        return base.model_copy(update={"refit": model.refit}) if isinstance(base, EnsembleSettings) else None
+        recipe = self._recipe(name)
+        base = recipe.base
+        return base.model_copy(update={"refit": recipe.steps.refit}) if isinstance(base, EnsembleSettings) else None
 
     def start(self, name: str) -> str | None:
         """Return the model that the training of `name` starts from, a refit for a refit.
@@ -151,9 +153,10 @@ class Config(OwnKeys):
         None if it starts from no other model. Raises UsageError if the configuration has no model to start from.
         """
         recipe = self._recipe(name)
-        needed = recipe.model.starts_from
-        if needed and not recipe.start:
-            raise UsageError(f"{name} starts from a model of {needed} on the same encoders; add one to variants")
+        if recipe.starts_from and not recipe.start:
+            raise UsageError(
+                f"{name} starts from a model of {recipe.starts_from} on the same encoders; add one to variants"
+            )
         return recipe.start
 
     def every_model(self) -> list[str]:
@@ -212,12 +215,12 @@ class Config(OwnKeys):
     @cached_property
     def _recipes(self) -> dict[str, Recipe]:
         """The recipes of all models: the models that the configuration names, and all models that these need."""
-        named: dict[str, Definition] = {}
+        written: dict[str, tuple[Base, Steps]] = {}
         for name, variant in self.single.items():
-            named[name] = Definition(self.meaning(name, variant), variant.refit, variant.hubness)
+            written[name] = self.meaning(name, variant), Steps(variant.refit, variant.hubness)
         for name, ensemble in self.ensembles.items():
-            named[name] = Definition(ensemble.model_copy(update={"refit": False}), ensemble.refit)
-        return make_recipes(named)
+            written[name] = ensemble.model_copy(update={"refit": False}), Steps(ensemble.refit)
+        return make_recipes(written)
 
     def judged_splits(self, name: str) -> tuple[str, ...]:
         """The splits that a model is evaluated on. A refit has learned from dev, and is not evaluated there."""
@@ -283,50 +286,62 @@ class Config(OwnKeys):
         return tuple(one for one in (*self.text_encoders, *self.query_text_encoders) if one.prepared)
 
 
-def make_recipes(named: Mapping[str, Definition]) -> dict[str, Recipe]:
-    """Return the recipes of the `named` models and of all models that these are made from, by name.
+def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]:
+    """Return the recipes of the `written` models and of all models that these are made from, by name.
 
-    A model that is not among `named` gets the name of its base with its steps. If there is no model to start from, the
-    recipe has none, and `Config.start` reports it.
+    The base of a model with steps is the first written model without steps that equals its base. A model that nobody
+    wrote has the name of its base with its steps. If there is no model to start from, the recipe has none, and
+    `Config.start` reports it.
     """
-    models = dict(named)
-    for name, model in named.items():  # every base has a name before a training looks for its start
-        if Definition(model.base) not in models.values():
-            models[_unused(f"{name}-plain", models)] = Definition(model.base)
+    bases = {name: base for name, (base, steps) in written.items() if not steps.endings}
+    models: dict[str, tuple[str, Steps]] = {}
+    for name, (base, steps) in written.items():
+        base_name = next((other for other, known in bases.items() if known == base), None) if steps.endings else name
+        if base_name is None:
+            base_name = _unused(f"{name}-plain", [*written, *bases])
+            bases[base_name] = base
+        models[name] = base_name, steps
+    models |= {name: (name, Steps()) for name in bases}
     queue = deque(models)
+    names: dict[tuple[str, Steps], str] = {}
+    for name, model in models.items():
+        names.setdefault(model, name)
 
-    def name_of(model: Definition) -> str:
+    def name_of(base_name: str, steps: Steps) -> str:
         """Return the first name of a model. A model without a name gets one, and a place in the queue."""
-        for name, other in models.items():
-            if other == model:
-                return name
-        name = _unused("-".join([name_of(Definition(model.base)), *model.steps]), models)
-        models[name] = model
-        queue.append(name)
-        return name
+        if (base_name, steps) not in names:
+            name = _unused("-".join([base_name, *steps.endings]), models)
+            names[base_name, steps] = name
+            models[name] = base_name, steps
+            queue.append(name)
+        return names[base_name, steps]
 
     recipes: dict[str, Recipe] = {}
     while queue:
         name = queue.popleft()
-        model = models[name]
-        members = model.base.members if isinstance(model.base, EnsembleSettings) else ()
-        start = _find_start(model, models.values())
+        base_name, steps = models[name]
+        base = bases[base_name]
+        members = base.members if isinstance(base, EnsembleSettings) else ()
+        start = _find_start(base, bases) if steps.hubness == "none" else None
+        if steps.refit:
+            members = tuple(name_of(models[one][0], models[one][1]._replace(refit=True)) for one in members)
         recipes[name] = Recipe(
-            model,
-            tuple(name_of(replace(models[one], refit=True)) if model.refit else one for one in members),
-            refitted=name_of(replace(model, refit=False)) if model.refit else None,
-            uncorrected=name_of(replace(model, hubness="none")) if model.hubness != "none" else None,
-            start=name_of(start) if start else None,
+            written[name][0] if name in written else base,
+            steps,
+            members,
+            refitted=name_of(base_name, steps._replace(refit=False)) if steps.refit else None,
+            uncorrected=name_of(base_name, steps._replace(hubness="none")) if steps.hubness != "none" else None,
+            start=name_of(start, Steps(steps.refit)) if start else None,
         )
     return recipes
 
 
-def _find_start(model: Definition, models: Iterable[Definition]) -> Definition | None:
-    """Return the model on the same encoders that a training starts from, a refit for a refit, if it is in `models`."""
-    bases = [other.base for other in models if isinstance(other.base, Model) and not other.steps]
-    for base in bases:
-        if base.spec.name == model.starts_from and isinstance(model.base, Model) and base.learns_like(model.base):
-            return Definition(base, model.refit)
+def _find_start(model: Base, bases: Mapping[str, Base]) -> str | None:
+    """Return the name of the base, on the same encoders, that the training of a model starts from."""
+    if isinstance(model, Model):
+        for name, base in bases.items():
+            if isinstance(base, Model) and base.spec.name == model.spec.starts_from and base.learns_like(model):
+                return name
     return None
 
 
