@@ -1,4 +1,4 @@
-"""Checks of a configuration whose keys are legal one by one: choices that fail, or have no effect, hours later."""
+"""Checks of a configuration whose keys are legal on their own: choices that fail, or have no effect, hours later."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping

@@ -97,7 +97,7 @@ def suggest(name: str, legal: Sequence[str], heading: str) -> str:
 
 
 def _stands(values: object, location: Sequence[str | int]) -> bool:
-    """Whether there is a value at `location`. Branches of a union, which have brackets, are no keys."""
+    """Whether there is a value at `location`. Parts with brackets are branches of a union, not keys."""
     for part in location:
         below: Mapping[object, object] = {}
         if isinstance(values, Mapping):

@@ -1,4 +1,4 @@
-"""Sections about models and their training; variants and ensembles; the meaning of a model's name."""
+"""Sections about models, their training, variants and ensembles, and the meaning of a model's name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -289,8 +289,8 @@ class Config(OwnKeys):
 def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]:
     """Return the recipes of the `written` models and of all models that these are made from, by name.
 
-    The base of a model with steps is the first written model without steps that equals its base. A model that nobody
-    wrote has the name of its base with its steps. If there is no model to start from, the recipe has none, and
+    The base of a model with steps is the first written model without steps that equals its base. A model that is
+    not written has the name of its base with its steps. If there is no model to start from, the recipe has none, and
     `Config.start` reports it.
     """
     bases = {name: base for name, (base, steps) in written.items() if not steps.endings}

@@ -341,7 +341,7 @@ class ModelSpec(Spec):
     starts_from: str | None = None
     """The registered model, on the same encoders, that training starts from."""
     regions: Literal["none", "any", "its-encoders", "all-encoders"] = "none"
-    """Whose regions it learns from: of any encoder, of some of its own encoders, or of all of them."""
+    """The regions that it learns from: regions of any encoder, of some of its own encoders, or of all of them."""
     multi_vector: bool = False
     phrases: bool = False
     relations: bool = False
