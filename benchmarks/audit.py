@@ -1,12 +1,13 @@
-"""What an audit finds of what was spoilt on purpose: captions exchanged, copies made.
+"""Which wrong captions and copies an audit finds, after captions were exchanged and copies made on purpose.
 
     python benchmarks/audit.py RUN [--seeds 3] [--copies 250]
 
-RUN has features, vectors of captions, and photographs where its configuration says. Of its training photographs a share
-gets all captions of another, or of all captions a share is exchanged. `area` is that under the ROC, `precision` of as
-many as are wrong, `probable` what the audit takes for wrong. Then copies of training photographs lie in another split:
-`recall` is the share that is found, `neighbours` that of those whose features are near; `others` are the pairs of
-photographs of the run that are taken for copies, and `99.9 %` is what so many photographs stay below.
+RUN needs features, vectors of captions, and its photos where its configuration says. A share of the training photos has
+the captions of another photo, or a share of all captions is exchanged. `area` is the area under the ROC curve,
+`precision` is measured at the number of wrong captions, and `probable` counts the captions that the audit calls wrong.
+Then copies of training photos are put into another split. `recall` is the share of copies that is found, `neighbours`
+the share whose features are near. `others` are the other pairs of photos that are taken for copies, and `99.9 %` is the
+value that 99.9 % of the photos stay below.
 """
 
 import argparse
@@ -52,7 +53,9 @@ def read_train(run: Run) -> tuple[Any, ImageView, TextView]:
 
 def exchange(rows: Any, share: float, whole: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(m,) the order in which captions are given to photographs, and (n,) or (m,) which have another's."""
-    rng, captions, count = np.random.default_rng(seed), np.arange(len(rows.owners)), len(rows.image_id)
+    rng = np.random.default_rng(seed)
+    captions = np.arange(len(rows.owners))
+    count = len(rows.image_id)
     groups = np.split(captions, np.flatnonzero(np.diff(rows.owners)) + 1) if whole else captions[:, None]
     moved = rng.choice(len(groups), round(share * len(groups)), replace=False)
     order = captions.copy()
@@ -73,7 +76,8 @@ def find_exchanged(run: Run, seeds: int) -> Iterator[dict[str, Any]]:
                 folds = deal_folds(np.empty((0, 2), int), len(rows.image_id), seed)
 
                 def blocks(fold: int, folds: np.ndarray = folds, sentences: Any = sentences) -> Iterator[Any]:
-                    images, captions = np.flatnonzero(folds == fold), np.flatnonzero(folds[rows.owners] == fold)
+                    images = np.flatnonzero(folds == fold)
+                    captions = np.flatnonzero(folds[rows.owners] == fold)
                     yield replace(
                         rows,
                         image_id=images,
@@ -121,7 +125,8 @@ def find_copies(run: Run, count: int) -> Iterator[dict[str, Any]]:
     stored = run.encoder(entry.name)
     encoder = restore_encoder(stored.settings, stored.tensors)
     shards = [run.features.open(entry.name, number)["features"] for number in range(run.manifest.n_shards)]
-    features, rng = np.concatenate(shards, dtype=np.float32), np.random.default_rng(0)
+    features = np.concatenate(shards, dtype=np.float32)
+    rng = np.random.default_rng(0)
     train = np.flatnonzero(run.manifest.splits == "train")
     chosen = np.sort(rng.choice(train, min(count, len(train)), replace=False))
     thumbnails = {row: shrink(image) for row, (image, _) in enumerate(open_photographs(run, range(len(features))))}

@@ -44,11 +44,17 @@ from pipeline.run import Run  # noqa: E402
 from pipeline.storage.pairs import read_split  # noqa: E402
 
 PAIRS = (100, 300, 1000, 3000, 10_000, 25_000)
-EPOCHS, PATIENCE, BATCH, HIDDEN, OUT = 60, 4, 512, 512, 256
-MOST, RANK_TOLERANCE = 5000, 1e-7
-"""Images, and sentences, in a bank; the variance, relative to the greatest, below which CSA drops a direction."""
-SEARCHED = 3000
-"""Pairs up to which the projector tries its whole grid, and with one seed: others take what was best there."""
+EPOCHS = 60
+PATIENCE = 4
+BATCH = 512
+HIDDEN = 512
+OUT = 256
+MAX_BANK_ROWS = 5000
+"""Maximum number of images, and of sentences, in a bank."""
+RANK_TOLERANCE = 1e-7
+"""CSA drops a direction whose variance, relative to the greatest, is smaller."""
+MAX_SEARCHED_PAIRS = 3000
+"""Maximum number of pairs for which the projector tries its whole grid. Larger sets take the best values of these."""
 GRIDS = {
     "dimensions": (8, 16, 32, 64, 96, 128, 192, 256, 384),
     "ridge": (0.001, 0.01, 0.1, 1, 10, 100),
@@ -64,7 +70,7 @@ OURS = FitSettings(
 Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Image vectors (n, D) and sentence vectors (m, d) -> their scores (n, m)."""
 Chosen = tuple[Mapping[str, Any], Scorer]
-"""The parameters that are best on dev, and the scores by these."""
+"""The parameters that are best on dev, and their scorer."""
 Candidates = Iterable[Chosen]
 
 
@@ -93,7 +99,7 @@ def cosine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def fit_ncca(train: Pairs, dev: Pairs, model: type) -> tuple[Mapping[str, Any], Any]:
-    """What is chosen, and the model."""
+    """Return the chosen parameters and the model."""
     view = ImageView(("eyes",), (train.x.shape[1],), ("l2",))
     text = TextView.of({"words": train.y}, {"words": ("l2",)})
     accumulator = MomentsAccumulator(train.x.shape[1], train.y.shape[1], runtime.threads())
@@ -122,7 +128,7 @@ def ncca(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 def ncca_hubness(train: Pairs, dev: Pairs, seed: int) -> Chosen:
     """The same with the best hubness correction, by a bank of training pairs."""
     chosen, model = fit_ncca(train, dev, NormalizedCCA)
-    bank = Bank(*embed(model, train.x[:MOST], train.y[:MOST]))
+    bank = Bank(*embed(model, train.x[:MAX_BANK_ROWS], train.y[:MAX_BANK_ROWS]))
     terms, log = choose_correction("auto", bank, *embed(model, dev.x, dev.y), dev.owners, HubnessSettings())
     return {**chosen, **log["chosen"]}, partial(product, HubCorrected(model, HubnessCorrection(bank, terms)))
 
@@ -143,8 +149,10 @@ def length_first(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 def csa(train: Pairs, dev: Pairs, seed: int) -> Chosen:
     """Canonical similarity analysis (Li, Chinchali and Topcu 2025): canonical variables without a ridge, the first s of
     them at unit length, and the sum of their products, each weighted by its correlation rho. s is chosen."""
-    mean_x, mean_y = train.x.mean(axis=0), train.y.mean(axis=0)
-    whitened, maps = [], []
+    mean_x = train.x.mean(axis=0)
+    mean_y = train.y.mean(axis=0)
+    whitened = []
+    maps = []
     for rows, mean in ((train.x, mean_x), (train.y, mean_y)):
         centred = (rows - mean).astype(np.float64)
         values, vectors = scipy.linalg.eigh(centred.T @ centred, check_finite=False)
@@ -152,7 +160,8 @@ def csa(train: Pairs, dev: Pairs, seed: int) -> Chosen:
         maps.append(vectors[:, kept] / np.sqrt(values[kept]))
         whitened.append(centred @ maps[-1])
     left, rho, right = scipy.linalg.svd(whitened[0].T @ whitened[1], full_matrices=False, check_finite=False)
-    w, u = (maps[0] @ left).astype(np.float32), (maps[1] @ right.T).astype(np.float32)
+    w = (maps[0] @ left).astype(np.float32)
+    u = (maps[1] @ right.T).astype(np.float32)
 
     def scorer(s: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return unit_rows((x - mean_x) @ w[:, :s]) * rho[:s].astype(np.float32) @ unit_rows((y - mean_y) @ u[:, :s]).T
@@ -189,7 +198,8 @@ def ridge(train: Pairs, dev: Pairs, seed: int) -> Chosen:
     """A linear map from the vectors of one kind to those of the other, by least squares with a ridge (relative to the
     mean variance), compared by cosine. The ridge and the direction are chosen."""
     means = train.x.mean(axis=0), train.y.mean(axis=0)
-    x, y = unit_rows(train.x - means[0]), unit_rows(train.y - means[1])
+    x = unit_rows(train.x - means[0])
+    y = unit_rows(train.y - means[1])
 
     def candidates() -> Candidates:
         for name, source, target in (("to sentences", x, y), ("to images", y, x)):
@@ -200,7 +210,8 @@ def ridge(train: Pairs, dev: Pairs, seed: int) -> Chosen:
                 yield {"map": name, "ridge": share}, partial(scorer, name, matrix)
 
     def scorer(name: str, matrix: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        x, y = unit_rows(x - means[0]), unit_rows(y - means[1])
+        x = unit_rows(x - means[0])
+        y = unit_rows(y - means[1])
         return cosine(x @ matrix, y) if name == "to sentences" else cosine(x, y @ matrix)
 
     return choose(candidates(), dev)
@@ -210,7 +221,8 @@ def procrustes(train: Pairs, dev: Pairs, seed: int) -> Chosen:
     """The orthogonal map of unit vectors that brings images nearest to their sentences (Schoenemann 1966), of the s
     directions that vary together the most. s is chosen."""
     means = train.x.mean(axis=0), train.y.mean(axis=0)
-    x, y = unit_rows(train.x - means[0]), unit_rows(train.y - means[1])
+    x = unit_rows(train.x - means[0])
+    y = unit_rows(train.y - means[1])
     left, _, right = scipy.linalg.svd(x.T @ y, full_matrices=False, check_finite=False)
 
     def scorer(s: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -221,10 +233,10 @@ def procrustes(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 def projector(train: Pairs, dev: Pairs, seed: int) -> Chosen:
     """Two layers on each side, trained by InfoNCE in both directions (van den Oord et al. 2018; Radford et al. 2021)
-    with AdamW until dev no longer improves. Learning rate and dropout are chosen with seed 0 and at most SEARCHED
-    pairs, and kept for other seeds and more pairs."""
+    with AdamW until dev no longer improves. Learning rate and dropout are chosen with seed 0 and at most
+    MAX_SEARCHED_PAIRS pairs, and kept for other seeds and more pairs."""
     found = _projector.setdefault("chosen", {}).get(len(train.x)) or _projector.get("last")
-    if found and (seed or len(train.x) > SEARCHED):
+    if found and (seed or len(train.x) > MAX_SEARCHED_PAIRS):
         grid = [found]
     else:
         axes = itertools.product(GRIDS["learning_rate"], GRIDS["dropout"])
@@ -236,7 +248,7 @@ def projector(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 _projector: dict[str, Any] = {}
-"""What was chosen for the projector before."""
+"""The choices made for the projector so far."""
 
 
 def train_projector(train: Pairs, dev: Pairs, seed: int, learning_rate: float, dropout: float) -> torch.nn.ModuleList:
@@ -257,12 +269,15 @@ def train_projector(train: Pairs, dev: Pairs, seed: int, learning_rate: float, d
         tower.register_buffer("mean", torch.from_numpy(mean))
     temperature = torch.nn.Parameter(torch.tensor(0.07).log())
     optimiser = torch.optim.AdamW([*towers.parameters(), temperature], learning_rate, weight_decay=0.01)
-    best, kept, since = -1.0, None, 0
+    best = -1.0
+    kept = None
+    since = 0
     for _ in range(EPOCHS):
         towers.train()
         for rows in torch.randperm(len(sides[0])).split(BATCH):
             a, b = (torch.nn.functional.normalize(tower(side[rows])) for tower, side in zip(towers, sides, strict=True))
-            logits, of = a @ b.T / temperature.exp(), torch.arange(len(rows))
+            logits = a @ b.T / temperature.exp()
+            of = torch.arange(len(rows))
             loss = torch.nn.functional.cross_entropy(logits, of) + torch.nn.functional.cross_entropy(logits.T, of)
             optimiser.zero_grad()
             loss.backward()
@@ -270,7 +285,9 @@ def train_projector(train: Pairs, dev: Pairs, seed: int, learning_rate: float, d
         reached = measure(partial(score_projected, towers), dev)
         since += 1
         if reached > best:
-            best, kept, since = reached, {name: value.clone() for name, value in towers.state_dict().items()}, 0
+            best = reached
+            kept = {name: value.clone() for name, value in towers.state_dict().items()}
+            since = 0
         if since > PATIENCE:
             break
     towers.load_state_dict(kept)
@@ -305,24 +322,31 @@ METHODS = {
 
 def read(run: Run, encoder: str, text_encoder: str) -> dict[str, Pairs]:
     """Split -> its vectors; of train each sentence with its image's, of dev the first sentence of each image."""
-    texts, splits = {text_encoder: run.layout.sentences(text_encoder)}, {}
+    texts = {text_encoder: run.layout.sentences(text_encoder)}
+    splits = {}
     for split in ("train", "dev", "test"):
         rows = read_split(run.features, texts, (encoder,), split, run.manifest.n_images)
-        x, y, owners = rows.features[encoder], np.asarray(rows.sentences[text_encoder], np.float32), rows.owners
+        x = rows.features[encoder]
+        y = np.asarray(rows.sentences[text_encoder], np.float32)
+        owners = rows.owners
         if split == "train":
-            x, owners = x[owners], np.arange(len(y))
+            x = x[owners]
+            owners = np.arange(len(y))
         elif split == "dev":
-            y, owners = y[np.unique(owners, return_index=True)[1]], np.arange(len(x))
+            y = y[np.unique(owners, return_index=True)[1]]
+            owners = np.arange(len(x))
         splits[split] = Pairs(np.asarray(x, np.float32), y, owners)
     return splits
 
 
 def make_up() -> dict[str, Pairs]:
     """Pairs of one latent vector, seen through two matrices, and noise."""
-    rng, splits = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    splits = {}
     matrices = rng.standard_normal((2, 8, 15))
     for split in ("train", "dev", "test"):
-        latent, noise = rng.standard_normal((80, 8)), rng.standard_normal((2, 80, 15))
+        latent = rng.standard_normal((80, 8))
+        noise = rng.standard_normal((2, 80, 15))
         x, y = (latent @ matrices + noise).astype(np.float32)
         splits[split] = Pairs(x, y, np.arange(80))
     return splits

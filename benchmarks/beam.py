@@ -21,7 +21,9 @@ from pipeline.generate.beam import BeamSearch, Hypothesis, beam_search  # noqa: 
 from pipeline.generate.mrnn import DescribingNetwork, RecurrentDecoder  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
 
-WORDS, IMAGE_DIM, LONGEST = 4000, 1280, 15
+WORDS = 4000
+IMAGE_DIM = 1280
+MAX_WORDS = 15
 
 
 def main() -> None:
@@ -30,7 +32,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--precision", default="float32")
     given = parse_options(parser, globals(), images=2, dimensions=16, WORDS=50, IMAGE_DIM=16)
-    size, search = given.dimensions, BeamSearch(given.beam, 0.7, LONGEST)
+    size = given.dimensions
+    search = BeamSearch(given.beam, 0.7, MAX_WORDS)
     with seeded(0):
         frequencies = torch.randn(WORDS + 2)
         frequencies[-1] = -30
@@ -46,7 +49,8 @@ def main() -> None:
         # One decoder for all, as `together` has: what it prepares of the weights is not what is compared.
         with torch.inference_mode():
             decoder = RecurrentDecoder(network, images)
-            every, found = decoder.first, []
+            every = decoder.first
+            found = []
             for image in range(len(images)):
                 decoder.first = every[image : image + 1]
                 found += beam_search(decoder, search)

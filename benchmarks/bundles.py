@@ -30,7 +30,12 @@ from pipeline.index.exact import search_exact  # noqa: E402
 from pipeline.index.gallery import Gallery, MergedGallery  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 
-ROWS, DIM, CLUSTERS, ASKED, TOP, VISITED = 400_000, 96, 2000, 200, 10, 1 / 16
+VECTORS = 400_000
+DIM = 96
+CLUSTERS = 2000
+QUERIES = 200
+TOP = 10
+PROBED_SHARE = 1 / 16
 BUNDLES = (2, 4, 8)
 
 
@@ -45,7 +50,7 @@ def make_vectors(rows: int, seed: int) -> np.ndarray:
 def make_gallery(vectors: np.ndarray) -> Gallery:
     lists = max(1, round(math.sqrt(len(vectors))))
     index = build(f"IVF{lists},SQ8", ArrayVectors(vectors), "inner_product").index
-    faiss.extract_index_ivf(index).nprobe = max(1, round(lists * VISITED))
+    faiss.extract_index_ivf(index).nprobe = max(1, round(lists * PROBED_SHARE))
     return Gallery(index)
 
 
@@ -77,18 +82,20 @@ def main() -> None:
         make_gallery(vectors)
         print(max(1, most_memory() - before))
         return
-    parse_options(argparse.ArgumentParser(description=__doc__), globals(), ROWS=3000, ASKED=20, BUNDLES=(2,))
-    vectors, queries = make_vectors(ROWS, 1), make_vectors(ASKED, 2)
+    parse_options(argparse.ArgumentParser(description=__doc__), globals(), VECTORS=3000, QUERIES=20, BUNDLES=(2,))
+    vectors = make_vectors(VECTORS, 1)
+    queries = make_vectors(QUERIES, 2)
     right = search_exact(queries, [vectors], TOP, "inner_product").rows
-    one, memory = make_gallery(vectors), building_memory(ROWS)
+    one = make_gallery(vectors)
+    memory = building_memory(VECTORS)
     for count in BUNDLES:
         several = make_merged(vectors, count)
         line = compare(
-            f"search of {count} bundles over one of {ROWS} vectors",
+            f"search of {count} bundles over one of {VECTORS} vectors",
             partial(several.search, queries, TOP), partial(one.search, queries, TOP), 7, runtime.threads(),
         )  # fmt: skip
         recalls = [recall(gallery, queries, right) for gallery in (several, one)]
-        report({**line, "recall": recalls, "mebibytes": [building_memory(-(-ROWS // count)), memory]})
+        report({**line, "recall": recalls, "mebibytes": [building_memory(-(-VECTORS // count)), memory]})
 
 
 if __name__ == "__main__":

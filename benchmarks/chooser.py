@@ -51,11 +51,13 @@ def busy_loops(count: int) -> Iterator[None]:
 
 def choose_once(vectors: int, dim: int, floor: float, sample: int) -> dict[str, object]:
     images, sentences = make_pairs(vectors, 1000, dim)
-    wall, processor = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    processor = time.process_time()
     asked = Requirements(floor, None, None, 1000, "auto", sample)
     rounds = choose(ArrayVectors(images), sentences, "inner_product", asked, lambda items, what: items)
     trials = next(each.trials for each in rounds if each.finalists)
-    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    wall = time.perf_counter() - wall
+    processor = time.process_time() - processor
     costs = {trial.factory: round(1e9 * trial.cost / vectors, 3) for trial in trials if trial.failure is None}
     return {"factory": trials[0].factory, "seconds": wall, "cpu_over_wall": processor / wall, "costs": costs}
 

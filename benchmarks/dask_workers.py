@@ -73,7 +73,8 @@ def embed_shard(folder: Path, number: int) -> int:
 
 def make_shards(folder: Path, shards: int, rows: int, dim: int) -> None:
     x, y = make_pairs(rows)
-    x, ids = x[:, :dim].astype(np.float16), np.arange(rows)
+    x = x[:, :dim].astype(np.float16)
+    ids = np.arange(rows)
     for number in range(shards):
         path = shard_path(folder / "features", number)
         write_shard(path, FEATURES, {"features": np.roll(x, number, axis=1)}, rows=rows)
@@ -88,7 +89,8 @@ def processor_seconds(cluster: LocalCluster) -> float:
 
 def timed(cluster: LocalCluster, function, shards: int) -> tuple[float, float]:
     """Wall seconds, and processor seconds of the workers."""
-    start, cpu = time.perf_counter(), processor_seconds(cluster)
+    start = time.perf_counter()
+    cpu = processor_seconds(cluster)
     map_reduce(function, range(shards), add, cluster.scheduler_address)
     return time.perf_counter() - start, processor_seconds(cluster) - cpu
 

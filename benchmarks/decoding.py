@@ -25,7 +25,9 @@ from pipeline.images.preprocess import Preprocessing, prepare
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 CAMERA = (4000, 3000)
-RESIZE, MEAN, STD = 256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+RESIZE = 256
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 SHAPE = (224, 224, 3)
 
 

@@ -25,7 +25,9 @@ from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402
 
-HIDDEN, DIMENSIONS, RIDGES = 64, 128, (0.01, 0.1, 1.0)
+HIDDEN = 64
+DIMENSIONS = 128
+RIDGES = (0.01, 0.1, 1.0)
 
 
 class CausedPairs:
@@ -53,7 +55,8 @@ def main() -> None:
     seconds, processor = ({name: 0.0 for name in ("rows", "moments", "products", "fit")} for _ in range(2))
 
     def timed(name: str, work: Callable[[], Any], times: int = 1) -> Any:
-        wall, busy = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        busy = time.process_time()
         made = work()
         seconds[name] += times * (time.perf_counter() - wall)
         processor[name] += times * (time.process_time() - busy)
@@ -68,7 +71,8 @@ def main() -> None:
             timed("products", lambda x=x, y=y: (x.T @ x, x.T @ y, y.T @ y), times=8)
     solver = timed("fit", lambda: CCASolver(accumulator.result()))
     found = timed("fit", lambda: [solver.solve(ridge, ridge, DIMENSIONS) for ridge in RIDGES])
-    wall, ours = sum(seconds.values()), seconds["moments"] + seconds["fit"]
+    wall = sum(seconds.values())
+    ours = seconds["moments"] + seconds["fit"]
     told = {
         "name": "moments and fit of dense pairs over bare products", "ours": ours, "reference": seconds["products"],
         "ratio": ours / seconds["products"], "pairs": given.pairs, "dim": given.dim, "seconds": seconds,

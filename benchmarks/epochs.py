@@ -38,8 +38,14 @@ from pipeline.text.sequences import Tokens  # noqa: E402
 from pipeline.text.trees import pack  # noqa: E402
 
 MODELS = ("lstm", "ncca-refined", "dvsa", "hmlstm", "sdtrnn")
-TERMS, SPACE, IMAGES, NOUN_PHRASE = 5000, 512, 400, 0
-WORDS, WORD_DIM, SENTENCES, REGIONS = 8000, 300, 5, 20
+TERMS = 5000
+SPACE = 512
+IMAGES = 400
+NOUN_PHRASE = 0
+WORDS = 8000
+WORD_DIM = 300
+SENTENCES = 5
+REGIONS = 20
 VIEW = ImageView(("made-up",), (DIM_X,), ("l2",))
 
 
@@ -66,7 +72,7 @@ class MadeUpRegions:
 
 
 class Enough(Exception):
-    """As many steps as are timed."""
+    """Raised when enough steps have been timed."""
 
 
 def make_features(n: int) -> np.ndarray:
@@ -83,8 +89,9 @@ def make_start() -> NormalizedCCA:
 
 
 def make_sentences(form: str) -> Any:
-    """SENTENCES a photograph, in the form that a model takes."""
-    rng, count = np.random.default_rng(0), SENTENCES * IMAGES
+    """Make SENTENCES captions per photo, in the form that a model takes."""
+    rng = np.random.default_rng(0)
+    count = SENTENCES * IMAGES
     lengths = np.clip(rng.normal(11, 4, count).astype(int), 3, 35)
     if form == "vectors":
         ids = np.concatenate([rng.permutation(TERMS)[:length] for length in lengths])
@@ -104,9 +111,11 @@ def _with_noun_phrases(rng: np.random.Generator, nodes: list[tuple[int, int, int
 
 def make_task(name: str, device: torch.device = CPU, **settings: object) -> TrainingTask:
     known = load().model(name)
-    sentences, owners = make_sentences(known.spec.sentences), np.repeat(np.arange(IMAGES), SENTENCES)
+    sentences = make_sentences(known.spec.sentences)
+    owners = np.repeat(np.arange(IMAGES), SENTENCES)
     regions = None if known.spec.regions == "none" else MadeUpRegions(IMAGES)
-    features, m = {"made-up": make_features(IMAGES)}, len(owners)
+    features = {"made-up": make_features(IMAGES)}
+    m = len(owners)
     pairs = TrainingPairs(features, sentences, owners, np.arange(m), regions)
     words = np.random.default_rng(0).standard_normal((WORDS + 1, WORD_DIM), dtype=np.float32) * np.float32(0.1)
     section = known.settings.model_copy(update={"epochs": 10**6, "patience": 10**6, **settings})

@@ -29,10 +29,11 @@ from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing  # noqa: E402
 
 # Torch is imported where it is used: the processes that decode import this file, too.
-USUAL_THRESHOLD = 32 << 20
-"""Bytes; what the GNU C library's threshold rises to by itself when large arrays come and go."""
+MALLOC_THRESHOLD = 32 << 20
+"""Bytes. The threshold of the GNU C library rises to this value by itself when large arrays come and go."""
 LIMITS = ImageLimits(max_pixels=10**8, min_side=8, max_aspect=20)
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 SIDES = {"squeezenet1_0": 224, "mobilenet_v2": 256}
 BATCH = 32
 
@@ -112,7 +113,7 @@ def usual_allocator(function):
 
     @functools.wraps(function)
     def run():
-        runtime.keep_freed_memory(USUAL_THRESHOLD)
+        runtime.keep_freed_memory(MALLOC_THRESHOLD)
         try:
             return function()
         finally:

@@ -53,7 +53,8 @@ def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
 
 def masked(regions: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Products of padded sets; what stands for padding is set to zero after the maximum."""
-    n, m = len(regions), len(words)
+    n = len(regions)
+    m = len(words)
     products = regions.flatten(0, 1) @ words.flatten(0, 1).T
     return (products.view(n, -1, m, mask.shape[1]).amax(dim=1) * mask).sum(dim=2)
 
@@ -80,7 +81,8 @@ def main() -> None:
     lengths = np.clip(np.random.default_rng(2).normal(11, 4, COUNT).astype(int), 3, 35)
     images = make_sets(np.full(COUNT, options.regions), options.dimensions, 0)
     sentences = make_sets(lengths, options.dimensions, 1)
-    padded, (words, mask) = pad(images)[0], pad(sentences)
+    padded = pad(images)[0]
+    (words, mask) = pad(sentences)
 
     def ours() -> torch.Tensor:
         return multivector_scores(images, sentences, RULE)

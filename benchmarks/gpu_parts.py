@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 from pipeline.compute import runtime
 
 ROOT = Path(__file__).parents[1]
-CARRIED = (
+MODULES_TO_CARRY = (
     "annotated_types", "duckdb", "faiss", "filelock", "nltk", "pydantic", "pydantic_core", "safetensors", "tqdm",
     "typing_extensions", "typing_inspection", "yaml",
 )  # fmt: skip
-"""Modules that a machine with torch may lack; their wheels can travel (docs/gpu-design.md)."""
+"""Modules that a machine with torch may lack. Their wheels can be carried to it (docs/gpu-design.md)."""
 DEVICE_TESTS = re.compile(r"mark\.gpu|[(,] ?(other_|on_)?device\b[,:)]")
 TABLE_LINES = 50
 
@@ -55,16 +55,18 @@ PARTS = {
     "full_memory": Part("gpu_pixels", 20, tiny=False),
     "compiled": Part("gpu_pixels", 47, tiny=False),
 }
-"""The most valuable first, should the rest be lost. The limits add up to the usual budget of 470 seconds."""
+"""The parts, the most valuable first in case the rest is lost. The limits add up to the usual budget of 470 seconds."""
 
 
 class Bench:
-    """What a part is given: the `device`, the sizes, the clock, and the file of results."""
+    """The tools of a part: the `device`, the sizes, the clock, and the file of results."""
 
     def __init__(self, part: str, options: argparse.Namespace) -> None:
         import torch
 
-        self.part, self.tiny, self.path = part, options.tiny, options.output / "gpu.jsonl"
+        self.part = part
+        self.tiny = options.tiny
+        self.path = options.output / "gpu.jsonl"
         self.device = torch.device(options.device)
         self.on_gpu = self.device.type == "cuda"
         self.card = torch.cuda.get_device_name(self.device) if self.on_gpu else "processor"
@@ -122,7 +124,8 @@ def guarded(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
 
 def agreement(found: Any, expected: Any) -> dict[str, float]:
     """The relative difference of two arrays (n, dim), and the least and median cosine of their rows."""
-    found, expected = found.astype(float), expected.astype(float)
+    found = found.astype(float)
+    expected = expected.astype(float)
     difference = ((found - expected) ** 2).sum() ** 0.5 / (expected**2).sum() ** 0.5
     cosines = sorted((found * expected).sum(1) / ((found**2).sum(1) * (expected**2).sum(1)) ** 0.5)
     cosine = {"least_cosine": float(cosines[0]), "median_cosine": float(cosines[len(cosines) // 2])}
@@ -149,19 +152,21 @@ def versions(bench: Bench) -> None:
         if bench.on_gpu:
             card = torch.cuda.get_device_properties(bench.device)
             values |= {"gib": card.total_memory / 2**30, "cudnn": torch.backends.cudnn.version()}
-        missing = [name for name in CARRIED if find_spec(name) is None]
+        missing = [name for name in MODULES_TO_CARRY if find_spec(name) is None]
         return {**values, "python": sys.version.split()[0], "cores": runtime.threads(), "missing": missing}
 
     bench.measure("versions", describe)
 
 
 def ceilings(bench: Bench) -> None:
-    """What this machine can do at best: the denominators of all other parts."""
+    """Measure the best rates of this machine, with which all other parts are compared."""
     import torch
 
-    side, count = bench.size(8192, 64), bench.size(2000, 10)
+    side = bench.size(8192, 64)
+    count = bench.size(2000, 10)
     here = torch.randint(255, (bench.size(1 << 28, 1 << 20),), dtype=torch.uint8)
-    there, one = here.to(bench.device).repeat(4), torch.zeros(1, device=bench.device)
+    there = here.to(bench.device).repeat(4)
+    one = torch.zeros(1, device=bench.device)
 
     def product(kind: torch.dtype, precision: str) -> dict[str, Any]:
         left, right = (torch.randn(side, side, device=bench.device).to(kind) for _ in range(2))
@@ -170,8 +175,9 @@ def ceilings(bench: Bench) -> None:
         return {"seconds": seconds, "per_s": 2 * side**3 / seconds}
 
     def copy(source: torch.Tensor, passes: int, pinned: bool = False) -> dict[str, Any]:
-        """To the device; bytes read and written both count where they are in one memory."""
-        source, target = source.pin_memory() if pinned else source, torch.empty_like(source, device=bench.device)
+        """Time a copy to the device. Bytes read and bytes written both count if they are in one memory."""
+        target = torch.empty_like(source, device=bench.device)
+        source = source.pin_memory() if pinned else source
         seconds = bench.seconds(lambda: target.copy_(source, non_blocking=True))
         return {"seconds": seconds, "per_s": passes * source.nbytes / seconds}
 
@@ -213,7 +219,8 @@ def table(path: Path) -> None:
     print("card:", next((line["card"] for line in lines if "card" in line), "none"))
     for line in lines[: TABLE_LINES - 2]:
         values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in line.items()}
-        part, name = values.pop("part"), values.pop("name")
+        part = values.pop("part")
+        name = values.pop("name")
         shown = (f"{key} {value}" for key, value in values.items() if key != "card" and value is not None)
         print(f"{part} | {name} | {', '.join(shown)}"[:200])
     if len(lines) > TABLE_LINES - 2:

@@ -36,7 +36,8 @@ from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessi
 from pipeline.index.exact import search_exact
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
-PHOTOGRAPH, DETECTOR = (500, 375), "fasterrcnn_mobilenet_v3_large_320_fpn"
+PHOTOGRAPH = (500, 375)
+DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
 def make_encoder(bench: Bench, architecture: str = "resnet50", layer: str = "average") -> NetworkEncoder:
@@ -61,8 +62,11 @@ def extract(
 
 
 def parity_pixels(bench: Bench) -> None:
-    encoder, view, rng = make_encoder(bench), WholeImages(bench.size(224, 64), 32, 2.0), np.random.default_rng(0)
-    pixels, images = make_pixels(bench, bench.size(16, 2)), list(make_probes(bench.size(320, 64))[:2])
+    encoder = make_encoder(bench)
+    view = WholeImages(bench.size(224, 64), 32, 2.0)
+    rng = np.random.default_rng(0)
+    pixels = make_pixels(bench, bench.size(16, 2))
+    images = list(make_probes(bench.size(320, 64))[:2])
     corners = np.sort(rng.random((20, 2, 2), dtype=np.float32), axis=1).reshape(-1, 4)
     boxes = Candidates(corners * np.tile(np.float32(PHOTOGRAPH), 2), np.ones(20, np.float32))
     picture = view.render(Image.fromarray(images[0]).resize(PHOTOGRAPH), boxes.boxes)
@@ -90,7 +94,8 @@ def parity_pixels(bench: Bench) -> None:
 
 def make_jpegs(count: int) -> list[bytes]:
     picture = np.asarray(Image.fromarray(make_probes(512)[0]).resize(PHOTOGRAPH, Image.Resampling.BICUBIC))
-    rng, files = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    files = []
     for _ in range(count):
         data = io.BytesIO()
         Image.fromarray(np.roll(picture, rng.integers(0, 300, 2), (0, 1))).save(data, "JPEG", quality=88)
@@ -100,7 +105,9 @@ def make_jpegs(count: int) -> list[bytes]:
 
 def end_to_end(bench: Bench) -> None:
     """JPEGs in a tar through the commands, as a user calls them; then some features against the processor's."""
-    count, files, side = bench.size(12_288, 12), make_jpegs(bench.size(500, 5)), bench.size(224, 64)
+    count = bench.size(12_288, 12)
+    files = make_jpegs(bench.size(500, 5))
+    side = bench.size(224, 64)
     network = {"name": "network", "architecture": make_encoder(bench).spec.architecture, "weights": "untrained"}
     settings = {
         "name": "gpu", "data_root": "data", "results_root": "results", "demo": {"generate": False},
@@ -119,7 +126,8 @@ def end_to_end(bench: Bench) -> None:
             archive.addfile(member, io.BytesIO(data))
 
     def command(*arguments: str) -> dict[str, Any]:
-        start, called = time.perf_counter(), [sys.executable, "-m", "stages.cli", *arguments, "--run", "results/gpu"]
+        start = time.perf_counter()
+        called = [sys.executable, "-m", "stages.cli", *arguments, "--run", "results/gpu"]
         result = subprocess.run(called, capture_output=True, text=True, errors="replace")
         seconds = time.perf_counter() - start
         print(result.stderr[-3000:])
@@ -133,7 +141,8 @@ def end_to_end(bench: Bench) -> None:
         from pipeline.config.stored import restore_encoder
         from pipeline.run.run import Run
 
-        run, few = Run(Path("results/gpu")), bench.size(32, 4)
+        run = Run(Path("results/gpu"))
+        few = bench.size(32, 4)
         photographs = [Photograph.from_row(row) for row in run.manifest.table("images", 0).slice(0, few).to_pylist()]
         encoder = restore_encoder(run.encoder("network").settings, run.encoder("network").tensors)
         pixels = PhotographReader(run.images.read, LIMITS).pixels(photographs, encoder.preprocessing)
@@ -149,8 +158,10 @@ def end_to_end(bench: Bench) -> None:
 
 
 def pieces(bench: Bench) -> None:
-    """What `extract` waits for beside the network: the decoders and the main process; and what a GPU would decode."""
-    encoder, files, photographs = make_encoder(bench), make_jpegs(bench.size(128, 4)), []
+    """Time the work of `extract` beside the network: the decoders, the main process, and decoding on the GPU."""
+    encoder = make_encoder(bench)
+    files = make_jpegs(bench.size(128, 4))
+    photographs = []
     for number, data in enumerate(files):
         path = Path(f"{number}.jpg").absolute()
         path.write_bytes(data)
@@ -188,7 +199,7 @@ def pieces(bench: Bench) -> None:
 
 
 def rate(bench: Bench, module: ModuleEncoder, batch: int, benchmark: bool = False) -> dict[str, Any]:
-    """Of a network on a batch that lies on the device."""
+    """Time a network on a batch that is on the device."""
     torch.backends.cudnn.benchmark = benchmark
     with torch.inference_mode(), full_float32():
         ready = module.normalise(upload(make_pixels(bench, batch), bench.device))
@@ -216,9 +227,10 @@ def compiled(bench: Bench) -> None:
 
 
 def full_memory(bench: Bench) -> None:
-    """What does not fit is halved, with the same results."""
+    """Check that a batch that does not fit is halved, with the same results."""
     total = torch.cuda.get_device_properties(bench.device).total_memory
-    encoder, images = make_encoder(bench), make_pixels(bench, 2048)
+    encoder = make_encoder(bench)
+    images = make_pixels(bench, 2048)
     vectors = np.random.default_rng(0).standard_normal((1 << 16, 512), dtype=np.float32)
 
     def limited(gib: float, work: Callable[[], np.ndarray]) -> dict[str, Any]:

@@ -40,12 +40,15 @@ def make_vectors(count: int, dim: int) -> np.ndarray:
 
 
 def parity_products(bench: Bench) -> None:
-    block, rng = make_block(bench.size(BLOCK_ROWS, 64)), np.random.default_rng(0)
-    known, single = sum_block(block, 1, torch.device("cpu")).result(), replace(block, x=block.x.astype(np.float32))
+    block = make_block(bench.size(BLOCK_ROWS, 64))
+    rng = np.random.default_rng(0)
+    known = sum_block(block, 1, torch.device("cpu")).result()
+    single = replace(block, x=block.x.astype(np.float32))
     drawn = FourierMap.draw("cosine-sine", 16, bench.size(2048, 32), 1.0, rng)
     matrix = rng.standard_normal((DIM_X, 16), dtype=np.float32) / np.float32(DIM_X**0.5)
     maps = FeatureMaps(image=FourierFeatures(matrix, np.zeros(16, np.float32), drawn, 1.0))
-    vectors, queries = make_vectors(bench.size(1 << 17, 500), 128), make_vectors(64, 128)
+    vectors = make_vectors(bench.size(1 << 17, 500), 128)
+    queries = make_vectors(64, 128)
 
     def moments(device: torch.device) -> np.ndarray:
         found = sum_block(block, 1, device).result()
@@ -65,7 +68,8 @@ def parity_products(bench: Bench) -> None:
 
 def moments(bench: Bench) -> None:
     def summed(sentences: int) -> dict[str, Any]:
-        rows, blocks = bench.size(BLOCK_ROWS, 64), bench.size(16, 1)
+        rows = bench.size(BLOCK_ROWS, 64)
+        blocks = bench.size(16, 1)
         block = make_block(rows, sentences)
         seconds = bench.seconds(lambda: sum_block(block, blocks, bench.device), 3)
         floor = bench.floor("fp32", blocks * rows * DIM_X**2)
@@ -76,7 +80,8 @@ def moments(bench: Bench) -> None:
 
 
 def search(bench: Bench) -> None:
-    vectors, queries = make_vectors(bench.size(1 << 19, 3000), 512), make_vectors(bench.size(1024, 16), 512)
+    vectors = make_vectors(bench.size(1 << 19, 3000), 512)
+    queries = make_vectors(bench.size(1024, 16), 512)
 
     def exact(k: int) -> dict[str, Any]:
         blocks = ArrayVectors(vectors).blocks
@@ -98,7 +103,8 @@ def search(bench: Bench) -> None:
 
 def training(bench: Bench) -> None:
     def train(name: str) -> dict[str, Any]:
-        loop, steps = make_loop(name, bench.device), bench.size(50, 1)
+        loop = make_loop(name, bench.device)
+        steps = bench.size(50, 1)
         run = runner(loop, steps)
         seconds = bench.seconds(run, 1)
         values = {"ms_a_step": 1e3 * seconds / steps, "batch": loop.schedule.batch_size}

@@ -1,4 +1,4 @@
-"""What each hubness correction is worth, on the stored embeddings of models of a run that are not corrected.
+"""The gain of each hubness correction, on the stored embeddings of uncorrected models of a run.
 
     python benchmarks/hubness.py results/flickr8k-frozen ncca ncca-refined
 
@@ -33,7 +33,9 @@ Sides = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def read(run: Run, model: str) -> dict[str, Sides]:
     """Split -> its embeddings; of train so many images and sentences as a bank has."""
-    sides, embeddings, rng = {}, run.embeddings(model), np.random.default_rng(run.config.seed)
+    sides = {}
+    embeddings = run.embeddings(model)
+    rng = np.random.default_rng(run.config.seed)
     for split in SPLITS:
         pairs = run.pairs(split)
         ids = {"images": pairs.image_id, "sentences": pairs.sentence_id}
@@ -46,7 +48,8 @@ def read(run: Run, model: str) -> dict[str, Sides]:
 
 def make_up() -> dict[str, Sides]:
     """Pairs that lean towards one direction."""
-    rng, sides = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    sides = {}
     for split in SPLITS:
         images = rng.standard_normal((40, 8)) + 1
         noisy = (images + rng.standard_normal(images.shape) + 1).astype(np.float32)
@@ -63,11 +66,13 @@ def main() -> None:
     grid = run.config.hubness if run else HubnessSettings()
     for model in given.models:
         sides = read(run, model) if run else make_up()
-        bank, (images, sentences, owners) = Bank(*sides["train"][:2]), sides["test"]
+        bank = Bank(*sides["train"][:2])
+        (images, sentences, owners) = sides["test"]
         for method in ("none", *HUBNESS, "auto"):
             terms, log = choose_correction(method, bank, *sides["dev"], grid)
             correction = HubnessCorrection(bank, terms)
-            x, y = correction.extend("images", images), correction.extend("sentences", sentences)
+            x = correction.extend("images", images)
+            y = correction.extend("sentences", sentences)
             ranks = rank_scores(x @ y.T, owners)
             line = {"name": f"{model}, {method}", "chosen": log["chosen"], "recall_sum": round(recall_sum(ranks), 1)}
             for direction in ("image_to_sentence", "sentence_to_image"):

@@ -39,12 +39,14 @@ from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
 from pipeline.storage.manifest import IMAGES  # noqa: E402
 
-FLOOR, QUERIES, MEMORY = 0.95, 1000, 1024
-MADE_UP = {
+FLOOR = 0.95
+QUERIES = 1000
+MEMORY = 1024
+SYNTHETIC_CARD = {
     "model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, "inputs": {},
     "splits": ["test"], "fingerprint": "made up",
 }  # fmt: skip
-"""What the card of a bundle says that no run has made."""
+"""The card of an index that no run has made."""
 AUTOFAISS = """
 import json, sys, time
 import numpy as np
@@ -90,7 +92,8 @@ def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> Non
     """Exact search of a batch: against the bare product, against one query at a time, and the rows of IndexFlatIP."""
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
-    few, block = queries[: max(10, len(queries) // 50)], 8192
+    few = queries[: max(10, len(queries) // 50)]
+    block = 8192
     table = np.empty((len(queries), block), np.float32)
 
     def product() -> None:
@@ -120,7 +123,7 @@ def run_autofaiss(python: str, vectors: np.ndarray, folder: Path) -> tuple[faiss
 
 
 def load_and_ask(folder: Path, query: np.ndarray) -> None:
-    """What a fresh program does: check and load the index and its table, and answer."""
+    """Do the work of a new program: check and load the index and its table, and answer."""
     bundle = Bundle(folder)
     index = view_bytes(bundle.index("images"), "images.faiss", bundle.card["images"])
     bundle.packed_table("images").records(index.search(query, 10)[1][0])
@@ -138,14 +141,15 @@ def main() -> None:
     start = time.perf_counter()
     asked = Requirements(FLOOR, MEMORY, None, 1000, "auto", given.sample)
     built = choose_and_build(ArrayVectors(vectors), queries, "inner_product", asked)
-    chosen, card = time.perf_counter() - start, built.card
+    chosen = time.perf_counter() - start
+    card = built.card
     report({"name": "chosen index", "chosen_in": chosen, **card})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         writer = BundleWriter(folder / "bundle")
         writer.add("images.faiss", built.data)
         writer.add_table("images.parquet", image_table(given.vectors))
-        writer.commit({**MADE_UP, "dim": given.dim, "images": card, "data_root": name})
+        writer.commit({**SYNTHETIC_CARD, "dim": given.dim, "images": card, "data_root": name})
         load = partial(load_and_ask, folder / "bundle", queries[:1])
         report({**compare("load a bundle and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
         searcher = Searcher(Bundle(folder / "bundle"))

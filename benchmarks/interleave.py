@@ -12,8 +12,11 @@ _tiny = False
 
 
 def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:
-    """The options of a benchmark. With `--tiny`, which shows within seconds that it runs and measures nothing, they are
-    those of `tiny`, constants of the `module` (its globals) in capitals, and comparisons take one pair."""
+    """Return the options of a benchmark.
+
+    `--tiny` shows within seconds that the benchmark runs, and measures nothing. The options, and the constants of the
+    `module` (its globals), then have the values in `tiny`, and each comparison takes one pair.
+    """
     global _tiny
     parser.add_argument("--tiny", action="store_true", help="Show in seconds that it runs; its figures mean nothing.")
     options = parser.parse_args()
@@ -44,10 +47,12 @@ def compare(
         ours()
         reference()
     timed: list[tuple[float, float]] = []
-    wall, cpu = time.perf_counter(), _processor_seconds()
+    wall = time.perf_counter()
+    cpu = _processor_seconds()
     for _ in range(pairs):
         timed.append((_seconds(ours), _seconds(reference)))
-    wall, cpu = time.perf_counter() - wall, _processor_seconds() - cpu
+    wall = time.perf_counter() - wall
+    cpu = _processor_seconds() - cpu
     result: dict[str, Any] = {
         "name": name,
         "ours": statistics.median(a for a, _ in timed),
@@ -67,7 +72,7 @@ def report(result: dict[str, Any]) -> None:
 
 
 def _processor_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """Return the CPU seconds of this process and of its children that have ended."""
     return sum(os.times()[:4])
 
 

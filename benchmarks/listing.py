@@ -55,7 +55,8 @@ def write_tars(folder: Path, count: int) -> Path:
 
 
 def write_rows(folder: Path, count: int) -> Path:
-    path, schema = folder / "list.parquet", pa.schema([("file", pa.string()), ("sentence", pa.string())])
+    path = folder / "list.parquet"
+    schema = pa.schema([("file", pa.string()), ("sentence", pa.string())])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for start in range(0, count, BATCH):
             names = [f"{row}.jpg" for row in range(start, min(start + BATCH, count))]

@@ -26,7 +26,11 @@ from pipeline.models.neural.recurrence import Packed, pack  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 
-BATCH, IMAGE_DIM, WORD_DIM, WORDS, TIMED_STEPS = 128, 1792, 300, 5000, 3
+BATCH = 128
+IMAGE_DIM = 1792
+WORD_DIM = 300
+WORDS = 5000
+TIMED_STEPS = 3
 OBJECTIVE = Objective("info-nce", "all", 0, margin=0.2, temperature=0.1, reduction="mean")
 
 
@@ -96,8 +100,10 @@ def main() -> None:
         parser, globals(), dimensions=16, steps=2, BATCH=8, IMAGE_DIM=16, WORD_DIM=8, WORDS=60, TIMED_STEPS=1
     )
     batches = make_batches(options.steps + 4)
-    training, held_out = batches[:-4], batches[-4:]
-    ours, reference = Trainee(options.dimensions, padded=False), Trainee(options.dimensions, padded=True)
+    training = batches[:-4]
+    held_out = batches[-4:]
+    ours = Trainee(options.dimensions, padded=False)
+    reference = Trainee(options.dimensions, padded=True)
     losses = []
     for trainee in (ours, reference):
         trainee.train(training)

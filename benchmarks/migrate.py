@@ -1,11 +1,12 @@
-"""What `migrate` keeps: recall with vectors that are mapped from another encoder's, by the photographs both have seen.
+"""The recall that `migrate` keeps: vectors are mapped from another encoder's, by the photos that both have seen.
 
     python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--text minilm]
 
-A joint space of the new encoder is fitted to the training pairs of a run that has the features of both, and the test
-photographs are searched for their sentences: `reference` is recall@10 with the new encoder's own vectors, `ours` with
-mapped ones (all, and every second one), `ratio` the share that is kept. `loss` is the share of the variance that stays
-unexplained, as the map predicts it from its sample, and as it is. `old` is recall@10 in a space of the old encoder.
+A joint space of the new encoder is fitted to the training pairs of a run that has the features of both encoders. The
+test photos are searched by their captions. `reference` is recall@10 with the new encoder's own vectors, `ours` is
+recall@10 with mapped vectors (all vectors, and every second vector), and `ratio` is the share that is kept. `loss` is
+the share of the variance that stays unexplained, as the map predicts it from its sample and as it is measured. `old` is
+recall@10 in a space of the old encoder.
 """
 
 import argparse
@@ -51,7 +52,8 @@ def main() -> None:
     texts = run.layout.sentences(arguments.text)
     sentences = np.concatenate([VectorShard(texts.shard(number)).matrix for number in shards])
     pairs = {split: run.pairs(split) for split in ("train", "test")}
-    spaces, test = {}, pairs["test"]
+    spaces = {}
+    test = pairs["test"]
     vectors = {split: sentences[side.sentence_id].astype(np.float32) for split, side in pairs.items()}
     for name, features in (("old", old), ("new", new)):
         train = pairs["train"]
@@ -62,7 +64,8 @@ def main() -> None:
         space = spaces[name]
         return recall(space.embed_images(features), space.embed_texts(vectors["test"]), test.owners)
 
-    true, reference = new[test.image_id], measure("new", new[test.image_id])
+    true = new[test.image_id]
+    reference = measure("new", new[test.image_id])
     about = {"old": measure("old", old[test.image_id]), "reference": reference}
     for count in PAIRS:
         sample = np.random.default_rng(0).choice(pairs["train"].image_id, count, replace=False)

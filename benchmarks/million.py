@@ -38,7 +38,10 @@ from pipeline.storage.parameters import ENCODER, write_parameters  # noqa: E402
 from pipeline.storage.records import read_benchmarks  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-HIDDEN, WORDS, VOCABULARY, HELD_OUT = 64, 10, 4000, 1000
+HIDDEN = 64
+WORDS = 10
+VOCABULARY = 4000
+HELD_OUT = 1000
 BLOCK = 4096
 FOLDERS = {
     "encode_sentences": "text/tfidf", "encode_documents": "text/documents", "accumulate": "moments",
@@ -61,7 +64,8 @@ def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
     words = np.where(words > 0, words, rng.integers(VOCABULARY, size=(images, WORDS)))
     names = np.array([_word(number) for number in range(VOCABULARY)], object)
     texts = [" ".join(row) for row in names[words]]
-    described, weak = np.flatnonzero(split != "weak"), np.flatnonzero(split == "weak")
+    described = np.flatnonzero(split != "weak")
+    weak = np.flatnonzero(split == "weak")
     ids = np.arange(images)
     made = {
         "image_id": ids, "path": [f"{i}.jpg" for i in ids], "member": pa.nulls(images), "offset": pa.nulls(images),
@@ -98,7 +102,8 @@ def _word(number: int) -> str:
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     """Features as after a ReLU, about a quarter of them not zero, and an encoder to have made them."""
-    manifest, shards = Manifest(run / "manifest"), Layout(run).features("made")
+    manifest = Manifest(run / "manifest")
+    shards = Layout(run).features("made")
     settings = {"architecture": "made", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
     tensors = {"nothing": np.zeros(1, np.float32)}
     by_hand = Provenance(run, "by hand", 1)
@@ -110,7 +115,8 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     mixing = shared.standard_normal((HIDDEN, dim), np.float32) / 8
     noise = shared.standard_normal((BLOCK, dim), np.float32)
     for number in range(manifest.n_shards):
-        rows, path = manifest.shard(number), shards.shard(number)
+        rows = manifest.shard(number)
+        path = shards.shard(number)
         if commit_path(path).exists():
             continue
         rng = np.random.default_rng([2, number])
@@ -176,10 +182,12 @@ def main() -> None:
     (given.folder / "million.yaml").write_text(yaml.safe_dump(config))
     write_shards(run, write_collection(run, given.images, given.shard_size), given.dim)
     seconds = run_rules(given.folder, given.cores)
-    facts, least = read_benchmarks(run / "benchmarks"), floors(given.images, given.dim)
+    facts = read_benchmarks(run / "benchmarks")
+    least = floors(given.images, given.dim)
     print("| stage | jobs | seconds | floor | MB of memory | MB of artefacts |\n|---|---|---|---|---|---|")
     for rule, jobs in facts.items():
-        spent, memory = sum(job.seconds for job in jobs), max(job.memory for job in jobs)
+        spent = sum(job.seconds for job in jobs)
+        memory = max(job.memory for job in jobs)
         floor = f"{least[rule]:.1f}" if rule in least else ""
         print(f"| `{rule}` | {len(jobs)} | {spent:.1f} | {floor} | {memory:.0f} | {_megabytes(run, rule):.1f} |")
     start = time.perf_counter()

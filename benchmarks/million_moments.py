@@ -40,7 +40,10 @@ from pipeline.storage.shards import (  # noqa: E402
 )
 from pipeline.storage.texts import VectorShard, write_vectors  # noqa: E402
 
-DIM_X, DIM_Y, WORDS, HIDDEN = 4096, 3000, 12, 64
+DIM_X = 4096
+DIM_Y = 3000
+WORDS = 12
+HIDDEN = 64
 SHARD_ROWS = 1 << 15
 DIMENSIONS = 96
 FLOOR_BLOCKS = 48
@@ -54,7 +57,8 @@ def make_shards(folder: Path, rows: int) -> None:
     topics = shared.permuted(np.tile(1 / np.arange(1, DIM_Y + 1), (HIDDEN, 1)), axis=1).cumsum(axis=1)
     topics /= topics[:, -1:]
     for number, start in enumerate(range(0, rows, SHARD_ROWS)):
-        features, tfidf = shard_path(folder / "features", number), shard_path(folder / "tfidf", number)
+        features = shard_path(folder / "features", number)
+        tfidf = shard_path(folder / "tfidf", number)
         count = min(SHARD_ROWS, rows - start)
         if commit_path(tfidf).exists():
             continue

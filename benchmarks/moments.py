@@ -22,8 +22,8 @@ from threadpoolctl import threadpool_info  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402
 
-USUAL_THRESHOLD = 32 << 20
-"""Bytes; malloc's own setting, under which np.cov runs as it does in a process without our runtime's."""
+MALLOC_THRESHOLD = 32 << 20
+"""Bytes. The default of malloc, with which np.cov runs as it does in a process without our runtime."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
         accumulator.result()
 
     def covariance() -> None:
-        runtime.keep_freed_memory(USUAL_THRESHOLD)
+        runtime.keep_freed_memory(MALLOC_THRESHOLD)
         np.cov(np.hstack([x, y.toarray()]), rowvar=False, dtype=np.float64)
         runtime.keep_freed_memory(runtime.KEPT_BYTES)
 

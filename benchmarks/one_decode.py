@@ -34,8 +34,12 @@ from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View  # noqa: E402
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
-NETWORK, BATCH, QUALITY, GRAIN = "mobilenet_v2", 8, 90, 4
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NETWORK = "mobilenet_v2"
+BATCH = 8
+QUALITY = 90
+GRAIN = 4
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 
 
 def main() -> None:
@@ -47,7 +51,8 @@ def main() -> None:
     options = parse_options(parser, globals(), megapixels=[0.05], sides=["64,64", "96,96"], images=2)
     data = Path(os.environ["JOINTSPACE_DATA"]) if "JOINTSPACE_DATA" in os.environ else None
     network = make_encoder(data)
-    views, extractors = [], []
+    views = []
+    extractors = []
     for resize, crop in (map(int, sides.split(",")) for sides in options.sides):
         encoder = copy.deepcopy(network)
         encoder.preprocessing = Preprocessing(resize, crop, MEAN, STD)
@@ -85,7 +90,8 @@ def make_encoder(data: Path | None) -> NetworkEncoder:
 
 def photographs(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:
     """JPEGs of 4 x 3 of so many megapixels, and their bytes by their names."""
-    size, rng = (round((megapixels * 4e6 / 3) ** 0.5), round((megapixels * 3e6 / 4) ** 0.5)), np.random.default_rng(0)
+    size = (round((megapixels * 4e6 / 3) ** 0.5), round((megapixels * 3e6 / 4) ** 0.5))
+    rng = np.random.default_rng(0)
     if data:
         images = [Image.open(file).convert("RGB") for file in sorted((data / "flickr8k/images").iterdir())[:count]]
     else:

@@ -3,7 +3,9 @@
 import numpy as np
 from scipy import sparse
 
-DIM_X, DIM_Y, WORDS = 4096, 3000, 12
+DIM_X = 4096
+DIM_Y = 3000
+WORDS = 12
 
 
 def make_pairs(rows: int) -> tuple[np.ndarray, sparse.csr_array]:

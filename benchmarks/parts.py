@@ -16,7 +16,8 @@ from PIL import Image
 
 from pipeline.compute import runtime
 
-SIDE, IMAGES = 160, 64
+SIDE = 160
+IMAGES = 64
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
 CONFIG = {"demo": {"generate": False}, "models": ["ncca"], "encoders": [{"name": "network", **NETWORK}]}
 
@@ -44,7 +45,8 @@ def main() -> None:
 
 def begin(folder: Path, shards: int) -> Path:
     """A run in `folder` with a manifest of that many shards and a network with random weights."""
-    rng, run = np.random.default_rng(0), folder / "run"
+    rng = np.random.default_rng(0)
+    run = folder / "run"
     (folder / "data/images").mkdir(parents=True)
     run.mkdir()
     lines: list[str] = []

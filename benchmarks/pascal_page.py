@@ -14,7 +14,9 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
-CATEGORIES, IN_EACH, SENTENCES = 20, 50, 5
+CATEGORIES = 20
+IN_EACH = 50
+SENTENCES = 5
 
 
 def main() -> None:

@@ -28,7 +28,9 @@ from PIL import Image  # noqa: E402
 from pipeline.storage.records import read_benchmarks  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-MILLION, IN_A_TAR, HELD_OUT = 1_000_000, 5000, 1000
+MILLION = 1_000_000
+IN_A_TAR = 5000
+HELD_OUT = 1000
 COLOURS = ("red", "green", "blue", "grey", "yellow", "dark", "bright", "pale")
 PASSES = ("ingest", "extract", "encode_sentences", "accumulate", "embed")
 """Rules whose time grows with the images."""
@@ -45,7 +47,8 @@ def draw(side: int, rng: np.random.Generator) -> tuple[bytes, str]:
 
 
 def write_tars(folder: Path, images: int, side: int) -> None:
-    rng, splits = np.random.default_rng(0), {"dev": HELD_OUT, "test": HELD_OUT, "train": images - 2 * HELD_OUT}
+    rng = np.random.default_rng(0)
+    splits = {"dev": HELD_OUT, "test": HELD_OUT, "train": images - 2 * HELD_OUT}
     for split, count in splits.items():
         for first in range(0, count, IN_A_TAR):
             with tarfile.open(folder / f"{split}-{first:07d}.tar", "w") as tar:
@@ -79,11 +82,13 @@ def main() -> None:
     command += ["results/pixels/index/ncca/card.json", "--quiet", "all", "--configfile", "pixels.yaml"]
     start = time.perf_counter()
     subprocess.run(command, cwd=given.folder, check=True)
-    seconds, hours = time.perf_counter() - start, 0.0
+    seconds = time.perf_counter() - start
+    hours = 0.0
     print("| stage | jobs | seconds | of the processor | images a second | hours of a million |")
     print("|---|---|---|---|---|---|")
     for rule, jobs in read_benchmarks(given.folder / "results/pixels/benchmarks").items():
-        spent, busy = sum(job.seconds for job in jobs), sum(job.processor for job in jobs)
+        spent = sum(job.seconds for job in jobs)
+        busy = sum(job.processor for job in jobs)
         grows = rule in PASSES
         million = spent * (MILLION / given.images if grows else 1) / 3600
         hours += million

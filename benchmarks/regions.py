@@ -29,10 +29,15 @@ from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.storage.commit import Provenance  # noqa: E402
 from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 SELECTION = Selection(0.7, 19, True)
-IMAGES, MAP_SIDE = 20, 384
-SHARD_IMAGES, REGIONS, DIM, BATCH = 2048, 20, 512, 128
+IMAGES = 20
+MAP_SIDE = 384
+SHARD_IMAGES = 2048
+REGIONS = 20
+DIM = 512
+BATCH = 128
 
 
 def main() -> None:

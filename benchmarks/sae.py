@@ -27,7 +27,9 @@ from pipeline.models.linear.feature_maps import FeatureMaps, FourierFeatures, Fo
 from pipeline.models.linear.moments import Moments, mirror  # noqa: E402
 from pipeline.models.linear.views import ViewBlock  # noqa: E402
 
-C1, FEATURES, DIMENSIONS = 128, 3000, 96
+C1 = 128
+FEATURES = 3000
+DIMENSIONS = 96
 RIDGE = 0.1
 SIGMA = 10.0
 BLOCK = 2048
@@ -45,8 +47,10 @@ def draw(rule: str, rng: np.random.Generator) -> FourierMap:
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
     """The same sums of two dense matrices, in single precision about their means, by the BLAS."""
-    mean_x, mean_y = x.mean(axis=0), y.mean(axis=0)
-    a, b = x - mean_x, y - mean_y
+    mean_x = x.mean(axis=0)
+    mean_y = y.mean(axis=0)
+    a = x - mean_x
+    b = y - mean_y
     xx, yy = (mirror(ssyrk(1.0, part.T)) for part in (a, b))
     return Moments(len(x), mean_x.astype(float), mean_y.astype(float), xx, sgemm(1.0, a.T, b.T, trans_b=True), yy)
 

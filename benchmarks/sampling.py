@@ -22,7 +22,9 @@ from pipeline.generate.beam import sample  # noqa: E402
 from pipeline.generate.logbilinear import LogBilinearSizes, Multiplicative, WindowDecoder  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
 
-LONGEST, TEMPERATURE, LENGTH = 20, 0.7, 30
+MAX_WORDS = 20
+TEMPERATURE = 0.7
+LENGTH = 30
 
 
 def main() -> None:
@@ -38,16 +40,18 @@ def main() -> None:
         u = torch.nn.functional.normalize(torch.randn(given.candidates, given.dimensions))
 
     def shrinking() -> list[int]:
-        found = sample(WindowDecoder(network, u, None), LONGEST, TEMPERATURE, torch.Generator().manual_seed(0))
+        found = sample(WindowDecoder(network, u, None), MAX_WORDS, TEMPERATURE, torch.Generator().manual_seed(0))
         return [len(one.words) for one in found]
 
     @torch.inference_mode()
     def together() -> list[int]:
-        decoder, random = WindowDecoder(network, u, None), torch.Generator().manual_seed(0)
+        decoder = WindowDecoder(network, u, None)
+        random = torch.Generator().manual_seed(0)
         logits, state = decoder.begin()
         logits[:, decoder.boundary] = -torch.inf
-        ended, lengths = torch.zeros(len(logits), dtype=torch.bool), torch.zeros(len(logits), dtype=torch.long)
-        for _ in range(LONGEST):
+        ended = torch.zeros(len(logits), dtype=torch.bool)
+        lengths = torch.zeros(len(logits), dtype=torch.long)
+        for _ in range(MAX_WORDS):
             logits[:, decoder.boundary - 1] = -torch.inf
             drawn = torch.multinomial((logits / TEMPERATURE).softmax(dim=1), 1, generator=random).flatten()
             words = drawn.masked_fill(ended, decoder.boundary)

@@ -1,4 +1,4 @@
-"""What visitors of `serve` wait for: text queries of several clients at once against a made-up bundle.
+"""The time that visitors of `serve` wait: text queries of several clients at once, against a synthetic index.
 
     python benchmarks/serve.py [--vectors 1000000] [--dim 128] [--factory IVF1024,SQ8] [--clients 8] [--requests 10000]
 
@@ -20,10 +20,14 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from index import MADE_UP, image_table, make_pairs
+from index import SYNTHETIC_CARD, image_table, make_pairs
 from interleave import compare, parse_options, report
 
-CLIENTS, REQUESTS, DIM, VECTORS, JUDGED = 8, 10_000, 128, 1_000_000, 1000
+CLIENTS = 8
+REQUESTS = 10_000
+DIM = 128
+VECTORS = 1_000_000
+JUDGED_QUERIES = 1000
 
 import numpy as np  # noqa: E402  after `index` has chosen the BLAS kernels
 import pyarrow as pa  # noqa: E402
@@ -65,7 +69,8 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     writer.add_table("images.parquet", image_table(count))
     writer.add_table("sentences.parquet", pa.table({"sentence_id": text_ids, "image_id": text_ids, "text": texts}))
     vocabulary = build_vocabulary(texts[:1000], TERMS, size=len(WORDS), min_count=1, idf=False, normalise=True)
-    encoder, size = TfidfEncoder(vocabulary), len(vocabulary.index)
+    encoder = TfidfEncoder(vocabulary)
+    size = len(vocabulary.index)
     u = rng.standard_normal((size, dim), dtype=np.float32)
     directions = Directions(np.eye(dim, dtype=np.float32), u, np.ones(dim, np.float32))
     model = model_spec("ncca").load()(
@@ -86,13 +91,15 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
     cards = {"images": built.card, "sentences": sentences.card, "calibration": calibration.card()}
     text_encoders = {"tfidf": {"kind": "tf-idf"}}
-    writer.commit({**MADE_UP, "dim": dim, "text_encoders": text_encoders, **cards, "data_root": str(folder)})
+    writer.commit({**SYNTHETIC_CARD, "dim": dim, "text_encoders": text_encoders, **cards, "data_root": str(folder)})
     return cards["images"]
 
 
 def measure_judging(folder: Path, count: int) -> None:
     """Searches with what says which answers are likely, over those without."""
-    searcher, silent, rng = Searcher(Bundle(folder)), Searcher(Bundle(folder)), np.random.default_rng(1)
+    searcher = Searcher(Bundle(folder))
+    silent = Searcher(Bundle(folder))
+    rng = np.random.default_rng(1)
     silent.calibration = None
     sentences = [" ".join(rng.choice(WORDS, 6)) for _ in range(count)]
     for one in (searcher, silent):
@@ -109,7 +116,8 @@ def _search_each(searcher: Searcher, sentences: list[str]) -> None:
 
 def ask(address: str, requests: int, seed: int, seconds: list[float], errors: list[str]) -> None:
     """Be one client: ask `requests` random sentences, one after the other."""
-    rng, connection = np.random.default_rng(seed), http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    rng = np.random.default_rng(seed)
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     for _ in range(requests):
         sentence = quote(" ".join(rng.choice(WORDS, rng.integers(3, 12))))
         start = time.perf_counter()
@@ -130,11 +138,13 @@ def main() -> None:
     for name, default in (("vectors", VECTORS), ("dim", DIM), ("clients", CLIENTS), ("requests", REQUESTS)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--factory")
-    given = parse_options(parser, globals(), vectors=3000, dim=16, clients=2, requests=20, factory="Flat", JUDGED=20)
+    given = parse_options(
+        parser, globals(), vectors=3000, dim=16, clients=2, requests=20, factory="Flat", JUDGED_QUERIES=20
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         card = make_bundle(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
-        measure_judging(folder / "bundle", JUDGED)
+        measure_judging(folder / "bundle", JUDGED_QUERIES)
         command = [sys.executable, "-m", "stages.cli", "serve", str(folder / "bundle"), "--port", "0"]
         start = time.perf_counter()
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:

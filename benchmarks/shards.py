@@ -20,7 +20,10 @@ import torch  # noqa: E402, F401  loaded, as it is wherever much is read: to_flo
 from pipeline.compute.precision import to_float32  # noqa: E402
 from pipeline.storage.shards import FEATURES, Shard, write_shard  # noqa: E402
 
-ROWS, DIM, BLOCK, BATCH = 20_480, 4096, 4096, 128
+ROWS = 20_480
+DIM = 4096
+BLOCK = 4096
+BATCH = 128
 
 
 def main() -> None:
@@ -35,7 +38,8 @@ def main() -> None:
 
 def stream(path: Path) -> None:
     """Every block of the shard, as the stages read it: one buffer, filled again and again."""
-    shard, buffer = Shard(path, FEATURES), np.empty((BLOCK, DIM), np.float32)
+    shard = Shard(path, FEATURES)
+    buffer = np.empty((BLOCK, DIM), np.float32)
 
     def ours() -> None:
         for start in range(0, ROWS, BLOCK):

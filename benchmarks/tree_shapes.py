@@ -2,7 +2,8 @@
 
 import numpy as np
 
-WORDS, RELATIONS = 5000, 40
+WORDS = 5000
+RELATIONS = 40
 
 
 def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:

@@ -38,7 +38,10 @@ from pipeline.text.trees import Trees, pack  # noqa: E402
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "neural"))
 from recursion import recursion  # noqa: E402  the tests' reference
 
-BATCH, FEW, IMAGE_DIM, WORD_DIM = 128, 16, 1792, 300
+BATCH = 128
+FEW_TREES = 16
+IMAGE_DIM = 1792
+WORD_DIM = 300
 OBJECTIVE = Objective("ranking", "all", 0, margin=0.2, temperature=0.1, reduction="mean")
 
 
@@ -60,8 +63,10 @@ def gradients(encoder: nn.Module, vectors: Tensor) -> list[Tensor]:
 
 def compare_encoder(kind: type[TreeRNN], trees: Trees, dimensions: int, pairs: int) -> dict:
     encoder = make_encoder(kind, trees, dimensions)
-    batch, few = trees.take(np.arange(BATCH)), trees.take(np.arange(FEW))
-    ours, reference = encoder(encoder.arrange(few)), recursion(encoder, few)
+    batch = trees.take(np.arange(BATCH))
+    few = trees.take(np.arange(FEW_TREES))
+    ours = encoder(encoder.arrange(few))
+    reference = recursion(encoder, few)
     apart = zip(gradients(encoder, ours), gradients(encoder, reference), strict=True)
     with torch.no_grad():
         differences = [float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in [(ours, reference), *apart]]
@@ -72,14 +77,15 @@ def compare_encoder(kind: type[TreeRNN], trees: Trees, dimensions: int, pairs: i
         pairs,
         runtime.threads(),
     )
-    scale = BATCH / FEW
+    scale = BATCH / FEW_TREES
     scaled = {key: result[key] * scale for key in ("reference", "ratio")}
     return {**result, **scaled, "dimensions": dimensions, "largest_difference": max(differences)}
 
 
 def time_epoch(trees: Trees, dimensions: int) -> dict:
     """One epoch of `sdtrnn` on `trees`, five for each image."""
-    encoder, rng = make_encoder(RelationRNN, trees, dimensions), np.random.default_rng(0)
+    encoder = make_encoder(RelationRNN, trees, dimensions)
+    rng = np.random.default_rng(0)
     encoder.precision = choose_precision("auto", torch.device("cpu"))
     images = torch.from_numpy(rng.standard_normal((len(trees) // 5 + 1, IMAGE_DIM), dtype=np.float32))
     owners = np.arange(len(trees)) // 5
@@ -92,7 +98,8 @@ def time_epoch(trees: Trees, dimensions: int) -> dict:
         lambda rows: (images[owners[rows]], encoder.arrange(trees.take(rows))),
         owners, owners, OBJECTIVE, schedule, judge=lambda: 0.0,
     )  # fmt: skip
-    wall, processor = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    processor = time.process_time()
     training.run(lambda training: None)
     return {"ours": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
 
@@ -102,7 +109,7 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--epoch", type=int, default=30000)
-    options = parse_options(parser, globals(), dimensions=16, epoch=200, BATCH=8, FEW=2)
+    options = parse_options(parser, globals(), dimensions=16, epoch=200, BATCH=8, FEW_TREES=2)
     kinds = ((ConstituencyRNN, draw_phrases), (PositionRNN, draw_dependencies), (RelationRNN, draw_dependencies))
     for kind, draw in kinds:
         report(compare_encoder(kind, draw_trees(draw, 2000), options.dimensions, options.pairs))

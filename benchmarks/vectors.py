@@ -25,7 +25,10 @@ from pathlib import Path
 import numpy as np
 from interleave import parse_options
 
-PAIRS, DIM, LATENT, QUERIES = 100_000, 768, 64, 1000
+PAIRS = 100_000
+DIM = 768
+LATENT = 64
+QUERIES = 1000
 NOISE = 25.0
 """Standard deviation of what each value has beside its latent part, whose own is the root of LATENT."""
 LOOK_SECONDS = 0.5
@@ -52,7 +55,8 @@ print("import", imported - start, "fit", done - imported, "index", indexed - don
 def draw(pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(pairs, DIM) float32 images and texts, and the true log likelihood ratios of the last QUERIES texts with all
     images, (QUERIES, pairs)."""
-    fixed, rng = np.random.default_rng(0), np.random.default_rng(1)
+    fixed = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     latent = rng.standard_normal((pairs, LATENT), np.float32)
     matrices = [fixed.standard_normal((LATENT, DIM)).astype(np.float32) for _ in range(2)]
     images, texts = (latent @ matrix + NOISE * rng.standard_normal((pairs, DIM), np.float32) for matrix in matrices)
@@ -63,7 +67,8 @@ def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarra
     """log p(x, y) / p(x) p(y) of each of y (q, DIM) with each of x (n, DIM), up to what is the same for all x, in the
     canonical variables of the true covariances: sum over k of (rho u v - rho^2 (u^2 + v^2) / 2) / (1 - rho^2)."""
     xx, yy = (m.T.astype(float) @ m + NOISE**2 * np.eye(DIM) for m in (a, b))
-    lx, ly = np.linalg.cholesky(xx), np.linalg.cholesky(yy)
+    lx = np.linalg.cholesky(xx)
+    ly = np.linalg.cholesky(yy)
     t = np.linalg.solve(ly, np.linalg.solve(lx, a.T.astype(float) @ b).T).T
     left, rho, right = np.linalg.svd(t)
     rho = rho[:LATENT]
@@ -81,7 +86,8 @@ def recall(scores: np.ndarray, owners: np.ndarray) -> float:
 
 def make(folder: Path, pairs: int) -> float:
     """Write the files, unless they are there; returns the recall that the planted model allows."""
-    data, kept = folder / "data", folder / f"allowed-{pairs}.json"
+    data = folder / "data"
+    kept = folder / f"allowed-{pairs}.json"
     if kept.exists():
         return json.loads(kept.read_text())
     data.mkdir(parents=True, exist_ok=True)
@@ -97,7 +103,8 @@ def make(folder: Path, pairs: int) -> float:
 
 def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[str, object]:
     """Run a command; its seconds, its memory and what it prints."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
     threads = {"OMP_NUM_THREADS": str(cores)} if cores else {}
     process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, **threads})
     peak = [0]
@@ -121,7 +128,8 @@ def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[st
 
 def memory(top: int) -> int:
     """KiB of a process and of all below it; what several share counts once."""
-    parents, total = {}, 0
+    parents = {}
+    total = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])

@@ -25,7 +25,11 @@ from scipy import sparse  # noqa: E402
 
 from pipeline.models.linear.wsabie import WsabieSchedule, rank_weights, train  # noqa: E402
 
-IMAGES, SENTENCES_EACH, DIM_X, DIM_Y, WORDS = 6000, 5, 1792, 3000, 12
+IMAGES = 6000
+SENTENCES_EACH = 5
+DIM_X = 1792
+DIM_Y = 3000
+WORDS = 12
 SAMPLE = 300
 """Pairs that the loop is timed on."""
 
@@ -52,12 +56,16 @@ def loop(
 ) -> None:
     """The paper's SGD over the first pairs of a random order."""
     rng = np.random.default_rng(schedule.seed)
-    w, u, weights, n = w.copy(), u.copy(), rank_weights(len(owners)), len(owners)
+    w = w.copy()
+    u = u.copy()
+    weights = rank_weights(len(owners))
+    n = len(owners)
     words = [y.indices[y.indptr[i] : y.indptr[i + 1]] for i in range(n)]
     values = [y.data[y.indptr[i] : y.indptr[i + 1]] for i in range(n)]
     for i in rng.permutation(n)[:SAMPLE]:
         image = x[owners[i]]
-        projected, positive = image @ w, values[i] @ u[words[i]]
+        projected = image @ w
+        positive = values[i] @ u[words[i]]
         for sampled in range(1, schedule.max_samples + 1):
             j = rng.integers(n)
             while owners[j] == owners[i]:
@@ -95,11 +103,13 @@ def main() -> None:
     pairs = make_pairs()
     first = next(train(*pairs, schedule))
     one_by_one = partial(loop, *pairs, first.w, first.u, replace(schedule, learning_rate=0.01))
-    n, scale = len(pairs[2]), len(pairs[2]) / SAMPLE
+    n = len(pairs[2])
+    scale = len(pairs[2]) / SAMPLE
     for rule, adaptive in (("SGD", False), ("AdaGrad", True)):
         epoch = partial(run, *pairs, replace(schedule, adaptive=adaptive))
         result = compare(f"an epoch of {rule} over a loop of SGD over pairs", epoch, one_by_one, 5, runtime.threads())
-        ours, reference = result["ours"], result["reference"] * scale
+        ours = result["ours"]
+        reference = result["reference"] * scale
         result |= {"reference": reference, "ratio": result["ratio"] * scale, "batch": schedule.batch}
         report({**result, "pairs_per_second": n / ours, "reference_pairs_per_second": n / reference})
 

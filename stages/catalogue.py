@@ -1,4 +1,4 @@
-"""All commands and declared stages of the folders below.
+"""All commands and declared stages in the folders of this package.
 
 `python -m stages.catalogue > docs/stages.md` writes their page.
 """
@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.run.stage import Stage
+
 if TYPE_CHECKING:
     import click
-
-    from pipeline.run import Stage
 
 GROUPS = {
     "collections": "Collections",
@@ -24,7 +24,7 @@ GROUPS = {
     "papers": "Tables of the papers",
     "operations": "Runs and this machine",
 }
-"""Folder of this package -> what `--help` calls its commands, in its order."""
+"""Folder of this package -> the title of its commands in `--help`, in the order of `--help`."""
 SEVERAL = {
     "mapped_features": ("fit-map", "map-features"),
     "regions": ("extract-regions", "pool-regions"),
@@ -41,7 +41,7 @@ SEVERAL = {
     "verify": ("verify", "explain"),
     "captions": ("train-generator", "describe", "evaluate-descriptions"),
 }
-"""Modules of several commands; every other has one, of its own name."""
+"""Modules of several commands. Every other module has one command, with the name of the module."""
 COMMANDS = {
     command: f"stages.{group}.{module.name}"
     for group in GROUPS
@@ -53,17 +53,23 @@ FIRST = ("init", "run", "search", "serve", "apply", "add", "remove", "plan", "ve
 """The commands that a user needs first."""
 
 
-def open_command(name: str) -> "Stage | click.Command":
-    """The command `name` of the catalogue: what its module calls `command`, else the stage of this name."""
+def open_command(name: str) -> "click.Command | Stage":
+    """Import a command of the catalogue: `command` of its module, or else the stage of this name."""
     module = importlib.import_module(COMMANDS[name])
     return getattr(module, "command", None) or getattr(module, name.replace("-", "_"))
 
 
-def declared() -> "dict[str, Stage]":
-    """The stages that have rules, by name; their modules are imported, which is quick."""
+def help_text(name: str) -> str:
+    """Return the help of a command, which is the docstring of a stage."""
+    command = open_command(name)
+    return (command.function.__doc__ if isinstance(command, Stage) else command.help) or ""
+
+
+def declared() -> dict[str, Stage]:
+    """Return the stages that have rules, by name. Their modules are imported, which is quick."""
     named = {name.replace("-", "_"): importlib.import_module(module) for name, module in COMMANDS.items()}
     stages = {name: getattr(module, name, None) for name, module in named.items()}
-    return {name: stage for name, stage in stages.items() if getattr(stage, "has_rule", False)}
+    return {name: stage for name, stage in stages.items() if isinstance(stage, Stage) and stage.has_rule}
 
 
 HEAD = """# Commands
@@ -93,11 +99,11 @@ def render() -> str:
 
     stages = declared()
     others = [*FIRST, *(name for name in COMMANDS if name not in FIRST and name.replace("-", "_") not in stages)]
-    page = HEAD + "".join(f"| `{name}` | {first_sentence(open_command(name).help)} |\n" for name in others)
+    page = HEAD + "".join(f"| `{name}` | {first_sentence(help_text(name))} |\n" for name in others)
     return page + STAGES + "".join(map(_row, stages.values()))
 
 
-def _row(stage: "Stage") -> str:
+def _row(stage: Stage) -> str:
     from pipeline.run.layout import Layout
     from stages.commands import first_sentence
 

@@ -1,24 +1,25 @@
-"""The command `jointspace`: with all commands of the catalogue, each imported when it is used."""
+"""The command `jointspace` with all commands of the catalogue. A command is imported when it is used."""
 
 import gc
 import logging
 import os
 import sys
+from typing import NoReturn
 
 import click
 
 from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.printable import printable
-from stages.catalogue import COMMANDS, FIRST, GROUPS, open_command
+from stages.catalogue import COMMANDS, FIRST, GROUPS, help_text, open_command
 from stages.commands import command_of, first_sentence
 
 FORMER = {"index-add": "add", "index-remove": "remove"}
-"""Former names of commands, which go with the next release."""
+"""Former names of commands. They work until the next release."""
 
 
 class OneLine(logging.Formatter):
-    """Messages without what a terminal would obey; a traceback is left as it is."""
+    """Formats messages without characters that control a terminal. A traceback stays as it is."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
@@ -36,14 +37,14 @@ class AboveBars(logging.StreamHandler):
 
 
 class Commands(click.Group):
-    """The commands; a module is imported when its command, or the help of all, is used."""
+    """The commands. A module is imported when its command, or the help of all commands, is used."""
 
     def list_commands(self, ctx: click.Context | None) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context | None, name: str) -> click.Command | None:
-        """The command `name`, with hyphens or underscores; None where there is none."""
-        name = name.replace("_", "-")
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
+        """Return a command, whose name may have hyphens or underscores, or None if there is none of this name."""
+        name = cmd_name.replace("_", "-")
         if name not in COMMANDS:
             return None
         command = open_command(name)
@@ -59,18 +60,18 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Those that a user needs first, then the others by group; no sentence is cut."""
+        """List the commands that a user needs first, then the others by group, each with its first sentence."""
         titled = {"Start here": list(FIRST)}
         for name, module in COMMANDS.items():
             if name not in FIRST:
                 titled.setdefault(GROUPS[module.split(".")[1]], []).append(name)
         for title, names in titled.items():
             with formatter.section(title):
-                formatter.write_dl([(name, first_sentence(self.get_command(ctx, name).help)) for name in names])
+                formatter.write_dl([(name, first_sentence(help_text(name))) for name in names])
 
 
 def _translate(former: str, args: list[str]) -> list[str]:
-    """`index-add --index A --from B --output C` as `add A B --output C`."""
+    """Translate a former command: `index-add --index A --from B --output C` becomes `add A B --output C`."""
     if not any(word.startswith("--index") for word in args):
         return [FORMER[former], *args]
     words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
@@ -131,7 +132,7 @@ def main() -> None:
     except click.exceptions.Abort:
         _fail("interrupted", 130)
     except click.ClickException as error:
-        error.message = printable(error.message)
+        error.message = printable(error.message)  # pyright: ignore[reportAttributeAccessIssue]  # click omits its type
         error.show()
         sys.exit(2)
     except click.exceptions.Exit as error:
@@ -140,7 +141,8 @@ def main() -> None:
         gc.disable()  # the process ends, and would first look through all that libraries hold
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
+    """Show an error, also in the log file, and exit. With --debug, raise it instead."""
     if "--debug" in sys.argv:
         raise
     for handler in logging.getLogger().handlers:

@@ -1,4 +1,4 @@
-"""Commands on a run: those of declared stages, and the options that commands share."""
+"""Options that commands share, and the commands of declared stages."""
 
 import re
 import shlex
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
 SENTENCE = re.compile(r".*?(?<!\bal)\.(?= |$)|.*")
+"""The first sentence of a paragraph. The point of "et al." does not end it."""
 PATH = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -45,15 +46,15 @@ copy_option = click.option(
 )
 
 
-def output(what: str):
-    """The option `--output`, a folder; `what` says what it becomes.
+def output(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds the option `--output`, a folder. `what` is its help.
 
-    A command that has it locks what it writes; a second one fails, naming the first.
+    The command locks the folder. A second command on the same folder fails and names the first one.
     """
 
     def lock(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def locked(output: Path, **arguments: Any) -> None:
+        def locked(output: Path, **arguments: object) -> None:
             from pipeline.storage.locks import hold
 
             with hold(output):
@@ -65,15 +66,21 @@ def output(what: str):
 
 
 def first_sentence(text: str | None) -> str:
-    """Of a docstring; "et al." does not end one, as it does for click."""
+    """Return the first sentence of a docstring."""
     paragraph = " ".join(cleandoc(text or "").partition("\n\n")[0].split())
-    return SENTENCE.match(paragraph)[0]
+    found = SENTENCE.match(paragraph)
+    return found[0] if found else ""
 
 
 def command_of(stage: "Stage") -> click.Command:
-    """The command of a stage: `jointspace embed ncca --run results/demo` does what its rule does."""
+    """Make the command of a stage: `jointspace embed ncca --run results/demo` does the same as the stage's rule."""
 
-    def callback(root: Path, config_path: Path | None, again: bool, **options: Any) -> None:
+    def callback(
+        root: Path,
+        config_path: Path | None,
+        again: bool,
+        **options: Any,  # the names of the stage, its part, and its own options
+    ) -> None:
         from pipeline.run.runner import make_shards, run_stage
 
         run = begin(root, config_path)
@@ -99,13 +106,13 @@ def command_of(stage: "Stage") -> click.Command:
 
 
 def say_next(following: Callable[[], str | None]) -> None:
-    """On a terminal, print the command `following()` as what to run next."""
+    """Print `following()` on a terminal as the command to run next."""
     if sys.stderr.isatty() and (command := following()):
         click.echo(printable(f"next: {command}"), err=True)
 
 
 def begin(root: Path, config_path: Path | None) -> "Run":
-    """The run in the folder `root`, which has the configuration in `config_path` from now on, if one is given."""
+    """Open the run in the folder `root`. A configuration in `config_path` becomes the configuration of the run."""
     from pipeline.run.run import Run
 
     if config_path is None:

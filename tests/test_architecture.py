@@ -1,11 +1,10 @@
-"""The layering of the house, read from the imports themselves."""
+"""The layering of the packages, read from their imports."""
 
 import ast
 import re
 import subprocess
 import sys
 from functools import cache
-from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ LOOSE_MODULES = {"errors", "printable"}
 GROUND = LOOSE_MODULES | {"compute", "config"}
 """Packages and modules that every package may import."""
 EVERYTHING = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
-# What each room may import of ours beside the ground floor.
+# The packages that each package may import, beside GROUND.
 ROOMS: dict[str, set[str]] = {
     "images": set(),
     "foreign": {"images"},
@@ -43,44 +42,36 @@ ROOMS: dict[str, set[str]] = {
 SHARED_BY_STAGES = {"catalogue", "commands"}
 """Modules of `stages` that a stage may import. It may not import another stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
+KNOWN_CYCLES = {frozenset({"pipeline.encoders.extraction", "pipeline.encoders.image_encoder"})}
+"""Groups of modules that import each other and still have to be separated."""
 MODULES = sorted(path for room in ("pipeline", "stages", "jointspace") for path in (ROOT / room).rglob("*.py"))
 
 
 class Source(NamedTuple):
-    """What a file says of itself: the modules that it `imports`, wherever in it; those that it `needs` for more than
-    annotations; what is `taken` from each module; all `names` in it."""
+    """The imports and the names of one file. Imports inside functions and under TYPE_CHECKING count as well."""
 
-    imports: set[str]
-    needs: set[str]
+    modules: set[str]
+    """Modules of `import MODULE`."""
     taken: list[tuple[str, str]]
+    """Pairs (MODULE, NAME) of `from MODULE import NAME`."""
     names: set[str | None]
+    """All names that the file defines, imports or uses."""
+
+    @property
+    def imports(self) -> set[str]:
+        """Every module that the file imports; `from a import b` counts as `a` and as `a.b`."""
+        return self.modules | {name for module, taken in self.taken for name in (module, f"{module}.{taken}")}
 
 
 @cache
 def _source(path: Path) -> Source:
-    tree = ast.parse(path.read_text())
-    nodes = list(ast.walk(tree))
-    annotating = {
-        id(inside)
-        for node in nodes
-        if isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING"
-        for inside in ast.walk(node)
-    }
+    nodes = list(ast.walk(ast.parse(path.read_text())))
     named = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Name | ast.alias))
     return Source(
-        _imported(nodes),
-        _imported([node for node in nodes if id(node) not in annotating]),
+        {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names},
         [(node.module, alias.name) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names],
         {getattr(node, "name", None) or getattr(node, "id", None) for node in named},
     )
-
-
-def _imported(nodes: list[ast.AST]) -> set[str]:
-    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    parts = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    return whole | {
-        name for node in parts for name in (node.module, *(f"{node.module}.{one.name}" for one in node.names))
-    }
 
 
 def _module(path: Path) -> str:
@@ -94,8 +85,9 @@ def _room(module: str) -> str:
 
 
 def _foreign(path: Path) -> set[str]:
-    """What a module imports beside what its room may."""
-    imports, room = _source(path).imports, _room(_module(path))
+    """Return the imports of a module that its package may not have."""
+    imports = _source(path).imports
+    room = _room(_module(path))
     tops = {name.split(".")[0] for name in imports}
     if path.is_relative_to(ROOT / "jointspace"):
         return tops & {"benchmarks", "examples"}
@@ -111,7 +103,7 @@ def _foreign(path: Path) -> set[str]:
     return foreign | tops & ABOVE
 
 
-def test_every_module_imports_what_its_line_says() -> None:
+def test_every_package_imports_only_the_packages_below_it() -> None:
     offenders = {_module(path): sorted(_foreign(path)) for path in MODULES}
     assert {module: foreign for module, foreign in offenders.items() if foreign} == {}
 
@@ -121,15 +113,37 @@ def test_no_module_is_loose() -> None:
     assert {path.stem for path in (ROOT / "stages").glob("*.py")} == SHARED_BY_STAGES | {"cli", "__init__"}
 
 
-def test_files_form_no_circle() -> None:
-    """Imports within functions count, which would hide a circle; those that only annotate do not, since nothing runs by
-    them. A CycleError names the files."""
-    files = {_module(path): path for path in MODULES if path.name != "__init__.py"}
-    TopologicalSorter({name: (_source(path).needs & files.keys()) - {name} for name, path in files.items()}).prepare()
+def _import_cycles() -> set[frozenset[str]]:
+    """Return the groups of modules that import each other, directly or through other modules of ours."""
+    sources = {_module(path): _source(path) for path in MODULES}
+    needed: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        taken = {f"{module}.{part}" if f"{module}.{part}" in sources else module for module, part in source.taken}
+        needed[name] = (source.modules | taken) & sources.keys() - {name}
+    reached = {name: _reachable(name, needed) for name in sources}
+    groups = {frozenset({name, *(other for other in reached[name] if name in reached[other])}) for name in sources}
+    return {group for group in groups if len(group) > 1}
 
 
-def test_what_is_imported_of_ours_is_there() -> None:
-    """Also what only functions import, which no other test may call."""
+def _reachable(start: str, needed: dict[str, set[str]]) -> set[str]:
+    """Return all modules that `start` imports, directly or through others."""
+    found: set[str] = set()
+    queue = [start]
+    while queue:
+        new = needed[queue.pop()] - found
+        found |= new
+        queue += new
+    return found
+
+
+def test_modules_import_each_other_only_in_the_known_cycles() -> None:
+    """Imports for annotations count too. A new cycle fails, and a known cycle fails as soon as it is removed: delete it
+    from KNOWN_CYCLES then."""
+    assert _import_cycles() == KNOWN_CYCLES
+
+
+def test_every_imported_name_of_ours_exists() -> None:
+    """Imports inside functions count too: perhaps no other test runs them."""
     ours = [
         path
         for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples")
@@ -181,7 +195,7 @@ def test_every_command_has_a_help_line() -> None:
         assert line.endswith(".") and line.count("(") == line.count(")"), f"{name}: {line!r} is cut"
 
 
-def test_what_ruff_does_not_see_loads_no_code() -> None:
-    """By their defaults old versions of torch unpickle what they read."""
+def test_no_file_is_loaded_with_pickle() -> None:
+    """Old versions of torch unpickle files by default."""
     calls = [call for path in MODULES for call in re.findall(r"(?<!s\.)\b(?:torch|np)\.load\(.*", path.read_text())]
     assert len(calls) > 3 and all(re.search("weights_only=True|allow_pickle=False", call) for call in calls), calls

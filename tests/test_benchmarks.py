@@ -12,7 +12,7 @@ WITHOUT_TINY = {
     "gpu_parts.py": "tests/test_gpu_benchmark.py runs it",
     "migrate.py": "it needs a run that has the features of two encoders",
     "million_moments.py": "dense_pairs.py and moments.py compute the same from memory",
-    "parts.py": "a process a shard, each of which starts for seconds",
+    "parts.py": "each shard has its own process, which takes seconds to start",
     "pascal_page.py": "it makes a collection and measures nothing",
     "pixels.py": "a whole workflow",
 }
@@ -26,16 +26,16 @@ OTHERS = {
     "serve.py": "requests_per_second",
     "vectors.py": "share",
 }
-"""What the lines of those have that compare no two ways."""
+"""Benchmarks without a comparison of two ways, and a key of their lines."""
 SLOW = {
     "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",
 }  # fmt: skip
-"""They take more than three seconds of a processor even so."""
+"""Benchmarks that take more than three CPU seconds even with --tiny."""
 SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
 
 
-def test_those_without_tiny_are_there() -> None:
+def test_the_lists_name_benchmarks_that_exist() -> None:
     assert WITHOUT_TINY.keys() | OTHERS.keys() | SLOW <= set(SCRIPTS)
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.keys import OWN
+from pipeline.config.keys import OWN, default_yaml, rows
 from pipeline.config.loading import Config, default_path, load, merge, read_mapping, validate
-from pipeline.config.reference import default_yaml, rows
 from pipeline.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +22,7 @@ def read(text: str) -> Config:
 
 
 def fault(values: Any) -> str:
-    """What is said of `values`, in one line; nothing where they are legal. Only a UsageError may be raised."""
+    """Return the message about `values`, which has one line, or nothing if they are legal."""
     try:
         validate(values)
     except UsageError as error:
@@ -32,7 +31,7 @@ def fault(values: Any) -> str:
     return ""
 
 
-def test_the_defaults_are_what_the_generator_prints() -> None:
+def test_the_file_of_defaults_is_up_to_date() -> None:
     assert default_path().read_text() == default_yaml()
 
 
@@ -42,7 +41,7 @@ def test_every_key_has_a_sentence_and_the_file_of_defaults_changes_nothing() -> 
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_the_configurations_that_are_here_can_be_done(path: Path) -> None:
+def test_every_configuration_of_the_repository_is_valid(path: Path) -> None:
     assert load(path).every_model()
 
 
@@ -59,8 +58,9 @@ def test_a_misspelt_key_is_named_in_every_section_with_the_nearest_legal_one() -
 
 
 @pytest.mark.parametrize("name", [name for name, spec in OWN.items() if spec.defaults])
-def test_a_section_has_what_the_defaults_below_it_say_but_for_what_it_says_itself(name: str) -> None:
-    spec, defaults = OWN[name], load()
+def test_a_section_inherits_the_defaults_that_it_does_not_override(name: str) -> None:
+    spec = OWN[name]
+    defaults = load()
     below = spec.defaults
     change = {"precision": "float32", "patience": 77, "checkpoint_seconds": 9}
     found = getattr(validate({below: change, name: {"checkpoint_seconds": 8}}), name)
@@ -133,6 +133,26 @@ def test_corrected_models_and_refits_are_made_of_the_same_model_without_them() -
     assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
 
 
+def test_a_training_may_start_from_the_base_of_a_variant_that_is_written_later() -> None:
+    config = read(
+        f"{TWO}\nmodels: [r]\nvariants:\n"
+        "  r: {model: ncca-refined, encoders: [net], refit: true}\n"
+        "  q: {model: ncca, encoders: [net], csls: true}\n"
+    )
+    assert config.start("r") == "q-plain-refit" and config.uncorrected("q") == "q-plain"
+    assert config.every_model() == ["r", "r-plain", "q-plain-refit", "q-plain"]
+
+
+def test_members_of_a_refitted_ensemble_are_refits_of_the_members_of_the_ensemble() -> None:
+    """Also if a variant has the meaning of a registered model: the weights are looked up by the names of members."""
+    config = read(
+        "variants: {x: {model: gru}, y: {model: ncca, csls: true}}\n"
+        "ensembles: {e: {members: [x, y, gru]}, f: {members: [x, y, gru], refit: true}}\nmodels: [f]"
+    )
+    assert config.refitted("f") == "e" and config.members("f") == ("x-refit", "ncca-csls-refit", "gru-refit")
+    assert tuple(config.refitted(member) for member in config.members("f")) == config.members("e") == ("x", "y", "gru")
+
+
 def test_models_may_hold_variants_and_ensembles_in_full() -> None:
     config = read(
         "models: [ncca, {name: x, model: ncca, csls: true}, {name: both, members: [x, gru]}]\n"
@@ -158,7 +178,7 @@ evaluate: {generators: [plain]}
 
 
 @pytest.mark.parametrize("seeds", ["[7, 0]", "['7', '0']"], ids=["numbers", "as Snakemake's --config gives them"])
-def test_a_variant_with_seeds_is_one_a_seed_wherever_it_is_named(seeds: str) -> None:
+def test_a_variant_with_seeds_becomes_one_variant_per_seed_in_every_list(seeds: str) -> None:
     config = read(SEEDED.replace("SEEDS", seeds))
     assert config.models == ("ncca", "deep-seed7", "deep-seed0", "deep-csls-seed7", "deep-csls-seed0", "all")
     assert config.ensembles["all"].members == ("gru", "deep-csls-seed7", "deep-csls-seed0")
@@ -168,7 +188,7 @@ def test_a_variant_with_seeds_is_one_a_seed_wherever_it_is_named(seeds: str) -> 
     assert ("plain-seed0-perplexity", "test", "all-sentences") in config.evaluations()
 
 
-def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() -> None:
+def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given() -> None:
     said = fault(yaml.safe_load("text: {size: many}\nfitt: 1\nseed: -1\ntrain_defaults: {epochs: 0, batchsize: 3}"))
     assert "5 problems" in said
     for part in ("key text.size", "fitt; did you mean fit?", "key seed", "key train_defaults.epochs", "batch_size?"):
@@ -215,7 +235,7 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         ("collection: {format: foldr}", ["key collection.format", "'folder'"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said(text: str, parts: list[str]) -> None:
+def test_each_mistake_has_its_message(text: str, parts: list[str]) -> None:
     said = fault(yaml.safe_load(text))
     assert all(part in said for part in parts), said
 

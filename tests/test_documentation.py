@@ -1,5 +1,5 @@
-"""What README.md and docs/*.md print is of this version: programs run as they stand there, commands, options, keys and
-modules are there, and links lead somewhere."""
+"""README.md and docs/*.md fit this version: programs run as printed, and commands, options, keys, modules and link
+targets exist."""
 
 import configparser
 import importlib.util
@@ -30,12 +30,13 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PRINTED_PROGRAMS = ("snakemake", "jointspace", "python", "python3", "pip", "pytest", "dask", "cp")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 """A word of a command that stands for something else: MODEL, COMMAND."""
-BLOCK, SPAN = r"^```(?P<language>\w*)\n(?P<block>.*?)^```$", r"(?<!`)`(?P<span>[^`\n]+(?:\n[^`\n]+)*)`(?!`)"
+BLOCK = r"^```(?P<language>\w*)\n(?P<block>.*?)^```$"
+SPAN = r"(?<!`)`(?P<span>[^`\n]+(?:\n[^`\n]+)*)`(?!`)"
 CODE = re.compile(f"{BLOCK}|{SPAN}", re.M | re.S)
 
 
 def code() -> Iterator[tuple[str, str | None, str]]:
-    """Where each block of all pages stands, its language and its text; and each span of code in prose, with None."""
+    """Yield each block of code on all pages as its place, language and text. A span in prose has no language."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for found in CODE.finditer(text):
@@ -50,7 +51,7 @@ PRINTED_CODE = list(code())
 
 
 def commands() -> Iterator[tuple[str, str, bool]]:
-    """Where each printed command stands, the command, and whether it is whole: a line of a shell block, not a span."""
+    """Yield each printed command: its place, the command, and whether it is a whole line of a shell block."""
     for where, language, text in PRINTED_CODE:
         if language in ("sh", "bash", "console"):
             for line in re.findall(r"(?:[^\n]*\\\n)*[^\n]+", text):

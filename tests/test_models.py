@@ -71,33 +71,37 @@ def make_case(name: str) -> Case:
         _, unseen = make_fit_task(name.partition(", ")[0])
         return Case(fitted(name).model, unseen.features, {"vectors": unseen.sentences}, unseen.owners)
     if stage == "adopt":
-        sides, owners = np.random.default_rng(0).standard_normal((2, 40, 6)).astype(np.float32), np.arange(40)
+        sides = np.random.default_rng(0).standard_normal((2, 40, 6)).astype(np.float32)
+        owners = np.arange(40)
         model = model_spec(name).load()("eyes", "tfidf")
         return Case(model, {"eyes": sides[0]}, {"vectors": {"tfidf": sides[1]}}, owners)
     if stage == "combine":
         members = ("bow", "dvsa") if model_spec(name).multi_vector else ("ncca", "bow")
         cases = [make_case(member) for member in members]
         joined = [EnsembleMember(one, case.model, 0.5) for one, case in zip(members, cases, strict=True)]
-        rng, shape = np.random.default_rng(0), (len(cases[1].owners), WORDS)
+        rng = np.random.default_rng(0)
+        shape = (len(cases[1].owners), WORDS)
         vectors = {"tfidf": sparse.random_array(shape, density=0.2, rng=rng, dtype=np.float32, format="csr")}
         return replace(cases[1], model=Ensemble(joined), sentences={**cases[1].sentences, "vectors": vectors})
     own = {"learning_rate": 0.02}
     if model_spec(name).multi_vector:
         own = {"sum": "mean-words", "global_weight": 1.0, "epochs": 3} if name == "fragments" else SETS
     task = make_task_of(name, **own)
-    model, dev = train(model_spec(name).load(), task, None, lambda training: None).model, task.dev
+    model = train(model_spec(name).load(), task, None, lambda training: None).model
+    dev = task.dev
     return Case(model, dev.features, {model.sentence_view: dev.sentences}, dev.owners, dev.regions)
 
 
 @cache
 def fitted(name: str) -> Any:
-    """What `fit` finds for `NAME` or `NAME, TRAINING`."""
+    """Fit the model `NAME` or `NAME, TRAINING`."""
     name, _, training = name.partition(", ")
     return model_spec(name).load().fit(make_fit_task(name, training or "target")[0])
 
 
 def correct(case: Case) -> Case:
-    images, texts = case.images(np.arange(12)), case.texts(np.arange(12))
+    images = case.images(np.arange(12))
+    texts = case.texts(np.arange(12))
     comparison = case.model.rule if case.model.multi_vector else "inner_product"
     terms = {"images": [Term(0.5, "nearest", 3)], "sentences": [Term(1, "balanced", 2.0)]}
     correction = HubnessCorrection(Bank(images, texts, comparison), terms)
@@ -122,7 +126,8 @@ def learned(request: pytest.FixtureRequest) -> Case:
 
 
 def test_images_and_sentences_are_finite_rows_of_one_space(case: Case) -> None:
-    images, texts = case.images(), case.texts()
+    images = case.images()
+    texts = case.texts()
     assert len(texts) == len(case.owners)
     for x, y in zip(parts(images), parts(texts), strict=True):
         assert x.dtype == y.dtype == np.float32 and x.shape[1] == y.shape[1]
@@ -135,7 +140,8 @@ def test_images_and_sentences_are_finite_rows_of_one_space(case: Case) -> None:
 
 
 def test_it_beats_chance_by_far_on_unseen_pairs(learned: Case) -> None:
-    images, texts = learned.images(), learned.texts()
+    images = learned.images()
+    texts = learned.texts()
     if learned.model.multi_vector:
         ranks = rank_scores(multivector_scores(images, texts, learned.model.rule).numpy(), learned.owners)
         assert np.median(ranks.sentence_to_image) < 3 and np.median(ranks.image_to_sentence) < 3  # chance: 20, 27
@@ -156,7 +162,7 @@ def test_parts_bring_it_back(case: Case) -> None:
 
 
 def test_nothing_to_go_by_and_long_sentences_are_finite_vectors(learned: Case) -> None:
-    """Of an image without features, and of a sentence of no word, of unknown ones, and of 500; inputs stay."""
+    """Cover an image without features, and captions of no word, of unknown words, and of 500 words."""
     before = {name: block.copy() for name, block in learned.features.items()}
     learned.images()
     assert all(np.array_equal(block, before[name]) for name, block in learned.features.items())
@@ -190,7 +196,9 @@ def test_missing_or_misshapen_features_are_named(name: str) -> None:
 def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str) -> None:
     case = make_case(name)
     for embed in (case.images, case.texts):
-        many, one, none = embed(np.arange(5)), embed(np.arange(2, 3)), embed(np.arange(0))
+        many = embed(np.arange(5))
+        one = embed(np.arange(2, 3))
+        none = embed(np.arange(0))
         assert [len(found) for found in (many, one, none)] == [5, 1, 0]
         for empty, single, full in zip(parts(none), parts(one), parts(many), strict=True):
             assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
@@ -204,7 +212,7 @@ def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str) ->
 
 @pytest.mark.parametrize("name", [*FITTED, *TRANSFERRED])
 def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
-    """As the shards of a collection whose train split is not in all of them."""
+    """Shards of a collection may have no image of the train split."""
     name, _, training = name.partition(", ")
     task, dev = make_fit_task(name, training or "target")
 

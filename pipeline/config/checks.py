@@ -1,32 +1,31 @@
-"""Checks of a configuration whose keys are legal one by one: what would fail, or mean nothing, hours later."""
+"""Checks of a configuration whose keys are legal on their own: choices that fail, or have no effect, hours later."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from pipeline.config.generators import ChosenGenerator
-from pipeline.config.models import Model, Variant
+from pipeline.config.models import FragmentTrainSettings, Model, TrainSettings, Variant
 from pipeline.config.names import Config
-from pipeline.config.registry import GENERATORS, MODELS, TRAINED, TRAININGS, model_spec
+from pipeline.config.registry import GENERATORS, MODELS, TRAINED, TRAININGS, Named, model_spec
 from pipeline.config.text import RESERVED
 from pipeline.errors import UsageError, meant
 
 
 def problems(config: Config) -> list[str]:
-    """What `config` cannot do, a sentence each. Where names mean nothing, only these are looked at."""
+    """Return the problems of `config`, one sentence each. Models are checked only if all names have a meaning."""
     named = [*_names(config), *_encoders(config), *_text_encoders(config), *_regions(config), *_variants(config)]
     return [*_places(config), *(named or [*_models(config), *_generators(config)])]
 
 
 def _names(config: Config) -> Iterator[str]:
-    """Each list of names that refer to other names."""
-    models, encoders = [*config.single, *config.ensembles], [one.name for one in config.encoders]
-    texts, fit = [one.name for one in config.text_encoders], [config.fit, config.study.fit]
+    """Yield names that refer to nothing, and names that two things have."""
+    models = [*config.single, *config.ensembles]
+    encoders = [one.name for one in config.encoders]
+    texts = [one.name for one in config.text_encoders]
     yield from _unknown("regions.encoders", "encoder", config.regions.encoders, encoders)
     yield from _unknown("reproduce.in_place_of", "encoder", config.reproduce.in_place_of, encoders)
-    for where, one in zip(("fit", "study.fit"), fit, strict=True):
-        yield from _unknown(f"{where}.text_weights", "text encoder", one.text_weights, texts)
+    for where, section in {"fit": config.fit, "study.fit": config.study.fit}.items():
+        yield from _unknown(f"{where}.text_weights", "text encoder", section.text_weights, texts)
     for name, variant in {**config.variants, **config.generator_variants}.items():
         where = f"{'variants' if isinstance(variant, Variant) else 'generator_variants'}.{name}"
         yield from _unknown(where, "encoder", variant.encoders or (), encoders)
@@ -67,11 +66,11 @@ def _encoders(config: Config) -> Iterator[str]:
                 yield f"{key}: {encoder.name} is made by another stage; give it among encoders"
     makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
     for encoder in config.every_encoder:
-        if encoder.made_by not in (None, *makers):
+        if encoder.made_by is not None and encoder.made_by not in makers:
             yield from _maker(f"encoder {encoder.name}", encoder.made_by, "encoder of photos", sorted(makers))
 
 
-def _each_once(kind: str, encoders: Iterable[Any]) -> Iterator[str]:
+def _each_once(kind: str, encoders: Iterable[Named]) -> Iterator[str]:
     names = [encoder.name for encoder in encoders]
     if len(set(names)) < len(names):
         yield f"two {kind} of one name among {', '.join(names)}"
@@ -94,7 +93,7 @@ def _text_encoders(config: Config) -> Iterator[str]:
             yield f"{where} needs {encoder.spec.key}.{encoder.own.needs}; give it"
         if encoder.centre != "none" and (encoder.spec.sparse or encoder.spec.reads == "vectors"):
             yield f"{where}: vectors that are sparse, or made elsewhere, are not centred; set centre to none"
-        if encoder.own.maker not in (None, *makers):
+        if encoder.own.maker is not None and encoder.own.maker not in makers:
             yield from _maker(where, encoder.own.maker, "dense encoder of texts", makers)
     for encoder in config.query_text_encoders:
         if encoder.spec.reads == "vectors":
@@ -121,7 +120,7 @@ def _regions(config: Config) -> Iterator[str]:
 
 
 def _variants(config: Config) -> Iterator[str]:
-    """Settings that a variant's model, or generator, does not have or does not use."""
+    """Yield settings of variants that their model or generator does not have or does not use."""
     for name, variant in config.variants.items():
         try:
             words = config.meaning(name, variant).word_vectors
@@ -158,20 +157,31 @@ def _models(config: Config) -> Iterator[str]:
 
 
 def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]:
+    """Yield a problem if no text encoder has a positive weight."""
     if not any(weight > 0 for tried in weights.values() for weight in tried):
         yield f"{name}: no text encoder has a positive weight; give one to {' or '.join(weights)}"
 
 
 def _model(config: Config, name: str, model: Model) -> Iterator[str]:
-    spec, described = model.spec, config.regions.encoders
-    texts = [entry.name for entry in config.text_encoders]
-    yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, texts)
+    """Yield the problems of one model."""
+    known_texts = [entry.name for entry in config.text_encoders]
+    yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, known_texts)
     yield from _weights(name, model.text_weights)
-    if spec.made_by == "combine":
+    if model.spec.made_by == "combine":
         yield from _members(config, name)
-    elif model.training not in spec.trainings:
-        known = ", ".join(spec.trainings)
-        yield f"{name}: {spec.name} learns by training {known}, not {model.training}; take ncca"
+    elif model.training not in model.spec.trainings:
+        known = ", ".join(model.spec.trainings)
+        yield f"{name}: {model.spec.name} learns by training {known}, not {model.training}; take ncca"
+    yield from _model_encoders(config, name, model)
+    if config.uncorrected(name):
+        yield from _correction(config, name, model)
+    yield from _model_regions(config, name, model)
+    yield from _losses(name, model)
+
+
+def _model_encoders(config: Config, name: str, model: Model) -> Iterator[str]:
+    """Yield encoders that the model cannot use."""
+    spec = model.spec
     one_of_each = (len(model.encoders), len(model.text_encoders)) == (1, 1)
     if spec.made_by == "adopt" and (not one_of_each or config.text_encoder(model.text_encoders[0]).spec.sparse):
         named = ", ".join((*model.encoders, *model.text_encoders))
@@ -179,86 +189,107 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
             f"{name} takes the vectors of one encoder and of one dense text encoder as they are, not of {named}; name"
             " one of each in a variant's encoders and text_encoders"
         )
-    whole = [one for one in model.text_encoders if not config.text_encoder(one).spec.adds_words]
+    whole = [text for text in model.text_encoders if not config.text_encoder(text).spec.adds_words]
     if spec.starts_from_terms and not config.uncorrected(name) and whole:
         yield (
             f"{name} starts from what each word adds to a sentence's vector, and those of {whole[0]} are not sums of"
             f" words; make it a variant, and {spec.starts_from} another, with text_encoders without {whole[0]}"
         )
-    if config.uncorrected(name) and not model.unit:
+
+
+def _correction(config: Config, name: str, model: Model) -> Iterator[str]:
+    """Yield why the scores of the model cannot be corrected for hubs."""
+    spec = model.spec
+    if not model.unit:
         yield f"{name}: {spec.name} does not compare by cosine, and cannot be corrected for hubs; take ncca"
     if config.hubness_method(name) == "dual-softmax" and spec.multi_vector:
         yield f"{name}: {spec.name} does not compare images with images, as dual-softmax does; take sinkhorn"
-    if config.hubness.queries and config.uncorrected(name):
-        imported = [text for text in model.text_encoders if not config.text_encoder(text).prepared]
-        if spec.trees or (spec.sentences == "vectors" and imported):
-            yield f"{name}: queries of hubness.queries have no trees and no imported vectors; leave them out"
-    if spec.own_score and model.settings.score != "cosine":
-        yield f"{name}: {spec.name} has a score of its own; leave out score: {model.settings.score}"
-    if spec.regions != "none" and not described:
+    imported = [text for text in model.text_encoders if not config.text_encoder(text).prepared]
+    if config.hubness.queries and (spec.trees or (spec.sentences == "vectors" and imported)):
+        yield f"{name}: queries of hubness.queries have no trees and no imported vectors; leave them out"
+
+
+def _model_regions(config: Config, name: str, model: Model) -> Iterator[str]:
+    """Yield regions that the model needs and does not get."""
+    needed = model.spec.regions
+    described = config.regions.encoders
+    without_regions = set(model.encoders) - set(described)
+    others = set(described) - set(model.encoders)
+    if needed != "none" and not described:
         yield f"{name} needs regions; name their encoders in regions.encoders"
-    if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):
-        yield f"{name} maps images and regions alike; add {min(missing)} to regions.encoders"
-    if spec.regions == "its-encoders" and (others := set(described) - set(model.encoders)):
+    if needed == "all-encoders" and without_regions:
+        yield f"{name} maps images and regions alike; add {min(without_regions)} to regions.encoders"
+    if needed == "its-encoders" and others:
         yield f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa"
-    if spec.phrases and (model.settings.loss == "squared" or model.settings.negatives == "sampled"):
+
+
+def _losses(name: str, model: Model) -> Iterator[str]:
+    """Yield choices of a loss that the model ignores or cannot compute."""
+    settings = model.settings
+    if not isinstance(settings, TrainSettings):
+        return
+    if model.spec.own_score and settings.score != "cosine":
+        yield f"{name}: {model.spec.name} has a score of its own; leave out score: {settings.score}"
+    if model.spec.phrases and (settings.loss == "squared" or settings.negatives == "sampled"):
         yield f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all"
 
 
 def _members(config: Config, name: str) -> Iterator[str]:
+    """Yield members that an ensemble cannot add up."""
     members = {member: config.model(member) for member in config.members(name)}
     if others := [member for member, model in members.items() if not model.unit]:
         yield f"{name}: {others[0]} does not compare by cosine; leave it out"
-    sums = {model.settings.sum for model in members.values() if model.spec.multi_vector}
+    sums = {model.settings.sum for model in members.values() if isinstance(model.settings, FragmentTrainSettings)}
     if "positive" in sums and len(sums) > 1:
         yield f"{name} joins members that score by words or by positive products, but not both"
 
 
 def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
+    """Yield models of `phrases.models` that cannot compare phrases with regions."""
     for name in config.phrases.models or ():
-        spec, own = models[name].spec, models[name].encoders
+        model = models[name]
+        spec = model.spec
         reads_words = spec.made_by == "train" and spec.sentences == "tokens" and not spec.starts_from
+        without_regions = set(model.encoders) - set(config.regions.encoders)
         if config.uncorrected(name) or not (spec.phrases or reads_words):
             yield f"phrases.models: {name} has no vectors of phrases and regions; take one such as hmlstm, dvsa or lstm"
-        elif spec.multi_vector and models[name].settings.sum == "positive":
+        elif isinstance(model.settings, FragmentTrainSettings) and model.settings.sum == "positive":
             yield f"phrases.models: {name} adds up positive products, so a phrase has no vector; leave it out"
-        elif missing := set(() if spec.multi_vector else own) - set(config.regions.encoders):
-            yield f"phrases.models: {name} looks at regions as images; add {min(missing)} to regions.encoders"
+        elif without_regions and not spec.multi_vector:
+            yield f"phrases.models: {name} looks at regions as images; add {min(without_regions)} to regions.encoders"
 
 
 def _generators(config: Config) -> Iterator[str]:
+    """Yield generators that lack an input, or that do not do what is asked of them."""
     generators = {name: config.generator(name) for name in config.generators}
+    models = {name: config.model(name) for name in config.models}
     for name in config.evaluate.generators:
         if not generators[name].spec.likelihood:
             known = ", ".join(spec.name for spec in GENERATORS if spec.likelihood)
             yield f"evaluate.generators: {name} does not say how probable a sentence is; name one of {known}"
-    models: dict[str, Any] = {name: config.model(name) for name in config.models}
+    aligned = [name for name, model in models.items() if model.spec.aligned]
     for name, generator in generators.items():
-        yield from _generator(config, models, name, generator)
-    if any(one.settings.in_space for one in generators.values()):
+        spec = generator.spec
+        missing = [encoder for encoder in generator.encoders if encoder not in config.regions.encoders]
+        if (spec.regions or config.describe.boxes) and missing:
+            yield f"{name} takes regions of each of its encoders; add {missing[0]} to regions.encoders, or leave it out"
+        if spec.regions and generator.snippets not in aligned:
+            known = ", ".join(aligned) or "none"
+            where = f"generator_variants.{name}" if name in config.generator_variants else spec.key
+            yield f"{where}.snippets: not a model in models with a vector for every word ({known}); name one"
+        if spec.treebank and config.language_text.treebank is None:
+            yield f"{name} needs parts of speech; name a CoNLL-U file in language_text.treebank"
+    if any(generator.settings.in_space for generator in generators.values()):
         space = models.get(config.describe.space)
         yield from _unknown("describe.space", "model", [config.describe.space], models)
         if space and not (space.spec.joint_space and space.unit):
             yield f"describe.space: {space.spec.name} has no cosine of an image and words; take one such as ncca"
 
 
-def _generator(config: Config, models: Mapping[str, Any], name: str, generator: ChosenGenerator) -> Iterator[str]:
-    spec = generator.spec
-    missing = [one for one in generator.encoders if one not in config.regions.encoders]
-    if (spec.regions or config.describe.boxes) and missing:
-        yield f"{name} takes regions of each of its encoders; add {missing[0]} to regions.encoders, or leave it out"
-    aligned = [one for one in models if models[one].spec.aligned]
-    if spec.regions and generator.settings.snippets not in aligned:
-        known = ", ".join(aligned) or "none"
-        where = f"generator_variants.{name}" if name in config.generator_variants else spec.key
-        yield f"{where}.snippets: not a model in models with a vector for every word ({known}); name one"
-    if spec.treebank and config.language_text.treebank is None:
-        yield f"{name} needs parts of speech; name a CoNLL-U file in language_text.treebank"
-
-
 def _places(config: Config) -> Iterator[str]:
-    """Where the run and its collection lie: not in each other."""
-    run, data = map(os.path.realpath, (os.path.join(config.results_root, config.name), config.data_root))
+    """Yield a problem if the run lies in its collection, or the collection in the run."""
+    run = os.path.realpath(os.path.join(config.results_root, config.name))
+    data = os.path.realpath(config.data_root)
     if Path(data).is_relative_to(run):
         yield f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name"
     elif Path(run).is_relative_to(data):

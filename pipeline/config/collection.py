@@ -8,7 +8,7 @@ from pipeline.config.section import AboveZero, Count, ImportPath, Place, Positiv
 from pipeline.printable import UNSAFE
 
 LONGEST_NAME = 64
-"""Characters of a column's name."""
+"""Maximum number of characters of a column's name."""
 
 
 def _name_column(value: str) -> str:
@@ -19,11 +19,18 @@ def _name_column(value: str) -> str:
 
 def _join_choices(value: object) -> object:
     """Write a list of columns, of which the first that is not empty counts, as the readers of tables do."""
-    are_names = isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value)
-    return " | ".join(value) if are_names else value
+    if not isinstance(value, list | tuple):
+        return value
+    names = [name for name in value if isinstance(name, str)]
+    return " | ".join(names) if names and len(names) == len(value) else value
 
 
 OwnName = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name_column)]
+
+
+Format = Literal[
+    "folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset", "parquet", "vectors",
+]  # fmt: skip
 
 
 class DemoSettings(Section):
@@ -36,21 +43,7 @@ class DemoSettings(Section):
 
 
 class CollectionSettings(Section):
-    format: (
-        Literal[
-            "folder",
-            "flickr-token",
-            "karpathy",
-            "coco",
-            "pascal1k",
-            "table",
-            "text-files",
-            "webdataset",
-            "parquet",
-            "vectors",
-        ]
-        | ImportPath
-    ) = key(  # fmt: skip
+    format: Format | ImportPath = key(
         "folder",
         "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet | vectors"
         " (made elsewhere; no photos) | module:function of yours",
@@ -85,11 +78,11 @@ class CollectionSettings(Section):
 
     @property
     def kept_columns(self) -> dict[str, str] | None:
-        """The user's own columns that are kept, by their names in the collection, with ours; None: all."""
+        """The user's own columns to keep: name in the collection -> our name. None keeps all."""
         own = self.own_columns
-        if own is None:
-            return None
-        return {theirs: ours for ours, theirs in (own.items() if isinstance(own, dict) else zip(own, own, strict=True))}
+        if isinstance(own, dict):
+            return {theirs: ours for ours, theirs in own.items()}
+        return None if own is None else {name: name for name in own}
 
     @model_validator(mode="after")
     def _one_name_a_column(self) -> "CollectionSettings":
@@ -99,7 +92,7 @@ class CollectionSettings(Section):
 
 
 class SimulationSettings(Section):
-    """How weak simulated text is: a title is a few words of a sentence, a description a whole one."""
+    """How weak simulated text is. A title is a few words of a caption, and a description is a whole caption."""
 
     tag_words: Positive = key(..., "words per tag list")
     true_words: Count = key(..., "of these, from the image's own captions; the rest from other images'")

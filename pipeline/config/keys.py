@@ -1,16 +1,18 @@
-"""All keys of a configuration, in the order in which config/default.yaml and its page show them."""
+"""All keys of a configuration, in the order of config/default.yaml, which `python -m pipeline.config.keys` writes."""
 
-from typing import Annotated, Any
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
+import yaml
 from pydantic import Field
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from pipeline.config.collection import AuxiliarySettings, CollectionSettings, DemoSettings, DocumentsSettings
-from pipeline.config.generators import (
-    DescribeSettings,
-    ExtraTextSettings,
-    GeneratorVariant,
-    OptimisationSettings,
-)
 from pipeline.config.images import Encoder, ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
 from pipeline.config.models import (
     EnsembleSettings,
@@ -23,8 +25,12 @@ from pipeline.config.models import (
 from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.config.results import (
     AlignSettings,
+    DescribeSettings,
     EvaluateSettings,
+    ExtraTextSettings,
+    GeneratorVariant,
     IndexSettings,
+    OptimisationSettings,
     PhrasesSettings,
     ReproduceSettings,
     ServeSettings,
@@ -47,12 +53,27 @@ DEMO_ENCODER = {
     "resize": 224,
     "crop": None,
 }
-"""It is trained on the collection's own boxes."""
+"""The encoder of the demo, which is trained on the collection's own boxes."""
 OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
-"""Key of the configuration -> the model or generator whose settings it holds."""
+"""Key of the configuration -> the registered model or generator whose settings it holds."""
+SHOWN_BELOW = {
+    "fit": [spec.key for spec in MODELS if spec.section and spec.made_by == "fit"],
+    "train_defaults": [spec.key for spec in MODELS if spec.section and spec.defaults == "train_defaults"],
+    "language_defaults": [spec.key for spec in GENERATORS],
+}
+"""Key -> the sections of registered models and generators that config/default.yaml shows below it."""
+COMMENT_COLUMN = 40
+"""Column of the comments in config/default.yaml."""
+YAML_HEAD = """\
+# Every key of jointspace with its default: the demo. A configuration of your own names only what differs:
+#   snakemake all --cores 2 --configfile my.yaml
+# Unknown keys are errors; lists are replaced as a whole, mappings are merged. By python -m pipeline.config.keys.
+"""
 
 
 class ClusterSettings(Section):
+    """A Dask cluster."""
+
     workers: Positive = key(2, "number of workers")
     options: dict[str, Any] = key(
         {}, "options of dask's LocalCluster, dask_jobqueue's SLURMCluster, dask_kubernetes' KubeCluster"
@@ -60,6 +81,8 @@ class ClusterSettings(Section):
 
 
 class Keys(Section):
+    """All keys, without the sections of registered models and generators."""
+
     name: Name = key("demo", "results are in results_root/name", title="The run")
     data_root: Place = key("results/demo-collection", "folder of the photos and their texts")
     weights_root: Place = key(".", "folder of weight files")
@@ -149,4 +172,112 @@ class Keys(Section):
 
 
 OwnKeys = with_kinds(Keys, OWN.values())
-"""With the section of every registered model and generator that has settings of its own."""
+"""All keys, with the section of every registered model and generator that has settings of its own."""
+
+
+class Row(NamedTuple):
+    """A key in config/default.yaml."""
+
+    path: tuple[str, ...]
+    default: str | None
+    """The default as YAML, or None for a section and for a key that is required."""
+    sentence: str
+    title: str | None
+    """The title of the group that begins with this key."""
+    entry: bool
+    """Whether it is a key of an entry, of a list or of a mapping of names, that is not among the defaults."""
+
+
+def rows() -> Iterator[Row]:
+    """Yield all keys in their order."""
+    shown: dict[type, str] = {}
+    for name, field in Keys.model_fields.items():
+        yield from _rows((name,), field, shown)
+        for own in SHOWN_BELOW.get(name, ()):
+            yield from _rows((own,), OwnKeys.model_fields[own], shown)
+
+
+def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry: bool = False) -> Iterator[Row]:
+    """Yield a key and the keys below it.
+
+    `shown` are the sections that have been shown, with their paths. A section that extends one of them shows only the
+    keys that it adds, and its sentence lists the defaults that differ.
+    """
+    is_section = _as_section(field.annotation) is not None
+    place, section = _entries(path, field.annotation)
+    sentence = field.description or ""
+    below: dict[str, FieldInfo] = dict(section.model_fields) if section else {}
+    if section:
+        like = next((kind for kind in section.__mro__ if kind in shown), None)
+        if like and issubclass(like, Section):
+            below = {name: part for name, part in section.model_fields.items() if name not in like.model_fields}
+            same = inherited(section, like)
+            changed = [
+                f"{name}: {_written(section.model_fields[name].default)}"
+                for name in like.model_fields
+                if name not in same
+            ]
+            alike = f"defaults as {shown[like]}" + (f", but {', '.join(changed)}" if changed else "")
+            sentence = "; ".join(filter(None, [sentence, alike]))
+        shown.setdefault(section, ".".join(place))
+    default = None if field.is_required() else _written(field.default)
+    if is_section:
+        default = None if below else "{}"
+    yield Row(path, default, sentence, field.title, entry)
+    for name, part in sorted(below.items(), key=lambda named: not named[1].is_required()):
+        yield from _rows((*place, name), part, shown, entry or not is_section)
+
+
+def _entries(path: tuple[str, ...], annotation: object) -> tuple[tuple[str, ...], type[Section] | None]:
+    """Return the path and the section of the entries of a list or of a mapping of names, if these are sections."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        found = [_entries(path, kind) for kind in get_args(annotation)]
+        return next((one for one in found if one[1]), (path, None))
+    kinds = [section for kind in get_args(annotation) if (section := _as_section(kind))]
+    if kinds and get_origin(annotation) is dict:
+        return (*path, "NAME"), kinds[0]
+    if kinds and get_origin(annotation) is tuple:
+        return (*path[:-1], f"{path[-1]}[]"), kinds[0]
+    return path, _as_section(annotation)
+
+
+def _as_section(annotation: object) -> type[Section] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def inherited(section: type[Section], base: type[Section]) -> list[str]:
+    """Return the keys of `base` that `section` has with the same default."""
+    return [key for key, field in base.model_fields.items() if section.model_fields[key].default == field.default]
+
+
+def _written(default: object) -> str:
+    """Return a default as YAML on one line; empty for a required key."""
+    if default is PydanticUndefined:
+        return ""
+    text = yaml.safe_dump(to_jsonable_python(default), default_flow_style=True, width=10**6, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def default_yaml() -> str:
+    """Return the text of config/default.yaml. Keys of entries stand in it as comments."""
+    lines = [YAML_HEAD.rstrip()]
+    for row in rows():
+        if row.title:
+            lines += ["", f"# --- {row.title} ".ljust(110, "-")]
+        value = "" if row.default is None else f" {row.default}"
+        mark = "# " if row.entry else ""
+        key = f"{'  ' * (len(row.path) - 1)}{mark}{row.path[-1]}:{value}"
+        lines.append(f"{key.ljust(COMMENT_COLUMN - 2)}  # {row.sentence}" if row.sentence else key)
+    return "\n".join(lines) + "\n"
+
+
+def default_path() -> Path:
+    """Return the path of config/default.yaml, in the checkout or in the installed distribution."""
+    checkout = Path(__file__).parents[2] / "config" / "default.yaml"
+    installed = Path(sysconfig.get_path("data")) / "share" / "jointspace" / "config" / "default.yaml"
+    return checkout if checkout.exists() else installed
+
+
+if __name__ == "__main__":
+    default_path().write_text(default_yaml(), encoding="utf-8")
+    sys.stdout.write(f"{default_path()}\n")

@@ -1,30 +1,34 @@
-"""Reading a configuration: a mapping of YAML over the defaults, what is inherited and written in short laid out."""
+"""Reading a configuration: YAML is laid over the defaults, after inherited values and short forms are written out."""
 
-import sysconfig
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
 from pipeline.config.checks import problems
-from pipeline.config.keys import OWN, Keys
+from pipeline.config.keys import OWN, Keys, OwnKeys, default_path, inherited
 from pipeline.config.messages import explain, listed
 from pipeline.config.names import Config
-from pipeline.config.registry import allow, import_place, named_places
-from pipeline.config.section import Section, merge
+from pipeline.config.registry import allow, named_places
+from pipeline.config.section import merge, section_of
 from pipeline.errors import UsageError, meant
+
+if TYPE_CHECKING:
+    from yaml import SafeLoader
+else:
+    SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
 
 MAX_YAML_NODES = 100_000
 """Number of keys and values that a configuration may have after its aliases are written out."""
 
-NAMED = {name: Keys.model_fields[name].default for name in ("documents", "variants")}
-"""Mappings of names that a configuration adds to."""
+MERGED_KEYS = ("documents", "variants")
+"""Keys whose values are laid over the default entries and do not replace them."""
 
 
-class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """Refuses a key that a mapping has twice: the first value would be lost without a word."""
+class UniqueKeys(SafeLoader):
+    """YAML loader that refuses a key that a mapping has twice. The first value would be lost without a message."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -58,15 +62,8 @@ def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
     return counts[id(node)]
 
 
-def default_path() -> Path:
-    """config/default.yaml of the checkout, or of the installed distribution."""
-    checkout = Path(__file__).parents[2] / "config" / "default.yaml"
-    installed = Path(sysconfig.get_path("data")) / "share" / "jointspace" / "config" / "default.yaml"
-    return checkout if checkout.exists() else installed
-
-
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping in the YAML file. UsageError names the file and, where there is one, the line that is wrong."""
+    """Return the mapping in a YAML file. Raises UsageError that names the file and, if possible, the wrong line."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -90,21 +87,24 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path | None = None) -> Config:
-    """The configuration in `path` over the defaults; the defaults alone where it is None. It is the user's, and the
-    code that it names may be imported."""
+    """Load the configuration in `path` over the defaults, or the defaults alone.
+
+    The configuration is the user's own, so the code that it names may be imported.
+    """
     values = {} if path is None else read_mapping(path)
     allow(named_places(values))
     return validate(values, source=path or default_path())
 
 
-def validate(values: Mapping[str, Any], source: Path | str = "configuration") -> Config:
-    """`values` over the defaults. Raises UsageError that says all that is wrong, each with its key."""
+def validate(values: Mapping[str, object], source: Path | str = "configuration") -> Config:
+    """Lay `values` over the defaults and check the configuration. Raises UsageError that lists all problems."""
     full = dict(values)
-    for name, default in NAMED.items():
-        if isinstance(values.get(name, {}), Mapping):
-            full[name] = merge(default, values.get(name, {}))
+    for name in MERGED_KEYS:
+        if isinstance(given := full.get(name, {}), Mapping):
+            full[name] = merge(Keys.model_fields[name].default, given)
+    full = _inherit(_spread_seeds(_name_models(full)))
     try:
-        config = Config.model_validate(_inherit(_write_out(full)))
+        config = Config.model_validate(full)
     except ValidationError as error:
         raise UsageError(f"{source}: {explain(error, Config, values)}") from error
     if found := list(dict.fromkeys(problems(config))):  # variants of several seeds have the same
@@ -112,83 +112,97 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     return config
 
 
-def _inherit(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with what `train_defaults` and `language_defaults` give the models and generators below them, and `text`
-    the tf-idf encoders; what has another form is left for validation, here and below."""
+# The functions below write short forms out before values are validated. Values of another form are left as they are:
+# the validation reports them.
+
+
+def _name_models(values: Mapping[str, object]) -> dict[str, object]:
+    """Move each mapping in `models` to `variants`, or to `ensembles` if it has members, and leave its name."""
+    full = dict(values)
+    models = full.get("models")
+    if not isinstance(models, list | tuple):
+        return full
+    names = []
+    for model in models:
+        names.append(model.get("name", model) if isinstance(model, Mapping) else model)
+        if isinstance(model, Mapping) and isinstance(model.get("name"), str):
+            key = "ensembles" if "members" in model else "variants"
+            entries = full.get(key, {})
+            if isinstance(entries, Mapping):
+                settings = {name: value for name, value in model.items() if name != "name"}
+                full[key] = {**entries, model["name"]: settings}
+    full["models"] = names
+    return full
+
+
+def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
+    """Replace each variant that has `seeds` by a variant for each seed, also in all lists that name it."""
+    full = dict(values)
+    ensembles = full.get("ensembles")
+    members = [("ensembles", name, "members") for name in ensembles] if isinstance(ensembles, Mapping) else []
+    lists_of_names = {
+        "variants": [("models",), ("phrases", "models"), *members],
+        "generator_variants": [("generators",), ("evaluate", "generators")],
+    }
+    for key, paths in lists_of_names.items():
+        entries = full.get(key, {})
+        if not isinstance(entries, Mapping):
+            continue
+        spread: dict[str, object] = {}
+        names: dict[str, list[str]] = {}
+        for name, variant in entries.items():
+            seeds = {f"{name}-seed{seed}": seed for seed in _seeds(variant)}
+            spread |= {one: {**variant, "seed": seed, "seeds": []} for one, seed in seeds.items()} or {name: variant}
+            names[name] = list(seeds) or [name]
+        full[key] = spread
+        for path in paths:
+            full = _replace_names(full, path, names)
+    return full
+
+
+def _seeds(variant: object) -> list[int]:
+    """Return the seeds of a variant. Snakemake's --config passes the numbers of a list as text."""
+    seeds = variant.get("seeds") if isinstance(variant, Mapping) else None
+    texts = [str(seed) for seed in seeds] if isinstance(seeds, list | tuple) else []
+    are_seeds = all(text.isdecimal() for text in texts) and len(set(texts)) == len(texts)
+    return [int(text) for text in texts] if are_seeds else []
+
+
+def _replace_names(
+    values: Mapping[str, object], path: tuple[str, ...], names: Mapping[str, list[str]]
+) -> dict[str, object]:
+    """Replace the names in the list at `path` by the names that they stand for."""
+    full = dict(values)
+    inner = full.get(path[0])
+    if len(path) > 1 and isinstance(inner, Mapping):
+        full[path[0]] = _replace_names(inner, path[1:], names)
+    elif len(path) == 1 and isinstance(inner, list | tuple):
+        full[path[0]] = [
+            one for name in inner for one in (names.get(name, [name]) if isinstance(name, str) else [name])
+        ]
+    return full
+
+
+def _inherit(values: Mapping[str, object]) -> dict[str, object]:
+    """Lay `train_defaults` and `language_defaults` below models and generators, and `text` below tf-idf encoders."""
     full = dict(values)
     for name, spec in OWN.items():
-        below, own = values.get(spec.defaults or ""), values.get(name, {})
-        if isinstance(below, Mapping) and isinstance(own, Mapping):
-            section, base = import_place(spec.section), Keys.model_fields[spec.defaults].annotation
-            full[name] = {key: below[key] for key in inherited(section, base) if key in below} | dict(own)
+        own = values.get(name, {})
+        defaults = values.get(spec.defaults) if spec.defaults else None
+        if spec.defaults and isinstance(defaults, Mapping) and isinstance(own, Mapping):
+            keys = inherited(section_of(OwnKeys, name), section_of(Keys, spec.defaults))
+            full[name] = {key: defaults[key] for key in keys if key in defaults} | dict(own)
     text = values.get("text")
     for name in ("text_encoders", "query_text_encoders"):
         entries = values.get(name, Keys.model_fields[name].default)
         if isinstance(text, Mapping) and isinstance(entries, list | tuple):
-            full[name] = [
-                {**entry, "tf_idf": {**text, **entry.get("tf_idf", {})}}
-                if isinstance(entry, Mapping) and entry.get("kind") == "tf-idf" and _maps(entry, "tf_idf")
-                else entry
-                for entry in entries
-            ]
+            full[name] = [_with_tf_idf(entry, text) for entry in entries]
     return full
 
 
-def inherited(section: type[Section], base: type[Section]) -> list[str]:
-    """The keys of `base` that `section` has with the same default."""
-    return [key for key, field in base.model_fields.items() if section.model_fields[key].default == field.default]
-
-
-def _maps(values: Mapping[str, Any], name: str) -> bool:
-    return isinstance(values.get(name, {}), Mapping)
-
-
-def _write_out(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with what is written in short: a variant, or an ensemble, for each mapping in `models`; and a variant
-    for each seed of one that has `seeds`, also wherever it is named."""
-    full = dict(values)
-    models = full.get("models")
-    if isinstance(models, list | tuple):
-        for model in models:
-            section = "ensembles" if isinstance(model, Mapping) and "members" in model else "variants"
-            if isinstance(model, Mapping) and isinstance(model.get("name"), str) and _maps(full, section):
-                rest = {key: value for key, value in model.items() if key != "name"}
-                full[section] = {**full.get(section, {}), model["name"]: rest}
-        full["models"] = [model.get("name", model) if isinstance(model, Mapping) else model for model in models]
-    ensembles = full["ensembles"] if _maps(full, "ensembles") and "ensembles" in full else {}
-    named_in = {
-        "variants": (("models",), ("phrases", "models"), *(("ensembles", name, "members") for name in ensembles)),
-        "generator_variants": (("generators",), ("evaluate", "generators")),
-    }
-    for section, lists in named_in.items():
-        if not _maps(full, section):
-            continue
-        variants, names = {}, {}
-        for name, variant in full.get(section, {}).items():
-            seeds = list(_seeds(variant))
-            names[name] = [f"{name}-seed{seed}" for seed in seeds] or [name]
-            variants |= {f"{name}-seed{seed}": {**variant, "seed": seed, "seeds": []} for seed in seeds}
-            if not seeds:
-                variants[name] = variant
-        full[section] = variants
-        for path in lists:
-            full = _spread(full, path, names)
-    return full
-
-
-def _seeds(variant: Any) -> Iterator[int]:
-    """The seeds of a variant, also as text, which Snakemake's --config makes of the numbers of a list; nothing where
-    they have another form."""
-    seeds = variant.get("seeds") if isinstance(variant, Mapping) else None
-    texts = list(map(str, seeds)) if isinstance(seeds, list | tuple) else []
-    if all(text.isdecimal() for text in texts) and len(set(texts)) == len(texts):
-        yield from map(int, texts)
-
-
-def _spread(values: Any, path: tuple[str, ...], names: Mapping[str, list[str]]) -> Any:
-    """`values` where the list at `path` has the `names` in place of each that has several."""
-    if path and isinstance(values, Mapping) and path[0] in values:
-        return {**values, path[0]: _spread(values[path[0]], path[1:], names)}
-    if path or not isinstance(values, list | tuple):
-        return values
-    return [other for name in values for other in (names.get(name, [name]) if isinstance(name, str) else [name])]
+def _with_tf_idf(entry: object, text: Mapping[str, object]) -> object:
+    """Lay the section `text` below the entry of a tf-idf encoder."""
+    if not isinstance(entry, Mapping) or entry.get("kind") != "tf-idf":
+        return entry
+    own = entry.get("tf_idf", {})
+    return {**entry, "tf_idf": {**text, **own}} if isinstance(own, Mapping) else entry

@@ -1,19 +1,19 @@
-"""What is wrong with a configuration: pydantic's errors as sentences with the key and the nearest name."""
+"""Messages about a configuration: pydantic's errors as sentences with the key and the nearest known name."""
 
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
 from pipeline.errors import meant
 
-LISTED = 12
-"""Legal names, and problems, that a message lists; there may be many more."""
-LONGEST = 80
-"""Characters of a wrong value that a message shows."""
-AS_YAML = {
+MAX_LISTED = 12
+"""Maximum number of legal names, or of problems, that a message lists."""
+MAX_VALUE_CHARS = 80
+"""Maximum number of characters of a wrong value that a message shows."""
+EXPECTED = {
     "model_type": "a mapping",
     "dict_type": "a mapping",
     "tuple_type": "a list",
@@ -26,19 +26,21 @@ AS_YAML = {
     "bool_type": "true or false",
     "string_type": "text",
 }
-"""Type of an error of pydantic -> what the value must be, in the words of YAML."""
+"""Type of a pydantic error -> the expected value, in the words of YAML."""
 
 
 def explain(
     error: ValidationError,
     schema: type[BaseModel],
-    given: Mapping[str, Any] | None = None,
+    given: Mapping[str, object] | None = None,
     where: str = "",
     beside: Sequence[str] = (),
 ) -> str:
-    """All that is wrong by `schema`, which stands at the key `where` with the legal keys `beside` its own, as one line,
-    numbered where it is several. A value that a section only inherits, and that is not `given` there, is wrong where it
-    is given."""
+    """Return the problems of a configuration, or of its section `schema` at the key `where`, as one line.
+
+    `beside` are the legal keys beside the keys of `schema`. A value that a section inherits, and that is not `given`
+    there, is reported only where it is given.
+    """
     found = error.errors(include_url=False)
     inside_lists = {fault["loc"][:-1] for fault in found}  # a list that lost wrong values is also called too short
     faults = [fault for fault in found if fault["type"] != "too_short" or fault["loc"] not in inside_lists]
@@ -47,6 +49,7 @@ def explain(
     for fault in stated or faults:
         path = [str(part) for part in fault["loc"] if "[" not in str(part)]  # others are the branches of a union
         key = ".".join([where, *path] if where else path)
+        context = fault.get("ctx", {})
         last = str(fault["loc"][-1])  # which is not in the path if the user's key has a bracket
         if fault["type"] == "extra_forbidden":
             legal = [*_legal(schema, path[:-1]), *(beside if len(path) == 1 else ())]
@@ -56,7 +59,7 @@ def explain(
         elif fault["type"] == "value_error":
             name = fault["input"].get("name") if isinstance(fault["input"], Mapping) and path else None
             above = f"{key} ({name}): " if name else f"{key}: " if key else ""
-            problems |= {(above + line, ""): [] for line in str(fault["ctx"]["error"]).splitlines()}
+            problems |= {(above + line, ""): [] for line in str(context["error"]).splitlines()}
         elif fault["type"] == "invalid_key":
             above = f"key {'.'.join(path[:-1])}: " if path[:-1] else ""
             problems[
@@ -65,47 +68,51 @@ def explain(
                 "",
             ] = []
         elif fault["type"] == "too_short":
-            least = fault["ctx"]["min_length"]
+            least = context["min_length"]
             problems[
                 f"key {key} needs at least {least} value{'s' * (least > 1)}, and has {len(fault['input'])}", ""
             ] = []
         else:
-            value = textwrap.shorten(json.dumps(fault["input"], default=str), LONGEST, placeholder=" ...")
-            message = AS_YAML.get(fault["type"], fault["msg"].replace("Input should be ", ""))
+            value = textwrap.shorten(json.dumps(fault["input"], default=str), MAX_VALUE_CHARS, placeholder=" ...")
+            message = EXPECTED.get(fault["type"], fault["msg"].replace("Input should be ", ""))
             message = message.replace("String should match pattern", "text of the pattern")
             problems.setdefault((f"key {key or 'configuration'}: must be ", f", not {value}"), []).append(message)
     return listed([before + " or ".join(dict.fromkeys(parts)) + after for (before, after), parts in problems.items()])
 
 
 def listed(lines: Sequence[str]) -> str:
-    """Problems as one line, numbered where they are several."""
+    """Return problems as one line, numbered if there are several."""
     if len(lines) == 1:
         return lines[0]
-    shown = "; ".join(f"({number}) {line}" for number, line in enumerate(lines[:LISTED], 1))
-    return f"{len(lines)} problems: {shown}" + ("; and more" if len(lines) > LISTED else "")
+    shown = "; ".join(f"({number}) {line}" for number, line in enumerate(lines[:MAX_LISTED], 1))
+    return f"{len(lines)} problems: {shown}" + ("; and more" if len(lines) > MAX_LISTED else "")
 
 
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
-    """`did you mean NAME?`, the one of `legal` nearest to `name`; where none is near `HEADING NAME, NAME, ...`."""
+    """Return `did you mean NAME?` with the nearest legal name, or `HEADING NAME, NAME, ...` if no name is near."""
     if nearest := meant(name, legal):
         return nearest.strip()
-    listed = ", ".join(legal[:LISTED]) + (f" and {len(legal) - LISTED} more" if len(legal) > LISTED else "")
+    listed = ", ".join(legal[:MAX_LISTED]) + (f" and {len(legal) - MAX_LISTED} more" if len(legal) > MAX_LISTED else "")
     return f"{heading} {listed}"
 
 
-def _stands(values: Any, location: Sequence[str | int]) -> bool:
-    """Whether there is a value at `location`."""
+def _stands(values: object, location: Sequence[str | int]) -> bool:
+    """Whether there is a value at `location`. Parts with brackets are branches of a union, not keys."""
     for part in location:
-        try:
-            values = values[part]
-        except (KeyError, IndexError, TypeError):
-            if "[" not in str(part):
-                return False
+        below: Mapping[object, object] = {}
+        if isinstance(values, Mapping):
+            below = values
+        elif isinstance(values, list | tuple):
+            below = dict(enumerate(values))
+        if part in below:
+            values = below[part]
+        elif "[" not in str(part):
+            return False
     return True
 
 
 def _legal(schema: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The names of the keys at `path`. Names of the user's and places in lists are of the section above them."""
+    """Return the names of the keys at `path`. The user's names, and rows of lists, add no level to the sections."""
     sections = [schema]
     for part in path:
         fields = [section.model_fields[part] for section in sections if part in section.model_fields]
@@ -113,7 +120,8 @@ def _legal(schema: type[BaseModel], path: Sequence[str]) -> list[str]:
     return [name for section in sections for name in section.model_fields]
 
 
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+def _sections(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the sections in an annotation, which may be a union, a list or a mapping of sections."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

@@ -1,8 +1,8 @@
-"""Sections about models and how they are trained, and variants of them."""
+"""Sections about models, their training, variants and ensembles, and the meaning of a model's name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -17,6 +17,7 @@ from pipeline.config.section import (
     NonNegative,
     NonNegatives,
     Number,
+    OneOf,
     Place,
     Positive,
     Positives,
@@ -39,11 +40,12 @@ Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
 
 
 class FitSettings(Section):
-    """The values to try.
+    """The values that a fit tries.
 
-    By `search` grid every pair of ridges is tried; by `lines` all image ridges at one text ridge, then all text ridges
-    at the best of these, and so on in turn until no ridge changes; by `walk` the middle pair, then the neighbours of
-    the best, until none is better. All else is tried in every combination.
+    `search` says which pairs of ridges are tried. `grid` tries every pair. `lines` tries all image ridges at one text
+    ridge, then all text ridges at the best image ridge, and so on in turn until no ridge changes. `walk` tries the
+    middle pair, then the neighbours of the best pair, until none is better. The values of all other keys are tried in
+    every combination.
     """
 
     dimensions: Positives = key((32, 64, 96, 128, 192), "c, dimensions of the joint space")
@@ -61,7 +63,7 @@ class FitSettings(Section):
 
 
 class TransferSettings(Section):
-    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev."""
+    """How a fit uses auxiliary pairs. Every combination of values is tried on dev."""
 
     beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on auxiliary rows")
     auxiliary_dimensions: Positives = key((128,), "c1 of stacked, sae-linear and sae")
@@ -245,8 +247,11 @@ class GroundedTrainSettings(
     """begins from an ncca-recurrent on encoders that have regions"""
 
 
-HUBNESS = ("csls", "nnn", "inverted-softmax", "dual-softmax", "sinkhorn")
+HubnessMethod = Literal["csls", "nnn", "inverted-softmax", "dual-softmax", "sinkhorn"]
+HUBNESS: tuple[HubnessMethod, ...] = get_args(HubnessMethod)
 """Methods of hubness correction (models.linear.hubness)."""
+ChosenHubness = Literal["none", "auto", HubnessMethod]
+"""The hubness correction of a model. `auto` takes the best method on dev."""
 
 
 class HubnessSettings(Section):
@@ -254,28 +259,26 @@ class HubnessSettings(Section):
     weight: NonNegatives = key(
         (0, 0.25, 0.5, 0.75, 1), "csls, nnn: weight of the mean of k products; 0.5 is the paper's for csls"
     )
-    sharpness: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = key(
-        (0.5, 1, 2, 4, 8), "softmaxes, sinkhorn: beta, times the scores' standard deviation"
-    )
+    sharpness: AboveZeros = key((0.5, 1, 2, 4, 8), "softmaxes, sinkhorn: beta, times the scores' standard deviation")
     bank: Positive = key(5000, "images and captions of train to measure on (refit: of train and dev)")
     queries: Place | None = key(None, "text file of real queries, one per line, instead of train's captions")
 
 
 class Variant(Seeds):
-    """Keys beside these are settings of its model."""
+    """A model with settings of its own. Further keys are settings of its model."""
 
     model_config = ConfigDict(extra="allow")
-    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] | ImportPath = key(
+    model: Annotated[str, OneOf(tuple(spec.name for spec in MODELS if spec.made_by != "combine"))] | ImportPath = key(
         ..., "a registered model, or module:Class of yours"
     )
     encoders: Names | None = key(None, "some of `encoders`; null: all")
     text_encoders: Names | None = key(None, "some of `text_encoders`; null: all")
-    training: Literal[tuple(TRAININGS)] = key(
+    training: Annotated[str, OneOf(tuple(TRAININGS))] = key(
         "target", "target | auxiliary | joint | text-feature | stacked | sae-linear | sae"
     )
     documents: Name = key("all", "the weak texts that training uses")
     seed: Seed | None = key(None, "of this model; null: `seed`")
-    hubness: Literal[("none", "auto", *HUBNESS)] = key(
+    hubness: ChosenHubness = key(
         "none",
         "none | csls (or `csls: true`) | nnn | inverted-softmax | dual-softmax | sinkhorn | auto (the best of nnn to"
         " sinkhorn on dev, per direction)",
@@ -287,7 +290,8 @@ class Variant(Seeds):
 
     @model_validator(mode="before")
     @classmethod
-    def _write_out_csls(cls, values: Any) -> Any:
+    def _write_out_csls(cls, values: object) -> object:
+        """Write `csls: true` out as `hubness: csls`."""
         if not isinstance(values, Mapping) or "csls" not in values:
             return values
         written = str(values["csls"]).lower()
@@ -302,32 +306,39 @@ class Variant(Seeds):
 
     @property
     def named(self) -> dict[str, Any]:
-        """The hyperparameters that it names, by their paths."""
-        parts = {"fit": self.fit, "transfer": self.transfer, "word_vectors": self.word_vectors}
-        return {
-            **self.model_extra, **{f"{part}.{key}": value for part, of in parts.items() for key, value in of.items()}
-        }  # fmt: skip
+        """The hyperparameters that the variant itself names, by their paths."""
+        sections = {"fit": self.fit, "transfer": self.transfer, "word_vectors": self.word_vectors}
+        below = {f"{name}.{key}": value for name, values in sections.items() for key, value in values.items()}
+        return {**(self.model_extra or {}), **below}
 
 
 @dataclass(frozen=True)
 class Model:
-    """What the name of a model means: the registered one, on which encoders of images and of text (each with the
-    weights of its block that are tried), learning from what, with which `settings` of its own (None: it has none), by
-    which grids of `fit` and `transfer`, and on which first word vectors where it reads words."""
+    """The meaning of a model's name: a registered model, its encoders, and all its settings."""
 
     spec: ModelSpec
     encoders: tuple[str, ...]
     text_encoders: tuple[str, ...]
     text_weights: Mapping[str, tuple[float, ...]]
+    """Text encoder -> the weights of its block that are tried."""
     training: str
     documents: str
+    """The weak texts that its training uses."""
     seed: int
-    settings: Any
+    settings: Section | None
+    """The settings that only this registered model has."""
     fit: FitSettings
     transfer: TransferSettings
     word_vectors: WordVectorsSettings
+    """The first word vectors of a model that reads words."""
     named: Mapping[str, Any] = field(compare=False)
-    """Those of its hyperparameters that the variant itself names, by their paths."""
+    """The hyperparameters that the variant itself names, by their paths."""
+
+    @property
+    def train_settings(self) -> TrainSettings:
+        """The settings of a model that is trained."""
+        assert isinstance(self.settings, TrainSettings)
+        return self.settings
 
     def learns_like(self, other: "Model") -> bool:
         """Whether it learns from the same features as `other`, in the same way."""
@@ -343,7 +354,7 @@ class Model:
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """All that decides how it is made beside what it reads, as JSON values."""
+        """The values that decide, together with its inputs, how the model is made, as JSON values."""
         found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
         if self.spec.sentences == "vectors":
             found["text_encoders"] = self.text_encoders
@@ -357,6 +368,8 @@ class Model:
 
 
 class EnsembleSettings(Section):
+    """A model that adds up the scores of other models."""
+
     members: Annotated[Names, Field(min_length=2)] = key(..., "models whose scores are added up")
     refit: bool = key(False, "refit the members, with the weights that dev chose before")
     weights: NonNegatives = key(

@@ -1,56 +1,111 @@
-"""The whole configuration, and what the names of models and generators in it mean."""
+"""The whole configuration, and the meaning of the names of models and generators in it."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from pipeline.config.generators import ChosenGenerator, GeneratorVariant
 from pipeline.config.images import Encoder
 from pipeline.config.keys import OWN, OwnKeys
 from pipeline.config.messages import explain
-from pipeline.config.models import EnsembleSettings, Model, Variant
-from pipeline.config.registry import MODELS, combining, find, generator_spec, model_spec, ranker
+from pipeline.config.models import ChosenHubness, EnsembleSettings, Model, Variant
+from pipeline.config.registry import (
+    MODELS,
+    GeneratorSpec,
+    ModelSpec,
+    Named,
+    combining,
+    find,
+    generator_spec,
+    model_spec,
+    ranker,
+)
+from pipeline.config.results import ChosenGenerator, GeneratorVariant
 from pipeline.config.section import DESCRIBED, Section
 from pipeline.config.text import TextEncoderEntry
 from pipeline.errors import UsageError, meant
 
-UNIT, ROOTS = ("l2",), ("sqrt", "l2")
-"""What is done to features by default: on Flickr8k, roots add 8 to 10 to the sum of recalls of a normalized CCA if no
-feature is negative, and take 1 to 7 from it if half of them are (docs/vectors.md)."""
+UNIT = ("l2",)
+"""The default steps of an image view."""
+ROOTS = ("sqrt", "l2")
+"""The default steps for features that have hardly any negative values. On Flickr8k, roots add 8 to 10 to the sum of
+recalls of a normalized CCA if no feature is negative, and take 1 to 7 from it if half of the features are negative
+(docs/vectors.md)."""
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+Base = Model | EnsembleSettings
+
+
+class Steps(NamedTuple):
+    """The optional steps that follow the fit of a base."""
+
+    refit: bool = False
+    """Whether the base learns again from train and dev, with the choices that it made on dev before."""
+    hubness: ChosenHubness = "none"
+    """The correction of the scores for hubs."""
+
+    @property
+    def endings(self) -> list[str]:
+        """The steps as the end of a name lists them: `["csls", "refit"]`."""
+        return [*([self.hubness] if self.hubness != "none" else []), *(["refit"] if self.refit else [])]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model: its base, its steps, and the names of the models that it is made from."""
+
+    base: Base
+    steps: Steps
+    members: tuple[str, ...]
+    refitted: str | None
+    uncorrected: str | None
+    start: str | None
+
+    @property
+    def starts_from(self) -> str | None:
+        """The registered model that its training starts from. A correction for hubs needs no training."""
+        return self.base.spec.starts_from if isinstance(self.base, Model) and self.steps.hubness == "none" else None
 
 
 class Config(OwnKeys):
-    """All keys, and what the names of models and generators mean.
+    """All keys, and the meaning of the names of models and generators.
 
-    A model with `hubness` is made of the same one without, and one with `refit` learns by what the same one without has
-    chosen on dev. That is the variant, or registered model, that is written so, or else one that is added.
+    A model is a base with optional steps: a refit, and a correction for hubs. A corrected model is made from the same
+    model without the correction, and a refit takes the choices of the same model without the refit. Each of these
+    models is an artefact. Its name is the first name that the configuration gives it, or a name such as
+    `ncca-csls-refit` if the configuration gives it none.
     """
 
     def model(self, name: str) -> Model:
-        """What the model `name` means: a variant, a registered model on all encoders, or an ensemble on the encoders of
-        its members. UsageError for a name that is none of these, and for settings that its model does not have."""
-        one = self._written(name)
-        return self.meaning(name, one) if isinstance(one, Variant) else self._ensemble_meaning(one)
+        """Return the meaning of a model's name; an ensemble has the encoders of its members.
 
-    def _ensemble_meaning(self, ensemble: EnsembleSettings) -> Model:
-        members = [self.model(member) for member in ensemble.members]
+        Raises UsageError for an unknown name.
+        """
+        base = self._recipe(name).base
+        if isinstance(base, Model):
+            return base
+        members = [self.model(member) for member in base.members]
         spec = combining(any(member.spec.multi_vector for member in members))
-        encoders = {
-            key: tuple(dict.fromkeys(name for member in members for name in getattr(member, key)))
-            for key in ("encoders", "text_encoders")
-        }
-        return self.meaning("", Variant.model_construct(model=spec.name, **encoders))
+        encoders = dict.fromkeys(encoder for member in members for encoder in member.encoders)
+        texts = dict.fromkeys(encoder for member in members for encoder in member.text_encoders)
+        return self.meaning(
+            "", Variant.model_construct(model=spec.name, encoders=tuple(encoders), text_encoders=tuple(texts))
+        )
 
     def meaning(self, name: str, variant: Variant) -> Model:
-        """What `variant` means, of this name."""
-        spec, where = model_spec(variant.model), f"variants.{name}"
+        """Return the meaning of the variant `name`. Raises UsageError for settings that its model does not have."""
+        spec = model_spec(variant.model)
+        where = f"variants.{name}"
         texts = _listed(variant.text_encoders, self.text_encoders)
         fit = laid(self.fit, variant.fit, f"{where}.fit")
         weights = {one.name: one.weight for one in self.text_encoders} | fit.text_weights
+        own = self.section(spec)
+        settings = laid(own or Section(), variant.model_extra or {}, where, tuple(Variant.model_fields))
         return Model(
             spec,
             encoders=_listed(variant.encoders, self.encoders),
@@ -59,7 +114,7 @@ class Config(OwnKeys):
             training=variant.training,
             documents=variant.documents,
             seed=self.seed if variant.seed is None else variant.seed,
-            settings=laid(self.section(spec), variant.model_extra or {}, where, tuple(Variant.model_fields)),
+            settings=settings if own else None,
             fit=fit,
             transfer=laid(self.transfer, variant.transfer, f"{where}.transfer"),
             word_vectors=laid(self.word_vectors, variant.word_vectors, f"{where}.word_vectors"),
@@ -68,147 +123,123 @@ class Config(OwnKeys):
 
     def refits(self, name: str) -> bool:
         """Whether the model has learned from dev too."""
-        return self._written(name).refit
+        return self._recipe(name).steps.refit
 
     def refitted(self, name: str) -> str | None:
-        """The model that the model `name` is a refit of; None for all others."""
-        return self._twin(name, refit=False) if self.refits(name) else None
+        """Return the model whose choices the refit `name` takes, or None if `name` is not a refit."""
+        return self._recipe(name).refitted
 
-    def hubness_method(self, name: str) -> str:
-        """How the model's scores are corrected for hubs; `none` for an ensemble, whose members may be."""
-        return getattr(self._written(name), "hubness", "none")
+    def hubness_method(self, name: str) -> ChosenHubness:
+        """Return how the model's scores are corrected for hubs. An ensemble has none, but its members may have."""
+        return self._recipe(name).steps.hubness
 
     def uncorrected(self, name: str) -> str | None:
-        """The model whose scores the model `name` corrects, a refit for a refit; None for all others."""
-        return self._twin(name, hubness="none") if self.hubness_method(name) != "none" else None
+        """Return the model whose scores `name` corrects for hubs, a refit for a refit, or None if it corrects none."""
+        return self._recipe(name).uncorrected
 
     def members(self, name: str) -> tuple[str, ...]:
-        """The models that the ensemble `name` adds up, refits for a refit; nothing for a model of another kind."""
-        ensemble = self.ensemble(name)
-        return tuple(self._twin(one, refit=ensemble.refit) for one in ensemble.members) if ensemble else ()
+        """Return the models whose scores the ensemble `name` adds up, refits for a refit; empty for other models."""
+        return self._recipe(name).members
 
     def ensemble(self, name: str) -> EnsembleSettings | None:
-        """The ensemble `name`; None for a model of another kind."""
-        one = self._written(name)
-        return None if isinstance(one, Variant) else one
+        """Return the settings of an ensemble, or None for a model of another kind."""
+        recipe = self._recipe(name)
+        base = recipe.base
+        return base.model_copy(update={"refit": recipe.steps.refit}) if isinstance(base, EnsembleSettings) else None
 
     def start(self, name: str) -> str | None:
-        """The model on the same encoders that the model `name` starts from, a refit for a refit; None where it starts
-        from none. UsageError where there is no such model."""
-        model = self.model(name)
-        if model.spec.starts_from is None or self.uncorrected(name):
-            return None
-        for other, one in self._models.items():
-            begins = isinstance(one, Variant) and one.model == model.spec.starts_from and not one.refit
-            if begins and one.hubness == "none" and self.meaning(other, one).learns_like(model):
-                return self._twin(other, refit=self.refits(name))
-        raise UsageError(
-            f"{name} starts from a model of {model.spec.starts_from} on the same encoders; add one to variants"
-        )
+        """Return the model that the training of `name` starts from, a refit for a refit.
+
+        None if it starts from no other model. Raises UsageError if the configuration has no model to start from.
+        """
+        recipe = self._recipe(name)
+        if recipe.starts_from and not recipe.start:
+            raise UsageError(
+                f"{name} starts from a model of {recipe.starts_from} on the same encoders; add one to variants"
+            )
+        return recipe.start
 
     def every_model(self) -> list[str]:
-        """`models`, and those that these start from, add up, refit or correct, and so on. Raises as `start`."""
-        found = list(self.models)
-        for name in found:  # which grows meanwhile
-            found += [other for other in self._needed(name) if other not in found]
-        return found
-
-    def _needed(self, name: str) -> list[str]:
-        needed = (*self.members(name), self.refitted(name), self.uncorrected(name), self.start(name))
-        return [other for other in dict.fromkeys(needed) if other]
+        """Return `models` and all models that these are made from. Raises as `start` does."""
+        found = dict.fromkeys(self.models)
+        queue = deque(found)
+        while queue:
+            name = queue.popleft()
+            needed = (*self.members(name), self.refitted(name), self.uncorrected(name), self.start(name))
+            new = [other for other in dict.fromkeys(needed) if other and other not in found]
+            found.update(dict.fromkeys(new))
+            queue += new
+        return list(found)
 
     def made_by(self, stage: str) -> list[str]:
-        """Those of `every_model` that the stage `fit`, `train` or `combine` makes; none that is corrected for hubs."""
+        """Return the models of `every_model` that the stage `fit`, `train`, `adopt` or `combine` makes.
+
+        A model that is corrected for hubs is made by another stage.
+        """
         every = self.every_model()
         return [name for name in every if self.model(name).spec.made_by == stage and not self.uncorrected(name)]
 
-    def section(self, spec: Any) -> Any:
-        """The settings that only the registered model or generator has; None where it has none."""
+    def section(self, spec: ModelSpec | GeneratorSpec) -> Section | None:
+        """Return the settings that only this registered model or generator has, or None if it has none."""
         return getattr(self, spec.key) if spec.key in OWN else None
 
     def generator(self, name: str) -> ChosenGenerator:
-        """What the generator `name` means: a variant, or a registered one on all encoders. UsageError for a name that
-        is neither, and for settings that it does not have."""
+        """Return the meaning of a generator's name: a variant, or a registered generator on all encoders.
+
+        Raises UsageError for an unknown name, and for settings that the generator does not have.
+        """
         chosen = self.generator_variants.get(name) or GeneratorVariant(generator=generator_spec(name).name)
         spec = generator_spec(chosen.generator)
-        where, beside = f"generator_variants.{name}", tuple(GeneratorVariant.model_fields)
+        beside = tuple(GeneratorVariant.model_fields)
         return ChosenGenerator(
             spec,
             encoders=_listed(chosen.encoders, self.encoders),
             seed=self.seed if chosen.seed is None else chosen.seed,
-            settings=laid(self.section(spec), chosen.model_extra or {}, where, beside),
+            settings=laid(getattr(self, spec.key), chosen.model_extra or {}, f"generator_variants.{name}", beside),
         )
 
     @property
     def single(self) -> dict[str, Variant]:
-        """The models that are written and no ensembles: registered ones and variants."""
+        """The registered models and the variants, without ensembles."""
         registered = {spec.name: Variant(model=spec.name) for spec in MODELS if spec.made_by != "combine"}
         return registered | self.variants
 
-    def _written(self, name: str) -> Variant | EnsembleSettings:
-        if name not in self._models:
+    def _recipe(self, name: str) -> Recipe:
+        if name not in self._recipes:
             known = [*self.single, *self.ensembles]
             raise UsageError(
                 f"unknown model {name}; {meant(name, known)}there are {', '.join(known)}; write others into variants"
             )
-        return self._models[name]
+        return self._recipes[name]
 
     @cached_property
-    def _models(self) -> dict[str, Variant | EnsembleSettings]:
-        """Every model by its name: those that are written, and those that these need."""
-        models = self.__dict__["_models"] = {**self.single, **self.ensembles}  # which grows by what is asked below
-        names = list(models)
-        for name in names:
-            before = len(models)
-            with suppress(UsageError):  # which who asks for this one meets
-                self._needed(name)
-            names += list(models)[before:]
-        return models
-
-    def _twin(self, name: str, **options: bool | str) -> str:
-        """The model that is as `name` but for `options`, of `hubness` and `refit`: the first that is written so;
-        where there is none, one is added."""
-        one = self._written(name)
-        twin = one.model_copy(update=options)
-        if twin == one:
-            return name
-        for other, found in self._models.items():
-            if type(found) is type(twin) and self._alike(found, twin):
-                return other
-        new = f"{name}-plain"
-        method = getattr(twin, "hubness", "none")
-        if endings := [*([method] if method != "none" else []), *(["refit"] if twin.refit else [])]:
-            plain = {"hubness": "none"} if isinstance(one, Variant) else {}
-            new = "-".join([self._twin(name, refit=False, **plain), *endings])
-        while new in self._models:
-            new += "_"
-        self._models[new] = twin
-        return new
-
-    def _alike(self, one: Variant | EnsembleSettings, other: Variant | EnsembleSettings) -> bool:
-        if isinstance(one, EnsembleSettings):
-            return one == other
-        if (one.model, one.hubness, one.refit) != (other.model, other.hubness, other.refit):
-            return False
-        return self.meaning("", one) == self.meaning("", other)
+    def _recipes(self) -> dict[str, Recipe]:
+        """The recipes of all models: the models that the configuration names, and all models that these need."""
+        written: dict[str, tuple[Base, Steps]] = {}
+        for name, variant in self.single.items():
+            written[name] = self.meaning(name, variant), Steps(variant.refit, variant.hubness)
+        for name, ensemble in self.ensembles.items():
+            written[name] = ensemble.model_copy(update={"refit": False}), Steps(ensemble.refit)
+        return make_recipes(written)
 
     def judged_splits(self, name: str) -> tuple[str, ...]:
-        """The splits that a model is evaluated on; not on dev for a refit, which has learned from it."""
+        """The splits that a model is evaluated on. A refit has learned from dev, and is not evaluated there."""
         return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refits(name))
 
     def bundle_names(self, model: str) -> list[str]:
-        """The bundles of a model: itself, or, where `index.bundles` is more than 1, `<model>/00` and so on."""
+        """The index shards of a model: `<model>`, or `<model>/00` and so on if `index.bundles` is more than 1."""
         count = self.index.bundles
         return [model] if count == 1 else [f"{model}/{number:02d}" for number in range(count)]
 
     def evaluations(self) -> list[tuple[str, str, str]]:
-        """Model, split and protocol of each evaluation."""
+        """The model, the split and the protocol of each evaluation."""
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
         ranked = product(map(ranker, self.evaluate.generators), self.evaluate.splits)
-        return [(*one, protocol) for one in (*judged, *ranked) for protocol in self.evaluate.protocols]
+        judgements = [*judged, *ranked]
+        return [(name, split, protocol) for name, split in judgements for protocol in self.evaluate.protocols]
 
     def aligned_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Each of `models` that gives regions and words vectors of their own, with each split; no ensembles."""
+        """Each of `models` that has a vector for each region and word, with each split. Ensembles have none."""
         return list(product([name for name in self.models if self.model(name).spec.aligned], splits))
 
     def phrase_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
@@ -228,19 +259,19 @@ class Config(OwnKeys):
 
     @property
     def every_encoder(self) -> tuple[Encoder, ...]:
-        """The encoders of the run, and those that only the study measures with."""
+        """The encoders of the run, and the encoders that only the study uses."""
         return (*self.encoders, *self.study.encoders)
 
     def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """The steps of an ImageView: those of all `encoders` if they are the same, else of each."""
-        makers = (self.encoder(name).made_by or name for name in encoders)
-        chosen, specs = self.image_view.normalise, (self.encoder(name).spec for name in makers)
+        """The steps of an ImageView: the steps of each of the `encoders`, or once if all have the same steps."""
+        chosen = self.image_view.normalise
+        specs = [self.encoder(self.encoder(name).made_by or name).spec for name in encoders]
         steps = tuple(chosen if chosen is not None else ROOTS if spec.roots else UNIT for spec in specs)
         return steps[0] if len(set(steps)) == 1 else steps
 
     @property
     def prepared_encoders(self) -> tuple[Encoder, ...]:
-        """Those that can describe an image, with those that only queries use."""
+        """The encoders that can describe an image, with the encoders that only queries use."""
         return tuple(one for one in (*self.every_encoder, *self.query_encoders) if one.prepared)
 
     def encoder(self, name: str) -> Encoder:
@@ -251,20 +282,89 @@ class Config(OwnKeys):
 
     @property
     def prepared_text_encoders(self) -> tuple[TextEncoderEntry, ...]:
-        """Those that can encode a text, with those that only queries use."""
+        """The text encoders that can encode a text, with the text encoders that only queries use."""
         return tuple(one for one in (*self.text_encoders, *self.query_text_encoders) if one.prepared)
 
 
-def _listed(names: tuple[str, ...] | None, entries: Sequence[Any]) -> tuple[str, ...]:
-    """The `names` of some of the `entries`; of all where they are None."""
+def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]:
+    """Return the recipes of the `written` models and of all models that these are made from, by name.
+
+    The base of a model with steps is the first written model without steps that equals its base. A model that is
+    not written has the name of its base with its steps. If there is no model to start from, the recipe has none, and
+    `Config.start` reports it.
+    """
+    bases = {name: base for name, (base, steps) in written.items() if not steps.endings}
+    models: dict[str, tuple[str, Steps]] = {}
+    for name, (base, steps) in written.items():
+        base_name = next((other for other, known in bases.items() if known == base), None) if steps.endings else name
+        if base_name is None:
+            base_name = _unused(f"{name}-plain", [*written, *bases])
+            bases[base_name] = base
+        models[name] = base_name, steps
+    models |= {name: (name, Steps()) for name in bases}
+    queue = deque(models)
+    names: dict[tuple[str, Steps], str] = {}
+    for name, model in models.items():
+        names.setdefault(model, name)
+
+    def name_of(base_name: str, steps: Steps) -> str:
+        """Return the first name of a model. A model without a name gets one, and a place in the queue."""
+        if (base_name, steps) not in names:
+            name = _unused("-".join([base_name, *steps.endings]), models)
+            names[base_name, steps] = name
+            models[name] = base_name, steps
+            queue.append(name)
+        return names[base_name, steps]
+
+    recipes: dict[str, Recipe] = {}
+    while queue:
+        name = queue.popleft()
+        base_name, steps = models[name]
+        base = bases[base_name]
+        members = base.members if isinstance(base, EnsembleSettings) else ()
+        start = _find_start(base, bases) if steps.hubness == "none" else None
+        if steps.refit:
+            members = tuple(name_of(models[one][0], models[one][1]._replace(refit=True)) for one in members)
+        recipes[name] = Recipe(
+            written[name][0] if name in written else base,
+            steps,
+            members,
+            refitted=name_of(base_name, steps._replace(refit=False)) if steps.refit else None,
+            uncorrected=name_of(base_name, steps._replace(hubness="none")) if steps.hubness != "none" else None,
+            start=name_of(start, Steps(steps.refit)) if start else None,
+        )
+    return recipes
+
+
+def _find_start(model: Base, bases: Mapping[str, Base]) -> str | None:
+    """Return the name of the base, on the same encoders, that the training of a model starts from."""
+    if isinstance(model, Model):
+        for name, base in bases.items():
+            if isinstance(base, Model) and base.spec.name == model.spec.starts_from and base.learns_like(model):
+                return name
+    return None
+
+
+def _unused(name: str, taken: Iterable[str]) -> str:
+    """Return `name`, with underscores at its end if it is taken."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _listed(names: tuple[str, ...] | None, entries: Sequence[Named]) -> tuple[str, ...]:
+    """Return `names`, or the names of all `entries` if it is None."""
     return tuple(entry.name for entry in entries) if names is None else names
 
 
-def laid(section: Section | None, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> Any:
-    """`section` with `values` over it. UsageError names the key, by the place `where` these stand."""
+def laid(section: AnySection, values: Mapping[str, object], where: str, beside: tuple[str, ...] = ()) -> AnySection:
+    """Lay `values` over a section. Raises UsageError that names the key below `where`.
+
+    `beside` are the legal keys beside the keys of the section.
+    """
     if not values:
         return section
     try:
-        return (section or Section()).changed(values)
+        return section.changed(values)
     except ValidationError as error:
-        raise UsageError(explain(error, type(section or Section()), where=where, beside=beside)) from error
+        raise UsageError(explain(error, type(section), where=where, beside=beside)) from error

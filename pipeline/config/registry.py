@@ -1,9 +1,8 @@
-"""The literal lists of models, trainings, encoders of images, and generators, beside that of `text_encoders.py`: the
-only places that name them. What else must know of one asks its spec, which costs no import of the class, nor of
-pydantic.
+"""The lists of all models, trainings, image encoders and generators (`text_encoders.py` has the list of text encoders).
 
-A model, an encoder or a reader of a collection that is none of these has its import path, `module:Class`, as its name.
-Code is imported only if the user has named its path (`allow`): in a configuration, or for a bundle from elsewhere.
+No other place names them. Other code asks the spec of a model or encoder for its properties, which imports neither its
+class nor pydantic. A model, encoder or collection reader that is not listed has its import path, `module:Class`, as its
+name. Such code is imported only if the user has named its path (`allow`): in a configuration, or for an index.
 """
 
 import importlib
@@ -13,36 +12,40 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, Literal, TypeVar
+from functools import cache, partial
+from typing import Any, Literal, Protocol, TypeVar
 
 from pipeline.errors import UsageError, meant
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """Something registered: its class is at `place`, that of its own settings, if it has any, at `section`; `extra` is
-    the extra of the distribution that it needs, or None. One with an import path has the settings of the registered
-    one `like` it, of which its class is a subclass."""
+    """Something that is registered under a name.
+
+    Code at an import path has the settings of the registered spec `like`, of whose class its class is a subclass.
+    """
 
     name: str
     place: str
+    """Import path of its class."""
     like: str | None = None
     section: str | None = None
+    """Import path of the class of its own settings, or None if it has none."""
     extra: str | None = None
+    """The extra of the distribution that it needs."""
 
     @property
     def key(self) -> str:
-        """Of its own settings in a configuration, or in its entry there."""
+        """The key that holds its own settings, in a configuration or in an entry of a list there."""
         return (self.like or self.name).replace("-", "_")
 
     @property
     def stored_kind(self) -> dict[str, str]:
-        """What the stored settings of an encoder at an import path say in place of a registered kind."""
+        """The `kind` in the stored settings of an encoder at an import path; empty for a registered kind."""
         return {"kind": self.name} if ":" in self.name else {}
 
     def load(self) -> Any:
-        """Its class. UsageError names the extra that is not installed."""
+        """Import its class. Raises UsageError with the extra that is not installed."""
         try:
             return import_place(self.place)
         except ModuleNotFoundError as error:
@@ -53,7 +56,7 @@ class Spec:
 
 
 def extra_of(library: str) -> str:
-    """The extra of a library, spelt as pip compares it: old ones take no other."""
+    """Return the extra of a library, with hyphens: old versions of pip accept no other spelling."""
     return library.replace("_", "-")
 
 
@@ -61,16 +64,26 @@ log = logging.getLogger(__name__)
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
-def find(what: str, name: str, specs: Iterable[AnySpec]) -> AnySpec:
-    """The one of `specs` whose `name` this is. UsageError lists the known ones, calling them `what`."""
-    known = {spec.name: spec for spec in specs}
+class Named(Protocol):
+    """A spec, or an entry of a list in the configuration."""
+
+    @property
+    def name(self) -> str: ...
+
+
+AnyNamed = TypeVar("AnyNamed", bound=Named)
+
+
+def find(what: str, name: str, entries: Iterable[AnyNamed]) -> AnyNamed:
+    """Return the entry of this `name`. Raises UsageError that lists the known entries and calls them `what`."""
+    known = {entry.name: entry for entry in entries}
     if name not in known:
         raise UsageError(f"unknown {what} {name}; {meant(name, known)}there are {', '.join(known)}")
     return known[name]
 
 
 def import_place(place: str) -> Any:
-    """What stands at `module:name`."""
+    """Import the object at the import path `module:name`."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -78,26 +91,29 @@ def import_place(place: str) -> Any:
 MAX_SIDE = 4096
 """Maximum number of pixels of a side of an encoder's input."""
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+"""Pattern of an import path, `module:Class`."""
 ALLOWED = "JOINTSPACE_ALLOW"
-"""The variable of the environment, which other processes inherit, with the import paths that the user has named."""
+"""Environment variable with the import paths that the user has named. Other processes inherit it."""
 
 
 def allow(places: Iterable[str]) -> None:
-    """Let these import paths be imported from now on; only the user may name them."""
+    """Permit these import paths from now on. Only the user may name them."""
     os.environ[ALLOWED] = ",".join(sorted({*os.environ.get(ALLOWED, "").split(","), *places} - {""}))
 
 
-def named_places(values: Any) -> set[str]:
-    """The import paths that a configuration names as a model, an encoder or a reader."""
-    if not isinstance(values, Mapping):
-        return set().union(*map(named_places, values)) if isinstance(values, list | tuple) else set()
-    named = {str(values.get(key)) for key in ("model", "kind", "format")}
-    return {name for name in named if re.match(IMPORT_PATH, name)}.union(*map(named_places, values.values()))
+def named_places(values: object) -> set[str]:
+    """Return the import paths that a configuration, as YAML has it, names as a model, an encoder or a reader."""
+    if isinstance(values, Mapping):
+        named = {str(values.get(key)) for key in ("model", "kind", "format")}
+        return {name for name in named if re.match(IMPORT_PATH, name)}.union(*map(named_places, values.values()))
+    return set().union(*map(named_places, values)) if isinstance(values, list | tuple) else set()
 
 
 def import_allowed(what: str, place: str) -> Any:
-    """What stands at the import path `place`, which the user has named. UsageError where that is not so, and where it
-    cannot be imported."""
+    """Import the object at the import path `place`.
+
+    Raises UsageError if the user has not named the path, or if it cannot be imported.
+    """
     if place not in os.environ.get(ALLOWED, "").split(","):
         raise UsageError(
             f"the {what} {place} is code that you have not named; if you trust it: `jointspace --allow {place} ...`, or"
@@ -128,21 +144,23 @@ def _import_with_former_names(place: str) -> Any:
     return _import_with_former_names(place)
 
 
-def find_spec(what: str, name: str, specs: Sequence[AnySpec], **more: Any) -> AnySpec:
-    """The one of `specs` of this name, or that of a class at an import path: the spec of the registered class that is
-    its base, if any, changed by `more` and by the class's own SPEC."""
-    return _outside(what, import_allowed(what, name), name, specs, **more) if ":" in name else find(what, name, specs)
+def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | None = None) -> AnySpec:
+    """Return the spec of this name, or make the spec of a class at an import path.
+
+    Such a class changes a spec by its own SPEC: the spec of the registered class that is its base, or else `other`.
+    """
+    return _outside(what, import_allowed(what, name), name, specs, other) if ":" in name else find(what, name, specs)
 
 
 @cache
-def _outside(what: str, outside: type, place: str, specs: Sequence[AnySpec], **more: Any) -> AnySpec:
+def _outside(what: str, outside: type, place: str, specs: Sequence[AnySpec], other: AnySpec | None) -> AnySpec:
     if not isinstance(outside, type):
         raise UsageError(f"the {what} {place} is a {type(outside).__name__}; name a class")
     bases = [f"{base.__module__}:{base.__qualname__}" for base in outside.__mro__]
     base = next((spec for above in bases for spec in specs if spec.place == above), None)
-    own = {"name": place, "place": place, **getattr(outside, "SPEC", {})}
+    start = replace(base, like=base.key) if base else other or type(specs[0])(name=place, place=place)
     try:
-        return replace(base, like=base.key, **own) if base else type(specs[0])(**{**more, **own})
+        return replace(start, **{"name": place, "place": place, **getattr(outside, "SPEC", {})})
     except TypeError as error:
         raise UsageError(f"the {what} {place}: its SPEC is wrong ({error})") from error
 
@@ -228,50 +246,54 @@ def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorSpec(Spec):
-    """A generator: its class at `place` (see pipeline.generate.describing.Generator), the class of its settings,
-    `section`, with `defaults` below them; whether it learns from `regions` with the snippets that were aligned with
-    them and `ranks` these by the model that did, from `text` without images, and needs a `treebank` of parts of speech;
-    whether it says how probable a sentence of an image is (`log_probabilities`, `likelihood`), so that it can rank
-    them."""
+    """A generator of captions. Its class is a pipeline.generate.describing.Generator."""
 
     defaults: str | None = "language_defaults"
+    """The key of the configuration whose values are the defaults of its settings."""
     regions: bool = False
+    """Whether it learns from regions and the snippets of captions that were aligned with them."""
     ranks: bool = False
+    """Whether it ranks those snippets by the model that aligned them."""
     text: bool = False
+    """Whether it learns from text without images too."""
     treebank: bool = False
+    """Whether it needs a treebank of parts of speech."""
     likelihood: bool = True
+    """Whether it can rank captions by the probability that it gives them for an image (`log_probabilities`)."""
 
 
-def _generator(name: str, place: str, section: str, **more: Any) -> GeneratorSpec:
-    place, section = f"pipeline.generate.{place}", f"pipeline.config.generators:{section}Settings"
-    return GeneratorSpec(name=name, place=place, section=section, **more)
-
-
+MADE_SETTINGS = "pipeline.config.results"
+GENERATE = "pipeline.generate"
+_language_model = partial(GeneratorSpec, section=f"{MADE_SETTINGS}:LogBilinearSettings", text=True)
 GENERATORS: tuple[GeneratorSpec, ...] = (
-    _generator("nearest", "nearest:Nearest", "Nearest", defaults=None, likelihood=False),
-    _generator("mrnn", "mrnn:MultimodalRNN", "Recurrent"),
-    _generator("mrnn-regions", "mrnn:MultimodalRNN", "RegionRecurrent", regions=True, likelihood=False),
-    _generator("ranked-snippets", "snippets:RankedSnippets", "RankedSnippets", defaults=None, regions=True, ranks=True,
-          likelihood=False),
-    _generator("lbl", "lm:LogBilinearModel", "LogBilinear", text=True),
-    _generator("mlbl", "lm:AdditiveModel", "LogBilinear", text=True),
-    _generator("mnlm", "lm:MultiplicativeModel", "LogBilinear", text=True),
-    _generator("sc-nlm", "lm:StructureContentModel", "LogBilinear", text=True, treebank=True),
+    GeneratorSpec(name="nearest", place=f"{GENERATE}.nearest:Nearest", section=f"{MADE_SETTINGS}:NearestSettings",
+                  defaults=None, likelihood=False),
+    GeneratorSpec(name="mrnn", place=f"{GENERATE}.mrnn:MultimodalRNN", section=f"{MADE_SETTINGS}:RecurrentSettings"),
+    GeneratorSpec(name="mrnn-regions", place=f"{GENERATE}.mrnn:MultimodalRNN",
+                  section=f"{MADE_SETTINGS}:RegionRecurrentSettings", regions=True, likelihood=False),
+    GeneratorSpec(name="ranked-snippets", place=f"{GENERATE}.snippets:RankedSnippets",
+                  section=f"{MADE_SETTINGS}:RankedSnippetsSettings", defaults=None, regions=True, ranks=True,
+                  likelihood=False),
+    _language_model(name="lbl", place=f"{GENERATE}.lm:LogBilinearModel"),
+    _language_model(name="mlbl", place=f"{GENERATE}.lm:AdditiveModel"),
+    _language_model(name="mnlm", place=f"{GENERATE}.lm:MultiplicativeModel"),
+    _language_model(name="sc-nlm", place=f"{GENERATE}.lm:StructureContentModel", treebank=True),
 )  # fmt: skip
+"""All generators."""
 
 
 def generator_spec(name: str) -> GeneratorSpec:
-    """The generator `name`; UsageError lists the known ones."""
+    """Return the generator `name`. Raises UsageError that lists the known generators."""
     return find("generator", name, GENERATORS)
 
 
 def ranker(name: str) -> str:
-    """The name of a generator among evaluated models, where it ranks by perplexity."""
+    """Return the name under which a generator is evaluated among the models. It ranks captions by perplexity."""
     return f"{name}-perplexity"
 
 
 STACKED = ("auxiliary_dimensions", "auxiliary_power", "auxiliary_eigenvalues")
-"""The keys of `transfer` that make the projection of the auxiliary pairs, a normalized CCA."""
+"""The keys of `transfer` that decide the projection of the auxiliary pairs, a normalized CCA."""
 TRAININGS: dict[str, tuple[str, ...]] = {
     "target": (),
     "auxiliary": (),
@@ -285,39 +307,41 @@ TRAININGS: dict[str, tuple[str, ...]] = {
 STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
 """The trainings that stack a normalized CCA of the auxiliary pairs."""
 UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)
+"""The other trainings."""
 GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
 """The keys of `fit` whose values are tried on dev."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(Spec):
-    """A registered model: its class is at `place`, made by the stage `made_by`, which takes `section`, the class of its
-    own settings (None: it has none), with `defaults`, a key of the configuration, below them.
+    """A registered model.
 
     The class has `settings()` and `tensors()`, which `from_parts(settings, tensors)` turns back into the model; `to`,
     by which it computes on a torch.device; and, as stated here, `sentence_view`, `metric` and `multi_vector`.
     `embed_images(features)` maps encoder -> (n, dim) float32 to (n, c) float32, `embed_sentences(sentences)` n
     sentences in their form to (n, c) float32. A `multi_vector` model has a vector for every region and word instead:
-    `embed_images(features, regions)` and `embed_sentences` make MultiVectors, and `rule` says how these score. One with
-    `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too, and one that is trained on words
-    `embed_phrases(tokens)`, each phrase on its own. What is fitted has `fit(task)` of a
-    pipeline.models.linear.training.FitTask, what is trained `trainer(task)` of a
+    `embed_images(features, regions)` and `embed_sentences` return MultiVectors, and `rule` says how these score. A
+    model with `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too, and a model that is trained on words
+    has `embed_phrases(tokens)`, which embeds each phrase on its own. A model that is fitted has `fit(task)` of a
+    pipeline.models.linear.training.FitTask. A model that is trained has `trainer(task)` of a
     pipeline.models.neural.task.TrainingTask, which returns its Training.
     """
 
     made_by: Literal["fit", "train", "adopt", "combine"]
+    """The stage that makes the model."""
     defaults: str | None = None
+    """The key of the configuration whose values are the defaults of its own settings."""
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
-    """The form that it takes: `vectors`, text encoder -> (n, its dim); `each`: those of its members."""
+    """The form of its captions. `vectors`: text encoder -> (n, its dim); `each`: the forms of its members."""
     metric: Literal["inner_product", "euclidean"] = "inner_product"
-    """What compares images with sentences: the product of unit vectors, or the distance."""
+    """How images and captions are compared: by the product of unit vectors, or by their distance."""
     grid: tuple[str, ...] = ()
-    """Those of GRID that matter to it."""
+    """The keys of GRID that matter to it."""
     trainings: tuple[str, ...] = ("target",)
     starts_from: str | None = None
-    """The registered model that training starts from, on the same encoders."""
+    """The registered model, on the same encoders, that training starts from."""
     regions: Literal["none", "any", "its-encoders", "all-encoders"] = "none"
-    """Whose regions it learns from: of any encoder, of some of its own, or of all of its own."""
+    """The regions that it learns from: regions of any encoder, of some of its own encoders, or of all of them."""
     multi_vector: bool = False
     phrases: bool = False
     relations: bool = False
@@ -325,7 +349,7 @@ class ModelSpec(Spec):
 
     @property
     def form(self) -> str:
-        """The folder of the sentences that it reads, unless these are vectors."""
+        """The folder of the captions that it reads, unless these are vectors."""
         return "trees" if self.trees else self.sentences
 
     @property
@@ -334,7 +358,7 @@ class ModelSpec(Spec):
 
     @property
     def words(self) -> bool:
-        """Whether it reads sentences word by word, over the token vocabulary."""
+        """Whether it reads captions word by word, over the token vocabulary."""
         return self.trees or self.sentences == "tokens"
 
     @property
@@ -344,7 +368,7 @@ class ModelSpec(Spec):
 
     @property
     def aligned(self) -> bool:
-        """Whether each word of a sentence has a vector, which alignments show beside the words."""
+        """Whether each word of a caption has a vector, which an alignment can show beside the word."""
         return self.multi_vector and self.sentences == "tokens"
 
     @property
@@ -356,68 +380,74 @@ class ModelSpec(Spec):
 
     @property
     def own_score(self) -> bool:
-        """Whether training asks nothing but its class how images and sentences are compared."""
+        """Whether its class alone decides in training how images and captions are compared."""
         return self.made_by == "train" and bool(self.multi_vector or self.phrases or self.starts_from)
 
     @property
     def joint_space(self) -> bool:
-        """Whether any image and any words have a cosine by it."""
+        """Whether it gives a cosine for any image and any words."""
         return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
 
 
-def _fitted(name: str, place: str, **more: Any) -> ModelSpec:
-    return ModelSpec(name=name, place=f"pipeline.models.linear.{place}", made_by="fit", **more)
-
-
-def _trained(name: str, place: str, section: str = "Train", sentences: Any = "tokens", **more: Any) -> ModelSpec:
-    section = section if ":" in section else f"pipeline.config.models:{section}Settings"
-    more = {"section": section, "defaults": "train_defaults", "sentences": sentences, **more}
-    return ModelSpec(name=name, place=f"pipeline.models.neural.{place}", made_by="train", **more)
-
-
-WSABIE = "pipeline.config.models:WsabieSettings"
-ADAGRAD = "pipeline.config.models:WsabieAdaGradSettings"
-KERNELS = "pipeline.config.models:KernelsSettings"
-REGIONS: dict[str, Any] = {"regions": "any", "multi_vector": True}
+SETTINGS = "pipeline.config.models"
+LINEAR = "pipeline.models.linear"
+NEURAL = "pipeline.models.neural"
+_fitted = partial(ModelSpec, made_by="fit")
+_ensemble = partial(ModelSpec, made_by="combine", place=f"{LINEAR}.ensemble:Ensemble", sentences="each")
+_trained = partial(ModelSpec, made_by="train", section=f"{SETTINGS}:TrainSettings", defaults="train_defaults",
+                   sentences="tokens")  # fmt: skip
+_fragments = partial(_trained, regions="any", multi_vector=True)
 MODELS: tuple[ModelSpec, ...] = (
-    _fitted("ridge", "ridge:RidgeRegression", metric="euclidean", grid=GRID[:2], trainings=UNSTACKED),
-    _fitted("cca", "cca:CCA", metric="euclidean", grid=GRID[:3], trainings=UNSTACKED),
-    _fitted("ncca", "cca:NormalizedCCA", grid=GRID, trainings=tuple(TRAININGS)),
-    _fitted("kcca", "kernels:KernelCCA", section=KERNELS, grid=GRID),
-    _fitted("wsabie-sgd", "wsabie:WsabieSGD", section=WSABIE),
-    _fitted("wsabie-adagrad", "wsabie:WsabieAdaGrad", section=ADAGRAD),
-    _trained("bow", "word_models:BagOfWords"),
-    _trained("rnn", "word_models:RNN", "PlainTrain"),
-    _trained("gru", "word_models:GRU"),
-    _trained("lstm", "word_models:LSTM", "LongShortTermTrain"),
-    _trained("ctrnn", "tree_rnn:CTRNN", "TreeTrain", "phrase-trees"),
-    _trained("dtrnn", "tree_rnn:DTRNN", "TreeTrain", "dependency-trees"),
-    _trained("sdtrnn", "tree_rnn:SDTRNN", "RelationTrain", "dependency-trees", relations=True),
-    _trained("hmlstm", "hmlstm:HMLSTM", "DenseTrain", "phrase-trees", regions="all-encoders", phrases=True),
-    _trained("dvsa", "fragment_models:DVSA", "WordFragmentTrain", **REGIONS),
-    _trained("deptree", "fragment_models:DepTree", "RelationFragmentTrain", "dependency-trees", **REGIONS),
-    _trained("defrag", "fragment_models:Defrag", "InstanceTrain", "dependency-trees", **REGIONS),
-    _trained("fragments", "fragment_models:GroundedFragments", "GroundedTrain", starts_from="ncca-recurrent",
-             **REGIONS | {"regions": "its-encoders"}),
-    _trained("ncca-refined", "refinement:RefinedCCA", "RefinedTrain", sentences="vectors", starts_from="ncca"),
-    _trained("ncca-recurrent", "word_towers:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
-    ModelSpec(name="zero-shot", place="pipeline.models.linear.ensemble:ZeroShot", made_by="adopt"),
-    ModelSpec(name="ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine", sentences="each"),
-    ModelSpec(name="fragment-ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine",
-              sentences="each", multi_vector=True),
+    _fitted(name="ridge", place=f"{LINEAR}.ridge:RidgeRegression", metric="euclidean", grid=GRID[:2],
+            trainings=UNSTACKED),
+    _fitted(name="cca", place=f"{LINEAR}.cca:CCA", metric="euclidean", grid=GRID[:3], trainings=UNSTACKED),
+    _fitted(name="ncca", place=f"{LINEAR}.cca:NormalizedCCA", grid=GRID, trainings=tuple(TRAININGS)),
+    _fitted(name="kcca", place=f"{LINEAR}.kernels:KernelCCA", section=f"{SETTINGS}:KernelsSettings", grid=GRID),
+    _fitted(name="wsabie-sgd", place=f"{LINEAR}.wsabie:WsabieSGD", section=f"{SETTINGS}:WsabieSettings"),
+    _fitted(name="wsabie-adagrad", place=f"{LINEAR}.wsabie:WsabieAdaGrad", section=f"{SETTINGS}:WsabieAdaGradSettings"),
+    _trained(name="bow", place=f"{NEURAL}.word_models:BagOfWords"),
+    _trained(name="rnn", place=f"{NEURAL}.word_models:RNN", section=f"{SETTINGS}:PlainTrainSettings"),
+    _trained(name="gru", place=f"{NEURAL}.word_models:GRU"),
+    _trained(name="lstm", place=f"{NEURAL}.word_models:LSTM", section=f"{SETTINGS}:LongShortTermTrainSettings"),
+    _trained(name="ctrnn", place=f"{NEURAL}.tree_rnn:CTRNN", section=f"{SETTINGS}:TreeTrainSettings",
+             sentences="phrase-trees"),
+    _trained(name="dtrnn", place=f"{NEURAL}.tree_rnn:DTRNN", section=f"{SETTINGS}:TreeTrainSettings",
+             sentences="dependency-trees"),
+    _trained(name="sdtrnn", place=f"{NEURAL}.tree_rnn:SDTRNN", section=f"{SETTINGS}:RelationTrainSettings",
+             sentences="dependency-trees", relations=True),
+    _trained(name="hmlstm", place=f"{NEURAL}.hmlstm:HMLSTM", section=f"{SETTINGS}:DenseTrainSettings",
+             sentences="phrase-trees", regions="all-encoders", phrases=True),
+    _fragments(name="dvsa", place=f"{NEURAL}.fragment_models:DVSA", section=f"{SETTINGS}:WordFragmentTrainSettings"),
+    _fragments(name="deptree", place=f"{NEURAL}.fragment_models:DepTree",
+               section=f"{SETTINGS}:RelationFragmentTrainSettings", sentences="dependency-trees"),
+    _fragments(name="defrag", place=f"{NEURAL}.fragment_models:Defrag", section=f"{SETTINGS}:InstanceTrainSettings",
+               sentences="dependency-trees"),
+    _fragments(name="fragments", place=f"{NEURAL}.fragment_models:GroundedFragments",
+               section=f"{SETTINGS}:GroundedTrainSettings", starts_from="ncca-recurrent", regions="its-encoders"),
+    _trained(name="ncca-refined", place=f"{NEURAL}.refinement:RefinedCCA", section=f"{SETTINGS}:RefinedTrainSettings",
+             sentences="vectors", starts_from="ncca"),
+    _trained(name="ncca-recurrent", place=f"{NEURAL}.word_towers:RecurrentCCA",
+             section=f"{SETTINGS}:RecurrentTrainSettings", starts_from="ncca"),
+    ModelSpec(name="zero-shot", place=f"{LINEAR}.ensemble:ZeroShot", made_by="adopt"),
+    _ensemble(name="ensemble"),
+    _ensemble(name="fragment-ensemble", multi_vector=True),
 )  # fmt: skip
+"""All models, with the models on which others build first."""
 
 
 def model_spec(name: str) -> ModelSpec:
-    """The registered model `name`, or one at an import path; UsageError lists the known ones."""
-    return find_spec("model", name, MODELS, made_by="fit", grid=GRID)
+    """Return the spec of a registered model or of a model at an import path.
+
+    Raises UsageError that lists the known models.
+    """
+    return find_spec("model", name, MODELS, _fitted(name=name, place=name, grid=GRID))
 
 
 def made_by(stage: str) -> tuple[ModelSpec, ...]:
-    """The models that a stage makes."""
+    """Return the registered models that a stage makes."""
     return tuple(spec for spec in MODELS if spec.made_by == stage)
 
 
 def combining(multi_vector: bool) -> ModelSpec:
-    """The model that `combine` makes of members, where one of these is multi-vector or none is."""
+    """Return the model that `combine` makes. `multi_vector`: whether a member of it is a multi-vector model."""
     return next(spec for spec in made_by("combine") if spec.multi_vector == multi_vector)

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from pipeline.config.generators import LogBilinearSettings, NearestSettings, RecurrentSettings
+from pipeline.config.results import LogBilinearSettings, NearestSettings, RecurrentSettings
 from pipeline.generate.material import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
