@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
 
-from pipeline.compute.chained import Chained
+from pipeline.compute.lazy_rows import Chained
 from pipeline.errors import InputError, UsageError, brief
 from pipeline.foreign import named_arrays
 from pipeline.foreign.files import read_lines

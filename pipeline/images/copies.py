@@ -15,7 +15,7 @@ from PIL import Image
 from scipy import fft
 from scipy.ndimage import gaussian_filter1d
 
-from pipeline.compute.disk_rows import DiskRows
+from pipeline.compute.lazy_rows import DiskRows
 from pipeline.compute.precision import scale_to_unit_length
 
 SIDE = 48

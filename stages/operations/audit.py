@@ -136,7 +136,7 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     first. Features and thumbnails are read block by block."""
     import numpy as np
 
-    from pipeline.compute.disk_rows import DiskRows
+    from pipeline.compute.lazy_rows import DiskRows
     from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify
     from pipeline.images.preprocess import Photograph, Preprocessing
     from pipeline.models.linear.views import normalise

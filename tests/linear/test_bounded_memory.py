@@ -10,7 +10,7 @@ from made_up_models import make_fit_task
 from made_up_settings import make_grid
 from scipy import sparse
 
-from pipeline.compute.disk_rows import DiskRows
+from pipeline.compute.lazy_rows import DiskRows
 from pipeline.config.registry import model_spec
 from pipeline.images import copies
 from pipeline.models.linear import kernels, wsabie
