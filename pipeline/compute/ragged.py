@@ -11,7 +11,7 @@ class Ragged:
     """n rows of different lengths. Row i of each column is `column[offsets[i] : offsets[i + 1]]`.
 
     A subclass is a dataclass with the field `offsets` (n + 1,) int64, which begins with 0 and never falls, and with
-    columns (total, ...), arrays or tensors. The columns named in `ONE_A_ROW` are (n, ...) instead. A column may be None.
+    columns (total, ...), arrays or tensors. Columns named in `ONE_A_ROW` are (n, ...) instead. A column may be None.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -78,7 +78,7 @@ class Ragged:
 
 
 def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the offsets (n + 1,) int64 of n rows of these `lengths`: where each row begins, and where the last ends."""
+    """Return the offsets (n + 1,) int64 of n rows of these `lengths`: each row's beginning, and the last row's end."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
