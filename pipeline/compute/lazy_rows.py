@@ -4,7 +4,7 @@ import os
 from array import array
 from collections.abc import Sequence
 from tempfile import TemporaryFile, gettempdir
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -108,7 +108,7 @@ class DiskRows:
             raise JointspaceError(f"cannot write {where}; make room there, or set TMPDIR to another folder") from error
         self._starts.extend((self._starts[-1] + np.cumsum(counts, dtype=np.int64)).tolist())
 
-    def __getitem__(self, numbers: np.ndarray | int):
+    def __getitem__(self, numbers: np.ndarray | int) -> Any:
         numbers = np.atleast_1d(numbers)
         entry_type = ENTRY if self._is_sparse else np.dtype(np.float32)
         starts = np.frombuffer(self._starts, np.int64)

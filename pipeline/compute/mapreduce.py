@@ -1,8 +1,8 @@
 """Map and reduce over shards, with the same sum in one process and on the workers of a Dask cluster.
 
 Items are mapped in any order by any worker. Their results are combined in the order of the items and in the same
-groups: at most eight runs of neighbours are summed from left to right, and then the sums of the runs are. The outcome is
-therefore the same to the last bit wherever it is computed, and however many workers are lost: the results of a lost
+groups: at most eight runs of neighbours are summed from left to right, and then the sums of the runs are. The outcome
+is therefore the same to the last bit wherever it is computed, and however many workers are lost: the results of a lost
 worker are computed again elsewhere from the same items. No worker waits for a sum over all items before its own. A
 single process holds three results: the sum so far, the sum of the run, and the next result.
 """
