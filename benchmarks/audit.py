@@ -28,7 +28,7 @@ from PIL import Image, ImageOps  # noqa: E402
 from sklearn.metrics import roc_auc_score  # noqa: E402
 
 from pipeline.config.stored import restore_encoder  # noqa: E402
-from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify  # noqa: E402
+from pipeline.images.copies import MIN_COPY_CORRELATION, SIDE, grey, near_pairs, verify  # noqa: E402
 from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds  # noqa: E402
 from pipeline.models.linear.sets import Restriction  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView, normalise  # noqa: E402
@@ -136,7 +136,7 @@ def find_copies(run: Run, count: int) -> Iterator[dict[str, Any]]:
     np.maximum.at(nearest, pairs, correlations[:, None])
     yield {
         "name": "as they are", "photographs": len(features), "compared": len(pairs),
-        "others": int((correlations >= SAME).sum()), "99.9 %": float(np.quantile(nearest, 0.999)),
+        "others": int((correlations >= MIN_COPY_CORRELATION).sum()), "99.9 %": float(np.quantile(nearest, 0.999)),
     }  # fmt: skip
     photographs = [image for image, _ in open_photographs(run, chosen)]
     planted = list(zip(chosen.tolist(), len(features) + np.arange(len(chosen)), strict=True))
@@ -148,7 +148,7 @@ def find_copies(run: Run, count: int) -> Iterator[dict[str, Any]]:
         found = verify(candidates, thumbnails | {row: shrink(copies[row - len(features)]) for _, row in planted})
         yield {
             "name": name, "copies": len(copies), "neighbours": len(candidates) / len(copies),
-            "recall": float((found >= SAME).sum()) / len(copies), "least": float(found.min()),
+            "recall": float((found >= MIN_COPY_CORRELATION).sum()) / len(copies), "least": float(found.min()),
         }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from pipeline.storage.texts import text_lines
     ],
 )
 def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, lines: list[str], chunk: int) -> None:
-    monkeypatch.setattr(plain_files, "CHUNK", chunk)
+    monkeypatch.setattr(plain_files, "CHUNK_BYTES", chunk)
     (tmp_path / "list.txt").write_bytes(data)
     assert read_lines(tmp_path / "list.txt") == lines
 
@@ -53,7 +53,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_files, "CHUNK", 8)
-    monkeypatch.setattr(plain_files, "LONGEST_LINE", 20)
+    monkeypatch.setattr(plain_files, "CHUNK_BYTES", 8)
+    monkeypatch.setattr(plain_files, "MAX_LINE_BYTES", 20)
     with pytest.raises(InputError, match=r"x\.txt: line 2"):
         list(each_line(io.BytesIO(b"a\n" + b"b" * 40), "x.txt"))

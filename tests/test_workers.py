@@ -16,7 +16,7 @@ import pytest
 from pipeline.compute.workers import (
     CHUNKS_AHEAD,
     KILLED,
-    LEAST_SHARED,
+    MIN_SHARED_BYTES,
     OUT_OF_MEMORY,
     Failure,
     Worker,
@@ -130,7 +130,7 @@ def test_an_item_that_runs_out_of_memory_is_tried_once_more_alone_in_a_new_proce
         assert [worker(item) for item in (45, 70)] == [45, 70]
 
 
-SHAPE = (3 * LEAST_SHARED,)
+SHAPE = (3 * MIN_SHARED_BYTES,)
 
 
 def paint(number: int) -> np.ndarray:
@@ -147,7 +147,7 @@ def paint_or_die(number: int) -> dict[str, object]:
 
 
 def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_used_again() -> None:
-    numbers, room = range(3 * 2 * CHUNKS_AHEAD * 4 + 5), 4 * LEAST_SHARED
+    numbers, room = range(3 * 2 * CHUNKS_AHEAD * 4 + 5), 4 * MIN_SHARED_BYTES
     expected = list(isolated_map(paint, numbers, 0))
     found = list(shared_map(paint_or_die, numbers, 2, room, chunk=4))  # all kept: none is a view of a slot
     assert len(numbers) > 20 and found[20] == Failure(KILLED)

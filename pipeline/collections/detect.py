@@ -19,8 +19,8 @@ from pipeline.collections.formats.table import METADATA
 from pipeline.collections.formats.webdataset import DIGITS, DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
-from pipeline.foreign.image_names import BELOW, TOGETHER, without_zeros
-from pipeline.foreign.parquet_photos import photograph_column
+from pipeline.foreign.image_names import MAX_NAMES_PER_PASS, Reading, without_zeros
+from pipeline.foreign.parquet import photograph_column
 from pipeline.foreign.vectors import CLIP_RETRIEVAL, columns_of_vectors, marked
 
 LISTS = {
@@ -332,10 +332,10 @@ def _fault_of_table(folder: CollectionFolder, path: Path) -> str:
     try:
         column = _columns(folder, path)["file"]
         values = (row.values.get(column) for row in rows.read_rows(folder, path, (column,), ()))
-        names = {str(value): None for value in islice(values, TOGETHER) if value not in (None, "")}
+        names = {str(value): None for value in islice(values, MAX_NAMES_PER_PASS) if value not in (None, "")}
     except InputError as error:
         return str(error).removeprefix(str(path)).lstrip(": ")
-    if any(map(folder.has, names)) or any(folder.readings.match(names, folder.spellings, BELOW)):
+    if any(map(folder.has, names)) or any(folder.matcher.match(names, folder.spellings, Reading.OTHER_FOLDER)):
         return ""
     return f"no photo of this folder has a name of its column {column}, such as {next(iter(names), '')!r}"
 

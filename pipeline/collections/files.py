@@ -12,7 +12,7 @@ from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.records import Options
 from pipeline.errors import InputError, UsageError
 from pipeline.foreign.files import UnopenedFile, open_plain
-from pipeline.foreign.image_names import IMAGE_SUFFIXES, Readings, Spelling, is_plain, without_zeros
+from pipeline.foreign.image_names import IMAGE_SUFFIXES, NameMatcher, Spelling, is_plain, without_zeros
 
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
 ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
@@ -37,9 +37,9 @@ class CollectionFolder:
             raise UsageError(f"{self.root} is not a folder; set data_root to that of your collection")
 
     @cached_property
-    def readings(self) -> Readings:
-        """How lists may spell the names of its photographs."""
-        return Readings(self.root)
+    def matcher(self) -> NameMatcher:
+        """The matcher of names in lists to the photos."""
+        return NameMatcher(self.root)
 
     @cached_property
     def stems(self) -> set[str]:
@@ -55,8 +55,8 @@ class CollectionFolder:
             return False
         return is_plain(name) and not name.startswith("/")
 
-    def spellings(self) -> Iterator[Spelling]:
-        """All files that are not left out, as `readings` looks for them."""
+    def spellings(self) -> Iterator[Spelling[str]]:
+        """Yield the names of all files that are not ignored, for `matcher`."""
         return (Spelling(name, name) for name, left_out in self.files() if left_out is None)
 
     def state(self, name: str) -> str:

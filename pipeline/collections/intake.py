@@ -31,7 +31,15 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.tables import REJECTS, Rejects, Tables, to_bytes, to_text
 from pipeline.config.section import SPLITS
-from pipeline.foreign.image_names import BELOW, CASE, WHOLE, Readings, Spelling, StoredPhoto, Takedown, describe
+from pipeline.foreign.image_names import (
+    WHOLE_PATH,
+    NameMatcher,
+    Reading,
+    Spelling,
+    StoredPhoto,
+    Takedown,
+    describe_reading,
+)
 from pipeline.printable import is_unicode
 from pipeline.storage.files import name_fault
 
@@ -115,7 +123,7 @@ class Intake:
         self.tables = Tables(scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}", SCHEMAS | MATCHES, gigabytes)
         self.rejects = Rejects(self.tables)
         self.folder = folder
-        self.takedown = Takedown(takedown, folder.readings if folder else Readings(), removed)
+        self.takedown = Takedown(takedown, folder.matcher if folder else NameMatcher(), removed)
         self._seq = 0
         self._escaped = 0
 
@@ -241,7 +249,7 @@ class Intake:
         """Give images the file that is there, in place of one that differs from it in its spelling; a name that may be
         several files, or lies outside, is a fault of the image."""
         lost = self._values("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")
-        matches = dict(self.folder.readings.match(lost, self.folder.spellings, BELOW))
+        matches = dict(self.folder.matcher.match(lost, self.folder.spellings, Reading.OTHER_FOLDER))
         for path in lost:
             match = matches.get(path)
             if match is None and (path.startswith("/") or "://" in path):
@@ -254,9 +262,11 @@ class Intake:
                 self.tables.append("respelt", (path, spelling, name_fault(spelling), match.reading))
         # Lists that name a photograph exactly mean another one by the same name in another case or without its ending.
         exact = 'SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL'
-        self.tables.run(f"DELETE FROM respelt WHERE reading >= {CASE} AND file IN ({exact})")
-        whole = rf"reading = {BELOW} AND regexp_matches(replace(path, '\', '/'), '^({WHOLE.pattern})', 'is')"
-        spelt = r"lower(replace(path, '\', '/'))"
+        self.tables.run(f"DELETE FROM respelt WHERE reading >= {Reading.CASE:d} AND file IN ({exact})")
+        slashed = r"replace(path, '\', '/')"
+        pattern = f"'^({WHOLE_PATH.pattern})', 'is'"
+        whole = f"reading = {Reading.OTHER_FOLDER:d} AND regexp_matches({slashed}, {pattern})"
+        spelt = f"lower({slashed})"
         several = f"SELECT file FROM respelt WHERE {whole} GROUP BY file HAVING count(DISTINCT {spelt}) > 1"
         ambiguous = "file = NULL, fault = 'ambiguous: several names may be ' || file"
         self.tables.run(f"UPDATE respelt SET {ambiguous} WHERE {whole} AND file IN ({several})")
@@ -270,7 +280,7 @@ class Intake:
     def _find_images(self) -> None:
         """What belongs to no image by its key gets the one that the key means."""
         unknown = self._unknown_keys()
-        for name, match in self.takedown.readings.match(map(to_text, unknown), self._images):
+        for name, match in self.takedown.matcher.match(map(to_text, unknown), self._images):
             if len(match.targets) > 1:
                 self.tables.append("ambiguous", (to_bytes(name), f"ambiguous image: {name!r} {match.choice}"))
             else:
@@ -326,11 +336,12 @@ class Intake:
             photo = StoredPhoto(owner, path or to_text(key), member, "", f"{root}")
             shown = repr(photo.whole if root else photo.name)
             names = (*photo.spellings(), Spelling(to_text(key), owner, from_root=member is not None))
-            yield from (name._replace(target=owner, shown=shown) for name in names)
+            for name in names:
+                yield Spelling(name.name, owner, name.from_root, shown, name.shard)
 
     def _note(self, matches: str, total: int, what: str) -> None:
         counts = self.tables.rows(f"SELECT reading, count(*) {matches} GROUP BY reading ORDER BY reading")
-        self.notes += [describe(reading, count, total, f"names of {what}") for reading, count in counts]
+        self.notes += [describe_reading(reading, count, total, f"names of {what}") for reading, count in counts]
 
     def _values(self, sql: str) -> list:
         return [value for (value,) in self.tables.rows(sql)]

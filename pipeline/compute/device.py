@@ -1,4 +1,4 @@
-"""Where tensors are computed, on the processor or on a CUDA device, and how many rows at once its memory takes."""
+"""The device on which tensors are computed, a CPU or a CUDA device, and the number of rows that fit in its memory."""
 
 import getpass
 import logging
@@ -25,24 +25,32 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 
-DEVICES = "/dev"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+DEVICE_FOLDER = "/dev"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
-"""How the files begin that a driver of CUDA devices makes there: of cards, of boards with one built in, of WSL."""
+"""Beginnings of the names of files that a CUDA driver makes in DEVICE_FOLDER: for cards, for boards with a built-in
+GPU, and for WSL."""
 
-BATCH, GPU_BATCH, LARGEST_BATCH = 32, 256, 2048
-"""Images in one forward pass, on a processor and on a GPU, where nobody says how many; how far these are doubled."""
-WORTH, SAME = 1.05, 0.999
-"""How much faster twice as many images at once have to be; the least cosine of their features to those of fewer."""
+CPU_BATCH_IMAGES = 32
+"""Number of images in one forward pass on a CPU, unless the configuration gives one."""
+GPU_BATCH_IMAGES = 256
+"""Number of images in one forward pass on a GPU, unless the configuration gives one."""
+MAX_BATCH_IMAGES = 2048
+"""Largest number of images in one forward pass that a GPU is tried with."""
+MIN_SPEEDUP = 1.05
+"""Speedup that twice as many images at once must reach."""
+MIN_COSINE = 0.999
+"""Least cosine of an image's features in a larger batch to its features in a smaller batch."""
 
 log = logging.getLogger(__name__)
 
 
 def find_device(name: str) -> "torch.device":
-    """The device `name` (auto, cpu, cuda, cuda:N); auto is the first CUDA device, or the processor where there is none.
+    """Return the device `name` (auto, cpu, cuda, cuda:N). auto is the first CUDA device, or the CPU if there is none.
 
-    Raises UsageError for one that is not there.
+    Raises UsageError if the device does not exist.
     """
     import torch
 
@@ -58,7 +66,7 @@ def find_device(name: str) -> "torch.device":
 
 
 def find_gpu(name: str) -> "torch.device | None":
-    """The same, None for the processor. Without a GPU torch, which takes 1.5 s to import, is not asked for one."""
+    """Return the CUDA device `name`, or None for the CPU. Does not import torch (1.5 s) if there cannot be a GPU."""
     if name == "cpu" or (name == "auto" and "torch" not in sys.modules and not may_have_gpu()):
         return None
     device = find_device(name)
@@ -66,25 +74,26 @@ def find_gpu(name: str) -> "torch.device | None":
 
 
 def may_have_gpu() -> bool:
-    """Whether torch might see a CUDA device, by the driver's files and what CUDA_VISIBLE_DEVICES leaves visible."""
-    visible = os.environ.get(VISIBLE)
+    """Return whether torch might see a CUDA device, judging by the driver's files and CUDA_VISIBLE_DEVICES."""
+    visible = os.environ.get(VISIBLE_DEVICES)
     if visible is not None and (not visible.strip() or visible.strip().startswith("-")):
         return False
     if not sys.platform.startswith("linux"):
         return sys.platform == "win32"
-    return any(name.startswith(DRIVER_FILES) for name in os.listdir(DEVICES))
+    return any(name.startswith(DRIVER_FILES) for name in os.listdir(DEVICE_FOLDER))
 
 
 def visible_names() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each GPU, by the driver's files where it is not set; torch is not asked."""
-    named = os.environ.get(VISIBLE)
+    """Return the names of the GPUs in CUDA_VISIBLE_DEVICES, or by the driver's files. Does not ask torch."""
+    named = os.environ.get(VISIBLE_DEVICES)
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
-    return [str(number) for number in range(sum(bool(re.fullmatch(r"nvidia\d+", one)) for one in os.listdir(DEVICES)))]
+    cards = [file for file in os.listdir(DEVICE_FOLDER) if re.fullmatch(r"nvidia\d+", file)]
+    return [str(number) for number in range(len(cards))]
 
 
 def visible_gpus() -> list[str]:
-    """The same of each GPU that this process can use; torch is asked only where there might be one."""
+    """Return the names of the GPUs that this process can use. Asks torch only if there might be a GPU."""
     if not may_have_gpu():
         return []
     import torch
@@ -93,7 +102,7 @@ def visible_gpus() -> list[str]:
 
 
 def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
-    """`values` on `device`; to a GPU by a copy that goes on beside what the processor does next."""
+    """Return `values` on `device`. The copy to a GPU goes on while the CPU continues."""
     import torch
 
     tensor = torch.as_tensor(values)
@@ -103,13 +112,13 @@ def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
 
 
 class Arriving:
-    """A tensor on its way to the processor: from a GPU it is copied beside what is computed there next, where `.cpu()`
-    would wait for all of that too."""
+    """A tensor on its way to the CPU. It is copied while the GPU computes what comes next, for which `.cpu()` waits."""
 
     def __init__(self, tensor: "Tensor") -> None:
         import torch
 
-        self._here, self._copied = tensor, None
+        self._here = tensor
+        self._copied: torch.cuda.Event | None = None
         if tensor.device.type == "cuda":
             self._here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._here.copy_(tensor, non_blocking=True)
@@ -117,31 +126,36 @@ class Arriving:
             self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def numpy(self) -> "np.ndarray":
-        """Its values, once they are here."""
+        """Return the values, after they have arrived."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._here.cpu().numpy()
 
 
-def place(value: Any, device: "torch.device") -> Any:
-    """`value` with all tensors in it on `device`: those of tuples, lists and dataclasses too, but no arrays."""
+def place(value: Value, device: "torch.device") -> Value:
+    """Return `value` with all its tensors on `device`, also tensors in tuples, lists and dataclasses, but no arrays."""
+    return value if device.type == "cpu" else _place_parts(value, device)
+
+
+def _place_parts(value: object, device: "torch.device") -> Any:
     import torch
 
-    if device.type == "cpu":
-        return value
     if isinstance(value, torch.Tensor):
         return upload(value, device)
     if isinstance(value, list | tuple):
-        parts = [place(part, device) for part in value]
+        parts = [_place_parts(part, device) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: place(getattr(value, each.name), device) for each in fields(value)})
+        return replace(value, **{each.name: _place_parts(getattr(value, each.name), device) for each in fields(value)})
     return value
 
 
 @contextmanager
 def drawn_from(seed: int, device: "torch.device") -> Iterator[None]:
-    """Within, torch's random numbers, of `device` too, follow from `seed` alone; outside, nothing has changed."""
+    """Make torch's random numbers within the block follow from `seed` alone, also on `device`.
+
+    The state of the generators outside the block does not change.
+    """
     import torch
 
     gpu = device.type == "cuda"
@@ -155,10 +169,10 @@ def drawn_from(seed: int, device: "torch.device") -> Iterator[None]:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Within, a GPU multiplies and convolves float32 as it stands, and not rounded to the 10 bits of TF32.
+    """Make a GPU multiply and convolve float32 within the block without rounding to the 10 bits of TF32.
 
-    Rounded to 1 part in 2000, the small eigenvalues of a covariance are lost, exact search is none, and features differ
-    from the processor's in their third digit.
+    Rounding to 1 part in 2000 loses the small eigenvalues of a covariance, makes exact search inexact, and changes the
+    third digit of features in comparison with the CPU.
     """
     import torch
 
@@ -172,24 +186,26 @@ def full_float32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED|SPARSE_STATUS_INSUFFICIENT_RESOURCES")
-"""What CUDA, cuBLAS, cuDNN, cuSPARSE and torch say when a GPU's memory is full, or too little for a product."""
+MEMORY_FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED|SPARSE_STATUS_INSUFFICIENT_RESOURCES")
+"""Messages of CUDA, cuBLAS, cuDNN, cuSPARSE and torch if a GPU's memory is full, or too small for a product."""
 NO_ENGINE = "unable to find an engine"
-"""What torch says of a convolution whose every plan failed, most often for want of memory."""
+"""Message of torch for a convolution for which every plan failed, most often for lack of memory."""
 
 
 def memory_is_full(error: RuntimeError, rows: int) -> bool:
-    """Whether a GPU had too little memory for `rows` rows. Where torch does not say why, fewer rows are worth a try;
-    with a single one left the error speaks for itself."""
-    return bool(FULL.search(str(error))) or (rows > 1 and NO_ENGINE in str(error))
+    """Return whether a GPU had too little memory for `rows` rows.
+
+    If torch gives no reason, fewer rows are worth a try, but the error for a single row is not about memory.
+    """
+    return bool(MEMORY_FULL.search(str(error))) or (rows > 1 and NO_ENGINE in str(error))
 
 
 def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) -> int:
-    """`size`, doubled for as long as a GPU has memory for it, twice as many rows at once are faster by `WORTH`, and
-    each is described as before; at most `most`.
+    """Double the batch size as long as that helps, up to `most`, and return it.
 
-    `describe(n)` are the features (n, dim) of n rows, which begin with those of fewer rows, over and over. The first of
-    two calls, in which kernels are chosen, is not timed.
+    It helps if the GPU has memory for twice as many rows, if they are faster by MIN_SPEEDUP, and if their features do
+    not change. `describe(n)` returns the features (n, dim) of n rows, which repeat the rows of a smaller batch. The
+    first of two calls, in which kernels are chosen, is not timed.
     """
     import numpy as np
     import torch
@@ -210,10 +226,10 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
             break
         again = np.resize(expected, features.shape)
         lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(again, axis=1)
-        if not ((features * again).sum(axis=1) >= SAME * lengths).all():
+        if not ((features * again).sum(axis=1) >= MIN_COSINE * lengths).all():
             log.warning("%d images at once have other features than %d here; going on with %d", 2 * size, size, size)
             break
-        if after < WORTH * before:
+        if after < MIN_SPEEDUP * before:
             break
         size, before = 2 * size, after
     torch.cuda.empty_cache()
@@ -221,17 +237,18 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
 
 
 class OomBatcher:
-    """Work on many rows, at most `size` of them at once; fewer from then on when a GPU has no memory for so many."""
+    """Work on many rows in batches of at most `size`, which shrinks when a GPU has no memory for so many rows."""
 
     def __init__(self, size: int, what: str) -> None:
-        """`what` is one row called."""
-        self.size, self.what = size, what
+        """`what` is the word for one row in messages."""
+        self.size = size
+        self.what = what
 
     def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
-        """`function(rows)` for slices that cover `count` rows, in their order.
+        """Call `function(rows)` on slices that cover `count` rows, and return its results in order.
 
-        It must change nothing before it has all the memory that it needs. Raises UsageError where there is not enough
-        for one row.
+        The function must change nothing before it has all the memory that it needs. Raises UsageError if there is not
+        enough memory for one row.
         """
         results: list[Result] = []
         start = 0
@@ -246,7 +263,7 @@ class OomBatcher:
                     raise
                 if rows.stop - rows.start == 1:
                     raise UsageError(f"the GPU has no memory for even one {self.what}; set device to cpu") from error
-            import torch  # which is not imported where there is no GPU
+            import torch  # only here, because a computer without a GPU does not import torch
 
             # Only here has the error let go of what the failed attempt held.
             torch.cuda.empty_cache()
@@ -256,25 +273,26 @@ class OomBatcher:
 
 
 _held: "list[FileLock]" = []
-"""Locks that end with this process, however it ends."""
+"""Locks of GPUs, which end with this process in any case."""
 
 
 def take_gpus(count: int) -> None:
-    """Leave `count` of the visible GPUs visible to this process, such that no other process took: wait until there are.
+    """Wait for `count` of the visible GPUs that no other process has taken, and hide all others from this process.
 
     No GPU is visible after `take_gpus(0)`. If at most `count` are visible, all of them are left to this process
     without a lock, because a queue chose them. CUDA must not have started.
     """
     names = visible_names()
     if count == 0:
-        os.environ[VISIBLE] = ""
+        os.environ[VISIBLE_DEVICES] = ""
     elif len(names) > count:
-        os.environ[VISIBLE] = ",".join(_wait(names, count))
+        os.environ[VISIBLE_DEVICES] = ",".join(_wait(names, count))
 
 
 def _wait(names: list[str], count: int) -> list[str]:
-    """The first `count` of `names` whose locks this process has got, all of them at once."""
-    folder, announced = _folder(), False
+    """Wait until this process can lock `count` of the GPUs `names` at once, and return their names."""
+    folder = _folder()
+    announced = False
     while True:
         mine: dict[str, FileLock] = {}
         for name in names:
@@ -292,13 +310,13 @@ def _wait(names: list[str], count: int) -> list[str]:
 
 
 def _folder() -> Path:
-    """Where this user's jobs lock cards. Raises UsageError if it is a link, or somebody else's."""
+    """Return the folder in which this user's jobs lock GPUs. Raises UsageError if it belongs to another user."""
     folder = Path(tempfile.gettempdir()) / f"jointspace-cards-{quote(getpass.getuser(), safe='')}"
     return private_folder(folder, "name another by TMPDIR")
 
 
 def _lock(path: Path) -> "FileLock | None":
-    """The lock of a card; None where another process has it."""
+    """Lock a GPU, or return None if another process has locked it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=0, fallback_to_soft=False)

@@ -1,13 +1,14 @@
-"""Images or sentences that have several vectors each, one a region or a word, and how two of them score."""
+"""Images or sentences that have several vectors each, one per region or word, and how an image and a sentence score."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from pipeline.compute.device import upload
+from pipeline.compute.precision import to_numpy
 from pipeline.compute.ragged import Ragged, divides
 from pipeline.errors import IntegrityError
 
@@ -16,40 +17,41 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SIDES = {"images": "image", "sentences": "sentence"}
-"""Modality -> what one item of it is called in the names of arrays."""
+"""Modality -> the word for one item in the names of arrays."""
 SUMS = ("words", "mean-words", "positive")
+"""The ways in which products of regions and words become one score."""
 
 
 class ScoreRule(NamedTuple):
-    """How products v_i . s_t of the regions of an image and the words of a sentence become one score.
+    """A rule by which the products v_i . s_t of an image's regions and a sentence's words become one score.
 
-    `sum`: `words`, the sum over words of the greatest product of any region (Karpathy and Fei-Fei 2015, eq. 8);
-    `mean-words`, the mean in place of the sum; `positive`, the sum of all positive products (eq. 7). `global_weight`
-    times the product of the two items' globals is added where it is not zero.
+    `sum` is one of SUMS. `words` is the sum over words of the greatest product of any region (Karpathy and Fei-Fei
+    2015, eq. 8). `mean-words` is the mean in place of the sum. `positive` is the sum of all positive products (eq. 7).
+    If `global_weight` is not zero, it is multiplied by the product of the two items' globals and added.
     """
 
     sum: str
     global_weight: float
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "ScoreRule":
-        """Raises IntegrityError where `sum` is none of SUMS."""
+    def from_dict(cls, value: Mapping[str, str | float]) -> "ScoreRule":
+        """Read a rule that was stored in JSON. Raises IntegrityError if `sum` is not one of SUMS."""
         if value["sum"] not in SUMS:
             raise IntegrityError(f"unknown score {value['sum']}; there are {', '.join(SUMS)}")
-        return cls(value["sum"], value["global_weight"])
+        return cls(str(value["sum"]), float(value["global_weight"]))
 
 
 Comparison = str | ScoreRule
-"""How an image and a sentence compare: the metric of their two vectors, or the rule for several of each."""
+"""The way in which an image and a sentence compare: the metric of two vectors, or the rule for several of each."""
 
 
 @dataclass(frozen=True)
 class MultiVectors(Ragged):
-    """n items: item i has the rows [offsets[i], offsets[i + 1]) of `vectors` (total, c).
+    """n items with several vectors each. Item i has the rows [offsets[i], offsets[i + 1]) of `vectors` (total, c).
 
-    `globals` (n, g) is one more vector of each item, None where the model has none; `boxes` (total, 4) are those of
-    regions. Items are tensors in a network and arrays on their way to and from files; where an index has them, they
-    are None here.
+    `globals` (n, g) is one more vector of each item, or None if the model has no such vectors. `boxes` (total, 4) are
+    the boxes of regions. Items are tensors in a network, and arrays on their way to and from files. `vectors` is None
+    if an index holds the vectors.
     """
 
     ONE_A_ROW: ClassVar[tuple[str, ...]] = ("globals",)
@@ -60,54 +62,65 @@ class MultiVectors(Ragged):
     boxes: np.ndarray | None = None
 
     def __getitem__(self, rows: slice | np.ndarray) -> Self:
-        """Some items, as an array of one vector each is indexed."""
+        """Return some items, as indexing an array returns some rows."""
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)
 
     def on(self, device: "torch.device") -> Self:
-        """The same as tensors on `device`."""
-        whole = None if self.globals is None else upload(self.globals, device)
-        return replace(self, vectors=upload(self.vectors, device), globals=whole)
+        """Return the items as tensors on `device`."""
+        assert self.vectors is not None
+        item_globals = None if self.globals is None else upload(self.globals, device)
+        return replace(self, vectors=upload(self.vectors, device), globals=item_globals)
 
     def arrays(self) -> Self:
-        """The same as arrays, from tensors wherever they are."""
-        whole = None if self.globals is None else self.globals.cpu().numpy()
-        return replace(self, vectors=self.vectors.cpu().numpy(), globals=whole)
+        """Return the items as arrays, from tensors on any device."""
+        assert self.vectors is not None
+        item_globals = None if self.globals is None else to_numpy(self.globals)
+        return replace(self, vectors=to_numpy(self.vectors), globals=item_globals)
 
     def without(self, rows: np.ndarray) -> Self:
-        """The same items, of which `rows` have nothing left."""
+        """Return the same items after all vectors of `rows` are removed."""
         kept = np.delete(np.arange(self.offsets[-1]), self.places(rows))
         lengths = self.lengths
         lengths[rows] = 0
         less = self._select(kept, slice(None), np.concatenate([[0], np.cumsum(lengths)]))
-        if less.globals is not None:
-            less = replace(less, globals=less.globals.copy())
-            less.globals[rows] = 0
-        return less
+        if less.globals is None:
+            return less
+        item_globals = to_numpy(less.globals).copy()
+        item_globals[rows] = 0
+        return replace(less, globals=item_globals)
 
 
 Items = np.ndarray | MultiVectors
-"""Images or sentences: of one vector each, (n, c), or of several."""
+"""Images or sentences that have one vector each, (n, c), or several."""
 
 
 def concatenate(parts: Sequence[Items]) -> Items:
-    """All items of `parts`, at least one, which have one vector each or several."""
-    return MultiVectors.concatenate(parts) if isinstance(parts[0], MultiVectors) else np.concatenate(parts)
+    """Return all items of `parts`, at least one, which are all arrays or all MultiVectors."""
+    multiple = [part for part in parts if isinstance(part, MultiVectors)]
+    single = [part for part in parts if isinstance(part, np.ndarray)]
+    return MultiVectors.concatenate(multiple) if multiple else np.concatenate(single)
 
 
 def read_outline(
     path: Path, arrays: Mapping[str, np.ndarray], one: str, count: int, total: int | None = None
 ) -> MultiVectors:
-    """Which vectors are of which of `count` items, without the vectors: `<one>_offsets`, `<one>_globals` where there
-    are any, and, of an `image`, `boxes`.
+    """Read which vectors belong to which of `count` items, without the vectors.
 
-    Raises IntegrityError naming `path` unless they divide `total` vectors (None: as many as they say).
+    The arrays are `<one>_offsets`, `<one>_globals` if there are any, and `boxes` if `one` is `image`. Raises
+    IntegrityError naming `path` unless the offsets divide `total` vectors (None: any number).
     """
-    offsets, whole = arrays.get(f"{one}_offsets"), arrays.get(f"{one}_globals")
+    offsets = arrays.get(f"{one}_offsets")
+    item_globals = arrays.get(f"{one}_globals")
     boxes = arrays.get("boxes") if one == "image" else None
-    if not divides(offsets, count, total):
+    if offsets is None or not divides(offsets, count, total):
         raise IntegrityError(f"{path}: its offsets are not of {count} {one}s; make it again")
-    if whole is not None and (whole.ndim != 2 or len(whole) != count or whole.dtype.kind != "f"):
+    if item_globals is not None and not _is_matrix(item_globals, count):
         raise IntegrityError(f"{path}: its globals are not one vector for each of {count} {one}s; make it again")
     if one == "image" and (boxes is None or boxes.shape != (offsets[-1], 4) or boxes.dtype.kind != "f"):
         raise IntegrityError(f"{path}: its boxes are not of {offsets[-1]} regions; make it again")
-    return MultiVectors(None, np.asarray(offsets, np.int64), whole, boxes)
+    return MultiVectors(None, np.asarray(offsets, np.int64), item_globals, boxes)
+
+
+def _is_matrix(array: np.ndarray, rows: int) -> bool:
+    """Return whether an array is a matrix of floating-point numbers with so many rows."""
+    return array.ndim == 2 and len(array) == rows and array.dtype.kind == "f"

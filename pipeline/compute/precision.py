@@ -1,8 +1,8 @@
-"""float16 storage to float32 arithmetic, where bfloat16 pays, and the refusal of what is no number."""
+"""Conversion of float16 storage to float32, the choice of bfloat16, unit lengths, and checks for finite numbers."""
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,19 +11,20 @@ from pipeline.errors import IntegrityError
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import ArrayLike
 
-TORCH_PAYS = 1 << 30
-"""Elements of one block from which importing torch (about 1.5 s) is repaid by its faster conversion."""
+MIN_ELEMENTS_FOR_TORCH = 1 << 30
+"""Size of a block whose faster conversion by torch takes less time than importing torch (about 1.5 s)."""
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """`block` (any shape, float16 or float32) as float32, written into `out` where given. Exact.
+    """Convert `block` (any shape, float16 or float32) to float32, exactly. The result is written into `out` if given.
 
-    Uses torch's vectorised conversion when torch is loaded already or the block is large; numpy's otherwise.
+    Uses torch's vectorised conversion if torch is loaded already or the block is large, and numpy's otherwise.
     """
     if out is None:
         out = np.empty(block.shape, np.float32)
-    if block.dtype == np.float16 and ("torch" in sys.modules or block.size >= TORCH_PAYS):
+    if block.dtype == np.float16 and ("torch" in sys.modules or block.size >= MIN_ELEMENTS_FOR_TORCH):
         import torch
 
         torch.from_numpy(out).copy_(torch.from_numpy(block))
@@ -32,17 +33,20 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     return out
 
 
-def to_numpy(values: Any) -> np.ndarray:
-    """An array of anything, also of a tensor of torch that is on a GPU, is learned, or has bfloat16 (as float32)."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        is_known = "bfloat16" not in str(values.dtype) and "float8" not in str(values.dtype)
-        values = (values if is_known else values.float()).numpy()
+def to_numpy(values: "ArrayLike | torch.Tensor") -> np.ndarray:
+    """Convert values to an array. A tensor may be on a GPU and may require gradients. bfloat16 becomes float32."""
+    if "torch" in sys.modules:
+        import torch
+
+        if isinstance(values, torch.Tensor):
+            tensor = values.detach().cpu()
+            is_known = "bfloat16" not in str(tensor.dtype) and "float8" not in str(tensor.dtype)
+            return (tensor if is_known else tensor.float()).numpy()
     return np.asarray(values)
 
 
 def fast_at_bfloat16(device: "torch.device") -> bool:
-    """Whether the hardware multiplies bfloat16; everywhere else torch emulates it, slowly."""
+    """Return whether the hardware multiplies bfloat16. On other hardware torch emulates it, slowly."""
     import torch
 
     if device.type == "cuda":
@@ -51,17 +55,18 @@ def fast_at_bfloat16(device: "torch.device") -> bool:
 
 
 FAST_AT_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
-"""Compute capabilities of the GPUs that multiply float64 at least half as fast as float32, those of data centres."""
+"""Compute capabilities of the GPUs of data centres, which multiply float64 at least half as fast as float32."""
 
 
 def fast_at_float64(device: "torch.device") -> bool:
+    """Return whether a device multiplies float64 at least half as fast as float32."""
     import torch
 
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_AT_FLOAT64
 
 
 def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
-    """The dtype of `float32`, `bfloat16`, or `auto`: bfloat16 where `device` is fast at it."""
+    """Return the dtype of `float32`, `bfloat16` or `auto`, which is bfloat16 if `device` is fast at it."""
     import torch
 
     fast = name == "bfloat16" or (name == "auto" and fast_at_bfloat16(device))
@@ -84,10 +89,10 @@ def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
 
 
 def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
-    """Raises IntegrityError naming `source` and the first row of `array` that is not finite."""
+    """Check that all numbers of `array` are finite. Raises IntegrityError naming `source` and the first other row."""
     if array.dtype.kind != "f" or not array.size:
         return
-    # A sum is finite when every term is, and is 20 times cheaper; only its failure needs the look at each row.
+    # A sum is finite when every term is, and is 20 times cheaper. Rows are checked only if the sum is not finite.
     with np.errstate(all="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return

@@ -1,4 +1,4 @@
-"""Work for other processes, in which what happens to one item happens to that item alone; and for another thread."""
+"""Worker processes in which a failure costs only the item that caused it, and work for another thread."""
 
 import mmap
 import multiprocessing
@@ -10,7 +10,7 @@ import stat
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,67 +18,78 @@ from functools import cache, partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
-from typing import Any
+from typing import Generic, TypeVar
 
 from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, UsageError
 
-CHUNK, CHUNKS_AHEAD = 16, 2
-"""Items that travel together, and how many times that are drawn ahead for each process."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CHUNK_ITEMS = 16
+"""Number of items that travel together."""
+CHUNKS_AHEAD = 2
+"""Number of chunks that are drawn ahead for each process."""
 DIED = "its worker process died"
 OUT_OF_MEMORY = "out-of-memory"
-"""Begins the reason of a Failure whose item needed more memory than there was."""
+"""First word of the reason of a Failure whose item needed more memory than there was."""
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
-LEAST_SHARED = 1 << 12
-"""Bytes of an array that travels by shared memory."""
-STACK = 8 << 20
-"""Bytes of the stack of a thread."""
-BEHIND = 4
-"""Items that may wait for another thread."""
+MIN_SHARED_BYTES = 1 << 12
+"""Size of the smallest array that travels by shared memory."""
+THREAD_STACK_BYTES = 8 << 20
+"""Size of the stack of a thread."""
+MAX_WAITING_ITEMS = 4
+"""Number of items that may wait for another thread."""
 _PROCESSES = threading.RLock()
-"""Held while a child process is started or waited for, which multiprocessing does for one thread at a time."""
+"""Lock for starting a child process and waiting for it, which multiprocessing does for one thread at a time."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """In place of a result: the item's function raised an exception or took too long, or its process died."""
+    """An outcome without a result: the function raised an exception or took too long, or its process died."""
 
     reason: str
 
 
-def lacked_memory(outcome: Any) -> bool:
-    """Whether an outcome is the Failure of an item that ran out of memory, or whose process was killed."""
+def lacked_memory(outcome: object) -> bool:
+    """Return whether an outcome is the Failure of an item that ran out of memory or whose process was killed."""
     return isinstance(outcome, Failure) and outcome.reason.startswith(OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True)
 class Excess:
-    """Sent before an item is limited: the reason, should it be the last that is heard of this process."""
+    """A message before an item is limited. Its reason applies if no other message comes from this process."""
 
     reason: str
 
 
 class _PackageProcess(SpawnProcess):
-    """A new process that does not run the caller's script again, as multiprocessing's own do to import what is defined
-    there: of a script without `if __name__ == "__main__"` each would otherwise repeat the whole."""
+    """A new process that does not run the caller's script again.
+
+    The processes of multiprocessing import the script, and so a script without `if __name__ == "__main__"` would be
+    repeated by each of them.
+    """
 
     @staticmethod
-    def _Popen(process: SpawnProcess) -> Any:
+    def _Popen(process_obj: BaseProcess):
         with _PROCESSES:
             main = sys.modules["__main__"]
             sys.modules["__main__"] = ModuleType("__main__")
             try:
-                return SpawnProcess._Popen(process)
+                return SpawnProcess._Popen(process_obj)
             finally:
                 sys.modules["__main__"] = main
 
 
 class PackageContext(SpawnContext):
-    """Starts processes that import modules alone; what is defined in a script cannot be sent to them. (A fork would
-    inherit the locks of this process's threads.)"""
+    """A context whose processes only import modules. Definitions of a script cannot be sent to them.
+
+    Processes are spawned because a fork would inherit the locks of this process's threads.
+    """
 
     Process = _PackageProcess
 
@@ -87,27 +98,28 @@ CONTEXT = PackageContext()
 
 
 def isolated_map(
-    function: Callable[[Any], Any], items: Iterable[Any], processes: int, chunk: int = CHUNK
-) -> Iterator[Any]:
-    """`function` of each item, in order, or a Failure; `items` are drawn only a few chunks ahead.
+    function: Callable[[Item], Result], items: Iterable[Item], processes: int, chunk: int = CHUNK_ITEMS
+) -> Generator[Result | Failure, None, None]:
+    """Yield `function(item)` or a Failure for each item, in order. Items are drawn only a few chunks ahead.
 
     An item that runs out of memory is tried once more in a new process, while no other item is worked on.
 
-    `function`, its items and its results travel by pickle, to new processes that import only what `function` needs and
-    share the threads of this one. With `processes` 0 everything runs in this process, unprotected. When the iteration
-    ends, for whatever reason, the processes are killed.
+    The function, its items and its results travel by pickle to new processes, which import only what the function needs
+    and share the threads of this process. With `processes` 0 everything runs in this process, unprotected. When the
+    iteration ends, for whatever reason, the processes are killed.
     """
     if not processes:
         for item in items:
             yield attempt(function, item)
         return
-    items, under_way = iter(items), deque[tuple[list[Any], Future]]()
+    waiting = iter(items)
+    under_way = deque[tuple[list[Item], Future[list[Result | Failure]]]]()
     workers = [Worker(function, share_threads(processes)) for _ in range(processes)]
-    idle: SimpleQueue[Worker] = SimpleQueue()
+    idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
 
-    def work_on(drawn: list[Any]) -> list[Any]:
+    def work_on(drawn: list[Item]) -> list[Result | Failure]:
         worker = idle.get()
         try:
             return worker.map(drawn)
@@ -117,7 +129,7 @@ def isolated_map(
     with ThreadPoolExecutor(processes) as threads:
         try:
             while True:
-                while len(under_way) < CHUNKS_AHEAD * processes and (drawn := list(islice(items, chunk))):
+                while len(under_way) < CHUNKS_AHEAD * processes and (drawn := list(islice(waiting, chunk))):
                     under_way.append((drawn, threads.submit(work_on, drawn)))
                 if not under_way:
                     return
@@ -135,10 +147,12 @@ def isolated_map(
 
 
 def shared_map(
-    function: Callable[[Any], Any], items: Iterable[Any], processes: int, room: int, chunk: int = CHUNK
-) -> Iterator[Any]:
-    """As `isolated_map`; on Linux large arrays of a result, up to `room` bytes, come by memory that processes share.
-    That is not /dev/shm, of which a container has little, but a file in memory without a name."""
+    function: Callable[[Item], Result], items: Iterable[Item], processes: int, room: int, chunk: int = CHUNK_ITEMS
+) -> Iterator[Result | Failure]:
+    """Yield the same as `isolated_map`. On Linux, large arrays of a result travel by shared memory, up to `room` bytes.
+
+    The memory is a file in memory without a name, because a container has little of /dev/shm.
+    """
     if not processes or not hasattr(os, "memfd_create"):
         yield from isolated_map(function, items, processes, chunk)
         return
@@ -156,51 +170,61 @@ def shared_map(
         os.close(file)
 
 
-def _write(function: Callable[[Any], Any], place: str, room: int, placed: tuple[int, Any]) -> tuple[bytes, list[int]]:
-    """In a worker process: the result of an item, pickled but for the arrays that are written where it was `placed`,
-    and the bytes of each of these."""
-    at, item = placed
-    start, sizes, memory = at, [], _attach(place)
+def _write(
+    function: Callable[[Item], object], memory_path: str, room: int, placed: tuple[int, Item]
+) -> tuple[bytes, list[int]]:
+    """Compute the result of an item in a worker process, and write its large arrays into shared memory.
 
-    def place_array(buffer: pickle.PickleBuffer) -> bool:
-        """Whether there is no room for it, or it is too small to be worth it."""
-        nonlocal at
+    `placed` is the offset of the item's slot in the memory, and the item. Returns the pickle of the result without
+    these arrays, and their sizes in bytes.
+    """
+    start, item = placed
+    position = start
+    sizes: list[int] = []
+    memory = _attach(memory_path)
+
+    def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
+        """Write an array into the slot, or return True if there is no room for it or it is too small."""
+        nonlocal position
         size = buffer.raw().nbytes
-        if size < LEAST_SHARED or at + size > start + room:
+        if size < MIN_SHARED_BYTES or position + size > start + room:
             return True
-        memory[at : at + size] = buffer.raw()
-        at += size
+        memory[position : position + size] = buffer.raw()
+        position += size
         sizes.append(size)
         return False
 
-    return pickle.dumps(function(item), protocol=5, buffer_callback=place_array), sizes
+    return pickle.dumps(function(item), protocol=5, buffer_callback=keep_in_pickle), sizes
 
 
-def _read(memory: memoryview, data: bytes, sizes: Sequence[int]) -> Any:
-    """What `_write` has written at the beginning of `memory`, copied."""
-    arrays, at = [], 0
+def _read(memory: memoryview, data: bytes, sizes: Sequence[int]):
+    """Restore the result that `_write` wrote at the beginning of `memory`. Its arrays are copied."""
+    arrays, position = [], 0
     for size in sizes:
-        arrays.append(bytearray(memory[at : at + size]))
-        at += size
+        arrays.append(bytearray(memory[position : position + size]))
+        position += size
     return pickle.loads(data, buffers=arrays)  # noqa: S301  of this process's own children
 
 
 @cache
-def _attach(place: str) -> mmap.mmap:
-    with open(place, "r+b") as file:
+def _attach(path: str) -> mmap.mmap:
+    with open(path, "r+b") as file:
         return mmap.mmap(file.fileno(), 0)
 
 
 def share_threads(processes: int) -> dict[str, str]:
-    """The variables of each of so many processes, which share the threads of this one."""
+    """Return the environment variables of each of the processes, which share the threads of this process."""
     return dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // processes)))
 
 
 def start_process(
     serve: Callable[[Connection], None], variables: Mapping[str, str], daemon: bool
 ) -> tuple[SpawnProcess, Connection]:
-    """A new process that runs `serve` of a connection, and this end of that. Its environment has the `variables` before
-    it receives anything, and so imports numpy, whose threads are counted then."""
+    """Start a process that calls `serve(connection)`, and return it with our end of the connection.
+
+    Its environment has the `variables` before it receives anything. What it receives imports numpy, whose threads are
+    counted at that moment.
+    """
     connection, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_begin, args=(serve, theirs, dict(variables)), daemon=daemon)
     with _PROCESSES, _without_interrupts():
@@ -209,49 +233,52 @@ def start_process(
     return process, connection
 
 
-class Worker:
-    """`function` in a process of its own, which is started when it is first needed and replaced when it dies.
+class Worker(Generic[Item, Result]):
+    """A function in a separate process, which is started when it is first needed and replaced when it dies.
 
-    `worker(item)` is `function(item)` or a Failure; of several threads, each waits for its turn. To be closed. Raises
-    JointspaceError where no process can be started, or it was closed.
+    `worker(item)` returns `function(item)` or a Failure. Several threads wait for each other. The caller must close the
+    worker. Raises JointspaceError if no process can be started, and after the worker was closed.
     """
 
-    def __init__(self, function: Callable[[Any], Any], variables: Mapping[str, str] | None = None) -> None:
-        """The process has the environment's `variables` (None: those of one thread) beside this one's."""
+    def __init__(self, function: Callable[[Item], Result], variables: Mapping[str, str] | None = None) -> None:
+        """The process has the environment `variables` (None: those for one thread) beside the variables of this one."""
         self._function = function
         self._variables = variables or dict.fromkeys(runtime.THREAD_VARIABLES, "1")
         self._turn = threading.Lock()
-        self._process: multiprocessing.process.BaseProcess | None = None
-        self._connection: Connection | None = None
+        self._running: tuple[SpawnProcess, Connection] | None = None
         self._closed = False
         self._excess = ""
 
-    def __call__(self, item: Any) -> Any:
-        """Calls `function` of an item, once more in a new process if it runs out of memory."""
+    def __call__(self, item: Item) -> Result | Failure:
+        """Call the function on an item, and once more in a new process if it runs out of memory."""
         (outcome,) = self.map([item])
         return self.map([item])[0] if lacked_memory(outcome) else outcome
 
-    def map(self, items: list[Any]) -> list[Any]:
-        """Returns `function` of each item, or a Failure. An item on which the process dies is tried once more, since
-        that may not have been its fault. An item that takes too long, or runs out of memory, is not tried again here;
-        after one that runs out of memory a new process is started."""
-        results: list[Any] = []
+    def map(self, items: list[Item]) -> list[Result | Failure]:
+        """Return the function's result of each item, or a Failure.
+
+        An item on which the process dies is tried once more, since that may not have been its fault. An item that takes
+        too long, or runs out of memory, is not tried again here. A new process is started after an item that runs out
+        of memory.
+        """
+        results: list[Result | Failure] = []
         suspect = None
         with self._turn:
             while len(results) < len(items):
+                process, connection = self._running or self._start()
                 try:
-                    (self._connection or self._start()).send(items[len(results) :])
+                    connection.send(items[len(results) :])
                     while len(results) < len(items):
-                        message = self._connection.recv()
+                        message = connection.recv()
                         if isinstance(message, Excess):
                             self._excess = message.reason
                             continue
                         results.append(message)
                         if lacked_memory(message):
-                            self._bury()
+                            self._bury(process, connection)
                             break
                 except (EOFError, OSError):
-                    reason = self._bury()
+                    reason = self._bury(process, connection)
                     if reason == DIED and suspect != len(results):
                         suspect = len(results)
                     else:
@@ -259,51 +286,52 @@ class Worker:
         return results
 
     def close(self) -> None:
-        """Kill the process; what it was doing is lost."""
+        """Kill the process. The item that it was working on is lost."""
         with _PROCESSES:
             self._closed = True
-            if self._process:
-                self._process.kill()
-                self._process.join()
+            if self._running:
+                process, _ = self._running
+                process.kill()
+                process.join()
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "Worker[Item, Result]":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self) -> Connection:
+    def _start(self) -> tuple[SpawnProcess, Connection]:
         with _PROCESSES:
             if self._closed:
                 raise JointspaceError("the worker process was stopped")
-            self._process, self._connection = start_process(_serve, self._variables, daemon=True)
+            self._running = process, connection = start_process(_serve, self._variables, daemon=True)
         try:
-            self._connection.send(self._function)
-            self._connection.recv()
+            connection.send(self._function)
+            connection.recv()
         except (EOFError, OSError):
-            self._bury()
+            self._bury(process, connection)
             raise JointspaceError(
                 "worker processes die before they begin, as their messages above say; set their number to 0 to do"
                 " without"
             ) from None
-        return self._connection
+        return process, connection
 
-    def _bury(self) -> str:
-        """Why the process died."""
+    def _bury(self, process: SpawnProcess, connection: Connection) -> str:
+        """End the process and return why it died."""
         with _PROCESSES:
-            self._process.kill()
-            self._process.join()
-            code = self._process.exitcode
-        self._connection.close()
-        self._connection = None
+            process.kill()
+            process.join()
+        connection.close()
+        self._running = None
         if self._closed:
             raise JointspaceError("the worker process was stopped")
-        return {-signal.SIGPROF: self._excess, -signal.SIGKILL: KILLED}.get(code, DIED)
+        reasons = {-signal.SIGPROF: self._excess, -signal.SIGKILL: KILLED}
+        return reasons.get(process.exitcode or 0, DIED)
 
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """A process started within leaves Ctrl-C to this one from its first moment on."""
+    """Start a process within this block so that it ignores Ctrl-C from its first moment on."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -311,42 +339,47 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def behind(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """What `function` returns of each item, but None, in order, called by another thread while this one makes the next
-    items. Raises what it raises; also after an error it is called of the items that have come."""
-    under_way: deque[Future] = deque()
+def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> Iterator[Result]:
+    """Call `function` on each item in another thread while this one makes the next items.
+
+    Yields the results that are not None, in order. Raises what the function raises. The function is called on all items
+    that have come, also after an error.
+    """
+    under_way: deque[Future[Result | None]] = deque()
     with ThreadPoolExecutor(1) as thread:
         for item in items:
             under_way.append(thread.submit(function, item))
-            while under_way and (len(under_way) > BEHIND or under_way[0].done()):
+            while under_way and (len(under_way) > MAX_WAITING_ITEMS or under_way[0].done()):
                 if (result := under_way.popleft().result()) is not None:
                     yield result
         yield from (result for future in under_way if (result := future.result()) is not None)
 
 
-# --- inside of a worker process
+# The rest runs inside a worker process.
 
 _parent: Connection | None = None
 _announced = ""
 
 
 def _end_with_parent() -> None:
-    """Leave Ctrl-C to the parent of this process, and end when it is gone, even killed."""
+    """Leave Ctrl-C to the parent of this process, and end when the parent is gone, even if it was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
 
-    def outlive() -> None:
-        multiprocessing.parent_process().join()
+    def wait_for_parent() -> None:
+        parent.join()
         os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=outlive, daemon=True).start()
+    threading.Thread(target=wait_for_parent, daemon=True).start()
 
 
 @contextmanager
 def processor_limit(seconds: float, excess: str) -> Iterator[None]:
-    """Allow the block this much processor time. A worker process that needs more is ended, and the reason `excess` is
-    its item's Failure; elsewhere the block is not limited, since nothing but the end of a process interrupts a decoder.
+    """Limit the CPU time of the block. A worker process that needs more is ended, and its item's Failure says `excess`.
 
-    Processor time, so that neither a busy machine nor a slow disk is an image's fault.
+    In other processes the block is not limited, since only the end of a process interrupts a decoder. CPU time is
+    limited so that neither a busy machine nor a slow disk counts against an image.
     """
     if _parent is None or seconds == float("inf"):
         yield
@@ -364,16 +397,19 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
 
 @contextmanager
 def memory_limit(more: int) -> Iterator[None]:
-    """Allow the block so many bytes of memory more than this process has, beside the stacks of a thread per core, if it
-    is a worker process on Linux. What needs more raises MemoryError, or whatever a library raises then."""
+    """Limit the memory of the block to `more` bytes above the present, beside the stacks of one thread per core.
+
+    The limit holds in a worker process on Linux. A block that needs more raises MemoryError, or the exception that a
+    library raises in its place.
+    """
     if _parent is None or sys.platform != "linux":
         yield
         return
     before, most = resource.getrlimit(resource.RLIMIT_DATA)
     with open("/proc/self/statm") as file:
         taken = int(file.read().split()[5]) * resource.getpagesize()
-    limit = taken + more + (os.cpu_count() or 1) * STACK
-    if taken and (before == resource.RLIM_INFINITY or limit < before):  # some sandboxes do not say what is taken
+    limit = taken + more + (os.cpu_count() or 1) * THREAD_STACK_BYTES
+    if taken and (before == resource.RLIM_INFINITY or limit < before):  # some sandboxes report 0 bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
     try:
         yield
@@ -381,8 +417,8 @@ def memory_limit(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
-def attempt(function: Callable[[Any], Any], item: Any) -> Any:
-    """`function(item)`, or a Failure."""
+def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failure:
+    """Return `function(item)`, or a Failure if it raises an exception."""
     try:
         return function(item)
     except Exception as error:
@@ -396,7 +432,7 @@ def _begin(serve: Callable[[Connection], None], connection: Connection, variable
 
 
 def _serve(connection: Connection) -> None:
-    """Receive a function and send None, then the function of each item of the lists that come, in order, until the
+    """Receive a function and send None. Then send its result of each item of the lists that come, in order, until the
     parent is gone."""
     global _parent
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -411,15 +447,15 @@ def _serve(connection: Connection) -> None:
                     connection.send(result)
                 except OSError:
                     raise
-                except Exception as error:  # it cannot travel
+                except Exception as error:  # the result cannot be pickled
                     connection.send(Failure(_reason(error)))
 
 
 def stream(connection: Connection) -> None:
-    """Receive a generator, and send what it yields of items that are asked for by None, until None comes."""
+    """Receive a generator function, ask for its items by None, and send what it yields, until an item is None."""
     function = connection.recv()
 
-    def ask() -> Any:
+    def ask():
         connection.send(None)
         return connection.recv()
 
@@ -431,7 +467,7 @@ def stream(connection: Connection) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Our own errors speak for themselves."""
+    """Return the message of an error, with its type unless it is one of ours."""
     if isinstance(error, MemoryError):
         return f"{OUT_OF_MEMORY}: {str(error) or 'there is not enough memory for it'}"
     return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.compute.workers import Failure
 from pipeline.encoders.weights import State, select
 from pipeline.errors import InputError
-from pipeline.images.boxes import LEAST_SCORE, NONE, Candidates
+from pipeline.images.boxes import MIN_REGION_SCORE, NONE, Candidates
 
 CLASSES = "roi_heads.box_predictor.cls_score.weight"
 CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
@@ -34,7 +34,7 @@ def build_detector(architecture: str, state: State, source: str) -> nn.Module:
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         network = get_model(
-            architecture, weights=None, weights_backbone=None, num_classes=classes, box_score_thresh=LEAST_SCORE
+            architecture, weights=None, weights_backbone=None, num_classes=classes, box_score_thresh=MIN_REGION_SCORE
         ).eval()
     needed = network.state_dict()
     network.load_state_dict(select(state, needed, needed, source))

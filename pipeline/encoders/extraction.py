@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipeline.compute.device import LARGEST_BATCH, Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
+from pipeline.compute.device import (
+    MAX_BATCH_IMAGES,
+    Arriving,
+    OomBatcher,
+    find_device,
+    full_float32,
+    grow_batch,
+    upload,
+)
 from pipeline.compute.precision import fast_at_bfloat16
 from pipeline.images.preprocess import View
 
@@ -180,7 +188,7 @@ def grow(extractor: Extractor) -> None:
         return extractor.encode(probes.repeat(-(-images // PROBES), 1, 1, 1)[:images]).cpu().numpy()
 
     with torch.inference_mode(), full_float32():
-        most = min(LARGEST_BATCH, MOST_ELEMENTS // (WIDEST * side**2))
+        most = min(MAX_BATCH_IMAGES, MOST_ELEMENTS // (WIDEST * side**2))
         extractor.plan = replace(plan, batch_size=grow_batch(describe, min(plan.batch_size, most), most))
     log.info("%d images at once", extractor.plan.batch_size)
 

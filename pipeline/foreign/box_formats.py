@@ -1,4 +1,4 @@
-"""Boxes from a user's files, in one of three formats."""
+"""Boxes in a user's files, in one of three formats."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ COLUMNS = ("file", "x1", "y1", "x2", "y2")
 
 
 class Box(NamedTuple):
-    """Corners in pixels of the image `file`, a score, and a label (may be empty)."""
+    """A box in the image `file`: its corners in pixels, a score, and a label, which may be empty."""
 
     file: str
     corners: tuple[float, float, float, float]
@@ -28,7 +28,7 @@ class Box(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """`boxes` (n) of known images, the position `images` (n,) of each box's image, and the unknown file names."""
+    """Boxes (n) of known images, the position (n,) of each box's image, and the names of unknown images."""
 
     boxes: list[Box]
     images: np.ndarray
@@ -36,28 +36,27 @@ class Matched(NamedTuple):
 
     @property
     def corners(self) -> np.ndarray:
-        """(n, 4) float32."""
+        """The corners of the boxes (n, 4) float32."""
         return np.array([box.corners for box in self.boxes], np.float32).reshape(-1, 4)
 
     def candidates(self, count: int) -> list[Candidates]:
-        """The boxes of each of `count` images."""
+        """Return the boxes of each of `count` images."""
         scores = np.array([box.score for box in self.boxes], np.float32)
         return group(self.images, Candidates(self.corners, scores), count)
 
 
 def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Matched:
-    """The boxes in `files` (name, bytes) of the images with the paths `images` below `root`, whose names are found as
-    in `find_names`."""
+    """Match the boxes in `files` (name, bytes) to the paths `images` below `root`, by names as `find_names` does."""
     rows = [row for source, data in files for row in parse_boxes(data, source)]
     names = sorted({row.file for row in rows})
-    owner = dict(zip(names, find_names(names, images, root).places, strict=True))
+    owner = dict(zip(names, find_names(names, images, root).images, strict=True))
     boxes = [row for row in rows if owner[row.file] is not None]
     unmatched = [name for name in names if owner[name] is None]
     return Matched(boxes, np.array([owner[box.file] for box in boxes], np.int64), unmatched)
 
 
 def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
-    """The boxes in the bytes of the file `source`, whose extension decides the format: .xml, .json or .tsv.
+    """Yield the boxes in the bytes of the file `source`, whose extension decides the format: .xml, .json or .tsv.
 
     Raises InputError naming the file and the object, annotation or row that cannot be read.
     """
@@ -71,7 +70,8 @@ def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
 
 
 def _parse_entities(text: str, source: str) -> Iterator[Box]:
-    """Annotations of Flickr30k Entities (Plummer et al. 2015), one file per image; the label is the phrase chain."""
+    """Yield the annotations of Flickr30k Entities (Plummer et al. 2015), one file per image. The label is the phrase
+    chain."""
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise InputError(f"{source} declares XML entities, which no annotation needs; remove them")
     try:
@@ -86,11 +86,15 @@ def _parse_entities(text: str, source: str) -> Iterator[Box]:
         if box is None:  # a phrase about the scene or about nothing visible
             continue
         corners = [box.findtext(name) for name in ("xmin", "ymin", "xmax", "ymax")]
-        yield Box(file, _numbers(corners, source, f"object {number}"), 1.0, item.findtext("name") or "")
+        x1, y1, x2, y2 = _numbers(corners, source, f"object {number}")
+        yield Box(file, (x1, y1, x2, y2), 1.0, item.findtext("name") or "")
 
 
 def _parse_coco(text: str, source: str) -> Iterator[Box]:
-    """COCO instances, or COCO results (a list naming images by `file_name` or `image_id`); boxes are x, y, w, h."""
+    """Yield the boxes of COCO instances, or of COCO results, a list that names images by `file_name` or `image_id`.
+
+    The boxes of COCO are x, y, width, height.
+    """
     try:
         value = json.loads(text)
         whole = {"annotations": value, "images": ()} if isinstance(value, list) else value
@@ -114,16 +118,18 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
 
 
 def _parse_table(text: str, source: str) -> Iterator[Box]:
-    """Tab-separated; the first row names the columns file, x1, y1, x2, y2 and optionally score and label."""
+    """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score and label."""
     rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise InputError(f"{source}: the first row does not name the column {missing[0]}; add a header row")
     for number, row in enumerate(rows, start=2):
-        numbers = _numbers([*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0], source, f"row {number}")
-        yield Box(row["file"], numbers[:4], numbers[4], row.get("label") or "")
+        values = [*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0]
+        x1, y1, x2, y2, score = _numbers(values, source, f"row {number}")
+        yield Box(row["file"], (x1, y1, x2, y2), score, row.get("label") or "")
 
 
 def _numbers(values: list, source: str, where: str) -> tuple[float, ...]:
+    """Convert values to numbers. Raises InputError naming the file `source` and the box if one is not a number."""
     try:
         return tuple(map(float, values))
     except (TypeError, ValueError, OverflowError):

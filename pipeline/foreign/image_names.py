@@ -1,7 +1,7 @@
-"""How a name in a list meets a photograph: exactly, or else in a spelling that another system has given it.
+"""Matches names in lists to photos: exactly, or else in the spelling of another system.
 
-Lists are made elsewhere: on a Mac, which takes names apart (NFD), on Windows, with backslashes and whatever case, by a
-program that writes whole paths. Every list of names is read by these rules and no others.
+Lists are made elsewhere: on a Mac, which takes accented letters apart (NFD), on Windows, with backslashes and any case,
+or by a program that writes whole paths. Every list of names is read by these rules and no others.
 """
 
 import os
@@ -9,55 +9,75 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-READINGS = (
-    "exactly",
-    "in another form of Unicode (NFC)",
-    "without ./ and doubled slashes",
-    "after reading \\ as /",
-    "without blanks around them",
-    "as paths inside data_root",
-    "in another case",
-    "without the file's ending",
-    "without the zeros before a number",
-    "in another folder",
-)
-"""How a name may be read. Each reading allows for all before it; of the photographs that a name may mean, those count
-that agree in the first one."""
+
+class Reading(IntEnum):
+    """The ways to read a name, from the strictest to the loosest.
+
+    Each reading allows for all readings before it. Of the photos that a name may mean, those count that agree with it
+    in the strictest reading.
+    """
+
+    EXACT = 0
+    UNICODE = 1
+    PLAIN_PATH = 2
+    SLASHES = 3
+    STRIPPED = 4
+    INSIDE_ROOT = 5
+    CASE = 6
+    ENDING = 7
+    LEADING_ZEROS = 8
+    OTHER_FOLDER = 9
+    """The reading for lists of photos that exist: IMG_1.jpg, and another machine's C:\\me\\IMG_1.jpg, is
+    2019/IMG_1.jpg."""
+
+
+DESCRIPTIONS = {
+    Reading.EXACT: "exactly",
+    Reading.UNICODE: "in another form of Unicode (NFC)",
+    Reading.PLAIN_PATH: "without ./ and doubled slashes",
+    Reading.SLASHES: "after reading \\ as /",
+    Reading.STRIPPED: "without blanks around them",
+    Reading.INSIDE_ROOT: "as paths inside data_root",
+    Reading.CASE: "in another case",
+    Reading.ENDING: "without the file's ending",
+    Reading.LEADING_ZEROS: "without the zeros before a number",
+    Reading.OTHER_FOLDER: "in another folder",
+}
+"""Reading -> the end of the sentence that tells the user about it."""
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
-WHOLE = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
-"""What a whole path begins with, also behind the folder of the photographs, before which a drive says nothing."""
-DRIVE, LINK = re.compile(r"[A-Za-z]:"), re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-COMPOSED = 1
-BELOW = len(READINGS) - 1
-"""The reading for lists of photographs that are there, by which IMG_1.jpg, and another machine's C:\\me\\IMG_1.jpg, is
-2019/IMG_1.jpg."""
-ENDING = BELOW - 2
-CASE = ENDING - 1
-FROM_ROOT = CASE - 1
-"""The reading from which on paths relative to data_root are names, too, where a list has others."""
+WHOLE_PATH = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
+"""The beginning of a whole path. A drive may follow the folder of the photos, which then says nothing."""
+DRIVE = re.compile(r"[A-Za-z]:")
+LINK = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
-"""The name of a photograph of an index by its image_id, `id:2`. The number alone may be a file's name as well."""
+"""The name of a photo of an index by its image_id, `id:2`. The number alone may be a file's name as well."""
 MAX_CHOICES = 4
-"""Photographs that a message names if a name may mean any of them."""
-TOGETHER = 200_000
-"""Names that did not match exactly and are looked for in one pass over the photographs."""
+"""Number of photos that a message names if a name may mean any of them."""
+MAX_NAMES_PER_PASS = 200_000
+"""Number of names without an exact match that are searched in one pass over the photos."""
+
+Target = TypeVar("Target", bound=Hashable)
 
 
-def listed_name(image: Mapping[str, Any]) -> str:
-    """What lists call an image of a manifest or bundle: its path, and behind it its name in that shard."""
+def listed_name(image: Mapping[str, Any]) -> str:  # a row of an Arrow table
+    """Return the name in lists of an image of a manifest or index: its path, followed by its name in that shard."""
     return "/".join(filter(None, (image["path"], image["member"])))
 
 
 def relative_name(name: str) -> str:
-    """The name of an image that is not on this machine as a path below some folder: `/data/a.jpg`, `C:\\data\\a.jpg`
-    and `../data/a.jpg` are `data/a.jpg`. A link stays as it is, unless it has `..` or a backslash."""
+    """Return the name of an image that is not on this machine as a path below some folder.
+
+    `/data/a.jpg`, `C:\\data\\a.jpg` and `../data/a.jpg` are `data/a.jpg`. A link does not change, unless it has `..`
+    or a backslash.
+    """
     if LINK.match(name) and ".." not in name.split("/") and "\\" not in name:
         return name
     path = name.replace("\\", "/")
@@ -66,8 +86,8 @@ def relative_name(name: str) -> str:
 
 
 class StoredPhoto(NamedTuple):
-    """A photograph of an index or a manifest: its `image_id` there, its `path` below the folder `root`, and its name in
-    the shard at that path."""
+    """A photo of an index or a manifest: its `image_id` there, its `path` below the folder `root`, and its name in the
+    shard at that path."""
 
     image_id: int
     path: str
@@ -77,20 +97,21 @@ class StoredPhoto(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What lists of this folder call it."""
+        """The name in lists of this folder."""
         return f"{self.path}/{self.member}" if self.member else self.path
 
     @property
     def whole(self) -> str:
+        """The name with the folder."""
         return f"{self.root}/{self.name}"
 
     @property
     def shown(self) -> str:
-        """The id and the whole path, which never mean another photograph of the index."""
+        """The id and the whole path, which never mean another photo of the index."""
         return f"id:{self.image_id} ({self.whole})"
 
-    def spellings(self) -> Iterator["Spelling"]:
-        """Yield the names by which lists and users call it."""
+    def spellings(self) -> Iterator["Spelling[Self]"]:
+        """Yield the names by which lists and users refer to the photo."""
         if self.member is None:
             yield Spelling(self.path, self)
         else:
@@ -101,56 +122,62 @@ class StoredPhoto(NamedTuple):
             yield Spelling(self.path, self, shard=True)
 
 
-class Spelling(NamedTuple):
-    """A `name` of the photograph `target`, which counts only from the reading FROM_ROOT on if it is `from_root`.
-    Messages call the photograph `shown`, or else by this name. The name of a `shard` means all photographs in it."""
+class Spelling(NamedTuple, Generic[Target]):
+    """A `name` of the photo `target`.
+
+    A name `from_root` counts only from Reading.INSIDE_ROOT on. Messages show the photo as `shown`, or else by this
+    name. The name of a `shard` means all photos in it.
+    """
 
     name: str
-    target: Hashable
+    target: Target
     from_root: bool = False
     shown: str = ""
     shard: bool = False
 
 
-Spellings = Callable[[], Iterable[Spelling]]
-Alike = list[tuple[tuple[str, ...], Spelling]]
+Forms = tuple[str, ...]
+"""The forms of a name, one for each Reading."""
 
 
-class Match(NamedTuple):
-    """The first `reading` in which a name means photographs, and the names of these `targets` in messages. The targets
-    may be all photographs of one `shard`."""
+class Match(NamedTuple, Generic[Target]):
+    """The first `reading` in which a name means photos, and these `targets` with their names in messages. The targets
+    may be all photos of one `shard`."""
 
     reading: int
-    targets: Mapping[Hashable, str]
+    targets: Mapping[Target, str]
     shard: bool = False
 
     @property
     def ambiguous(self) -> bool:
-        """Whether the name may mean one photograph or another."""
+        """Whether the name may mean one photo or another."""
         return len(self.targets) > 1 and not self.shard
 
     @property
     def choice(self) -> str:
+        """The end of a message that names the photos."""
         names = [*self.targets.values()]
         others = [f"one of {len(names) - MAX_CHOICES} more"] if len(names) > MAX_CHOICES else []
         return f"may be {' or '.join([*names[:MAX_CHOICES], *others])}"
 
 
-class Readings:
-    """The forms of names of photographs below the folder `root`, which may be written with or without it."""
+class NameMatcher:
+    """Matches names to photos below the folder `root`. Names may be written with or without this folder."""
 
     def __init__(self, root: Path | str | None = None) -> None:
-        roots = set() if root is None else {str(root)}
-        if roots and "://" not in str(root):
-            roots |= {os.path.abspath(root), os.path.realpath(root)}
-            roots |= {f"file://{path}" for path in roots if os.path.isabs(path)}
+        roots: set[str] = set()
+        if root is not None:
+            roots.add(str(root))
+            if "://" not in str(root):
+                roots |= {os.path.abspath(str(root)), os.path.realpath(str(root))}
+                roots |= {f"file://{path}" for path in roots if os.path.isabs(path)}
         plain = (_plain(_composed(path).replace("\\", "/")) for path in roots)
         self._roots = sorted((f"{path.rstrip('/')}/" for path in plain if path.strip("/")), key=len, reverse=True)
         self._folded = [_composed(path.casefold()) for path in self._roots]
 
-    def __call__(self, name: str) -> tuple[str, ...]:
-        """A form for each of READINGS; names that agree in one agree in all later ones, and may be one photograph by
-        the last."""
+    def forms(self, name: str) -> Forms:
+        """Return the form of a name in each Reading. Names that agree in one reading agree in all looser readings, and
+        may be one photo by the last reading."""
         composed = _composed(name)
         plain = _plain(composed)
         slashed = _plain(plain.replace("\\", "/"))
@@ -164,20 +191,24 @@ class Readings:
         return name, composed, plain, slashed, bare, below, folded, stem, posixpath.join(parent, last), last
 
     def match(
-        self, names: Collection[str], photographs: Spellings, last: int = ENDING, wary: bool = False
-    ) -> Iterator[tuple[str, Match]]:
-        """Each of the `names` that is one of the `photographs` by one of READINGS up to the `last`. The photographs are
-        gone through once for every TOGETHER names. If `wary`, a photograph in another folder counts as much as one
-        whose name differs in case or ending.
+        self,
+        names: Collection[str],
+        spellings: Callable[[], Iterable[Spelling[Target]]],
+        last: Reading = Reading.ENDING,
+        wary: bool = False,
+    ) -> Iterator[tuple[str, Match[Target]]]:
+        """Yield each of the `names` that means photos by a reading up to the `last`, with its match.
 
-        Memory is for the names alone, which should be those that have not matched exactly.
+        `spellings()` are the names of all photos. They are read once for every MAX_NAMES_PER_PASS names. If `wary`, a
+        photo in another folder counts as much as a photo whose name differs in case or ending. Memory is needed for the
+        names only, which should be names without an exact match.
         """
         names = list(names)
-        for first in range(0, len(names), TOGETHER):
-            wanted = {name: self(name) for name in names[first : first + TOGETHER]}
-            alike: dict[str, Alike] = {forms[last]: [] for forms in wanted.values()}
-            for spelling in photographs():
-                forms = self(spelling.name)
+        for first in range(0, len(names), MAX_NAMES_PER_PASS):
+            wanted = {name: self.forms(name) for name in names[first : first + MAX_NAMES_PER_PASS]}
+            alike: dict[str, list[tuple[Forms, Spelling[Target]]]] = {forms[last]: [] for forms in wanted.values()}
+            for spelling in spellings():
+                forms = self.forms(spelling.name)
                 if forms[last] in alike:
                     alike[forms[last]].append((forms, spelling))
             for name, forms in wanted.items():
@@ -186,39 +217,42 @@ class Readings:
 
 
 class Takedown:
-    """The `lines` of a list of photographs to remove, or of captions, as PHOTO TAB CAPTION.
+    """The `lines` of a list of photos to remove, or of captions, as PHOTO TAB CAPTION.
 
-    Empty lines and comments (#) name nothing, but a photograph may be named so. A line is the photograph's whole path,
-    its path below the folder of the photographs, its name inside a shard, or a file name that no other photograph has.
-    Further lines in `exact` are paths as they are stored. They mean no photograph that is spelt otherwise, except in
-    another form of Unicode, and no caption. Without `readings` the list is of photographs in an index, which have ids.
+    Empty lines and comments (#) name nothing, but a photo may have such a name. A line is the photo's whole path, its
+    path below the folder of the photos, its name inside a shard, or a file name that no other photo has. Further lines
+    in `exact` are paths as they are stored. They do not mean photos with another spelling, except in another form of
+    Unicode, and no captions. Without a `matcher` the list is about photos of an index, which have ids.
     """
 
-    def __init__(self, lines: Iterable[str], readings: Readings | None = None, exact: Collection[str] = ()) -> None:
-        self.readings = readings or Readings()
+    def __init__(self, lines: Iterable[str], matcher: NameMatcher | None = None, exact: Collection[str] = ()) -> None:
+        self.matcher = matcher or NameMatcher()
         asked = list(lines)
         self._exact = set(exact).difference(asked)
         self.lines = [line for line in dict.fromkeys([*asked, *exact]) if line.strip()]
         self.unmatched = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
-        """Each line that has named nothing so far, and why, if there is a reason."""
-        for line in self.unmatched if readings else ():
+        """Each line that has named nothing so far, with the reason, if there is one."""
+        for line in self.unmatched if matcher else ():
             if "id:" in line and ID.fullmatch(line.strip()):
                 self.unmatched[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
-        self._forms = {self.readings(line)[CASE]: line for line in self.unmatched}
+        self._forms = {self.matcher.forms(line)[Reading.CASE]: line for line in self.unmatched}
 
     def match(
-        self, photographs: Spellings, readings: Readings | None = None, names: Collection[str] | None = None
-    ) -> Iterator[tuple[str, Match]]:
-        """Match the lines, or other `names`, to photographs, by the `readings` of another folder if they are given."""
+        self,
+        spellings: Callable[[], Iterable[Spelling[Target]]],
+        matcher: NameMatcher | None = None,
+        names: Collection[str] | None = None,
+    ) -> Iterator[tuple[str, Match[Target]]]:
+        """Match the lines, or other `names`, to photos, by the `matcher` of another folder if it is given."""
         names = self.lines if names is None else names
-        lasts = {line: ENDING if {"/", "\\"} & {*line} else BELOW for line in names}
-        lasts |= dict.fromkeys(self._exact.intersection(lasts), COMPOSED)
+        lasts = {line: Reading.ENDING if {"/", "\\"} & {*line} else Reading.OTHER_FOLDER for line in names}
+        lasts |= dict.fromkeys(self._exact.intersection(lasts), Reading.UNICODE)
         for last in {*lasts.values()}:
             lines = [line for line in lasts if lasts[line] == last]
-            yield from (readings or self.readings).match(lines, photographs, last, wary=last == BELOW)
+            yield from (matcher or self.matcher).match(lines, spellings, last, wary=last == Reading.OTHER_FOLDER)
 
-    def meets(self, line: str, match: Match) -> bool:
-        """Whether the images of this match are to be taken down."""
+    def meets(self, line: str, match: Match[Target]) -> bool:
+        """Return whether the photos of this match are to be taken down."""
         if match.ambiguous:
             self.unmatched[line] = f" (it {match.choice}; write one of these)"
             return False
@@ -226,15 +260,15 @@ class Takedown:
         return True
 
     def names(self, name: str) -> bool:
-        """Whether a line is the `name` of something that is not an image."""
-        line = self._forms.get(self.readings(name)[CASE])
+        """Return whether a line is the `name` of something that is not an image."""
+        line = self._forms.get(self.matcher.forms(name)[Reading.CASE])
         if line is None or self.unmatched.get(line):
             return False
         self.unmatched.pop(line, None)
         return True
 
     def captions(self) -> dict[str, list[str]]:
-        """Groups the lines PHOTO TAB CAPTION by their photo."""
+        """Group the lines PHOTO TAB CAPTION by their photo."""
         lines: dict[str, list[str]] = {}
         for line in self.lines:
             name, tab, _ = line.rpartition("\t")
@@ -243,8 +277,10 @@ class Takedown:
         return lines
 
     def meets_caption(self, line: str, text: str | None) -> bool:
-        """Whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in which runs of blanks are alike.
-        The `text` is None if the photo is taken down with all its captions."""
+        """Return whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in any form of blanks.
+
+        The `text` is None if the photo is taken down with all its captions.
+        """
         if text is not None and _composed(line.rpartition("\t")[2]).split() != _composed(text).split():
             return False
         self.unmatched.pop(line, None)
@@ -254,64 +290,75 @@ class Takedown:
 def find_stored(
     lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
 ) -> tuple[list[StoredPhoto], dict[str, str]]:
-    """Find the photographs that the lines of a list name. Return them, and the reason for each line that names none,
-    which is empty if nothing is called so.
+    """Find the photos that the lines of a list name.
 
-    A line is as Takedown says, or an id: `id:2`, or `2` unless another photograph is called so.
+    Returns them, and each line that names no photo with the reason, which is empty if no photo has that name. A line is
+    as Takedown describes, or an id: `id:2`, or `2` unless another photo has that name.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
     wanted = set(numbers.values())
-    ids = {number: photograph for photograph in photographs() if (number := str(photograph.image_id)) in wanted}
-    matches: dict[str, list[Match]] = {line: [] for line in takedown.lines}
+    ids = {number: photo for photo in photographs() if (number := str(photo.image_id)) in wanted}
+    matches: dict[str, list[Match[StoredPhoto]]] = {line: [] for line in takedown.lines}
 
-    def spell(root: str) -> Iterator[Spelling]:
-        return (spelling for one in photographs() if one.root == root for spelling in one.spellings())
+    def spell(root: str) -> Iterator[Spelling[StoredPhoto]]:
+        return (spelling for photo in photographs() if photo.root == root for spelling in photo.spellings())
 
-    for root in dict.fromkeys(photograph.root for photograph in photographs()):
-        for line, match in takedown.match(partial(spell, root), Readings(root)):
+    for root in dict.fromkeys(photo.root for photo in photographs()):
+        for line, match in takedown.match(partial(spell, root), NameMatcher(root)):
             matches[line].append(match)
-    found: set[StoredPhoto] = set()
-    for line, several in matches.items():
-        first = min((match.reading for match in several), default=0)
-        several = [match for match in several if match.reading == first]
-        meant = {photograph for match in several for photograph in match.targets}
-        if by_id := ids.get(numbers.get(line)):
+    stored: set[StoredPhoto] = set()
+    for line, line_matches in matches.items():
+        strictest = min((match.reading for match in line_matches), default=0)
+        line_matches = [match for match in line_matches if match.reading == strictest]
+        meant = {photo for match in line_matches for photo in match.targets}
+        if line in numbers and (by_id := ids.get(numbers[line])):
             meant = {by_id} if "id:" in line else meant | {by_id}
-        targets = {photograph: photograph.shown for photograph in sorted(meant)}
-        if targets and takedown.meets(line, Match(first, targets, len(several) == 1 and several[0].shard)):
-            found |= targets.keys()
-    return sorted(found), takedown.unmatched
+        targets = {photo: photo.shown for photo in sorted(meant)}
+        is_shard = len(line_matches) == 1 and line_matches[0].shard
+        if targets and takedown.meets(line, Match(strictest, targets, is_shard)):
+            stored |= targets.keys()
+    return sorted(stored), takedown.unmatched
 
 
-def describe(reading: int, count: int, of: int, what: str) -> str:
-    """What to say of names that did not match exactly."""
-    return f"{count} of {of} {what} match {READINGS[reading]}"
+def describe_reading(reading: int, count: int, of: int, what: str) -> str:
+    """Return a line for the user about names that did not match exactly."""
+    return f"{count} of {of} {what} match {DESCRIPTIONS[Reading(reading)]}"
 
 
-def _first_agreeing(forms: tuple[str, ...], alike: Alike, last: int, wary: bool) -> Match | None:
+def _first_agreeing(
+    forms: Forms, alike: list[tuple[Forms, Spelling[Target]]], last: Reading, wary: bool
+) -> Match[Target] | None:
+    """Match a name to the photos that agree with it in the strictest reading."""
     # a.jpg is not a.png, and 7.jpg is not 007.jpg.
-    compared = CASE if forms[ENDING] != forms[CASE] else BELOW - 1 if last == BELOW else ENDING
-    for reading in (*range(CASE if wary else compared + 1), *range(BELOW, last + 1)):
-        if reading == BELOW:
-            agreeing = _elsewhere(forms[compared], [(theirs[compared], spelling) for theirs, spelling in alike])
+    loosest = Reading.LEADING_ZEROS if last == Reading.OTHER_FOLDER else Reading.ENDING
+    if forms[Reading.ENDING] != forms[Reading.CASE]:
+        loosest = Reading.CASE
+    readings = [reading for reading in Reading if reading < Reading.CASE or (reading <= loosest and not wary)]
+    if last == Reading.OTHER_FOLDER:
+        readings.append(Reading.OTHER_FOLDER)
+    for reading in readings:
+        if reading == Reading.OTHER_FOLDER:
+            agreeing = _elsewhere(forms[loosest], [(theirs[loosest], spelling) for theirs, spelling in alike])
         else:
             agreeing = [spelling for theirs, spelling in alike if theirs[reading] == forms[reading]]
-        if reading < FROM_ROOT:
+        if reading < Reading.INSIDE_ROOT:
             agreeing = [spelling for spelling in agreeing if not spelling.from_root]
         if agreeing:
             targets = {spelling.target: spelling.shown or repr(spelling.name) for spelling in agreeing}
-            one = len({spelling.name for spelling in agreeing}) == 1
-            return Match(reading, targets, one and all(spelling.shard for spelling in agreeing))
+            has_one_name = len({spelling.name for spelling in agreeing}) == 1
+            return Match(reading, targets, has_one_name and all(spelling.shard for spelling in agreeing))
     return None
 
 
-def _elsewhere(name: str, alike: list[tuple[str, Spelling]]) -> list[Spelling]:
-    """The photographs, by their paths, that are in a folder below that of `name`; for a whole path, which is of another
-    machine, those in the most of its last folders."""
+def _elsewhere(name: str, alike: list[tuple[str, Spelling[Target]]]) -> list[Spelling[Target]]:
+    """Return the photos, given with their paths, in a folder below the folder of `name`.
+
+    If `name` is a whole path of another machine, return the photos that share the most of its last folders.
+    """
     folder, file = posixpath.split(name)
     alike = [(path, spelling) for path, spelling in alike if posixpath.basename(path) == file]
-    if not WHOLE.match(name):
+    if not WHOLE_PATH.match(name):
         return [spelling for path, spelling in alike if path.startswith(posixpath.join(folder, ""))]
     backwards = name.split("/")[::-1]
     shared = [len(os.path.commonprefix([backwards, path.split("/")[::-1]])) for path, _ in alike]
@@ -320,12 +367,12 @@ def _elsewhere(name: str, alike: list[tuple[str, Spelling]]) -> list[Spelling]:
 
 
 def without_zeros(name: str) -> str:
-    """A name without the zeros before it, if it is a number: 500 for 000000000500."""
+    """Return a name without its leading zeros, if it is a number: 500 for 000000000500."""
     return (name.lstrip("0") or "0") if name.isdecimal() else name
 
 
 def is_plain(path: str) -> bool:
-    """Whether a path has no ./ and no doubled slash."""
+    """Return whether a path has no ./ and no doubled slash."""
     return "//" not in path and "/./" not in path and not path.startswith("./")
 
 

@@ -1,15 +1,25 @@
-"""Types and sizes of the columns of untrusted Parquet files."""
+"""Untrusted Parquet files: types and sizes of their columns, and photos that are read row by row in place."""
+
+import os
+import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
-"""Bytes that a value of a physical type takes in memory at least; 8 for other types without a length of their own."""
+from pipeline.errors import InputError
+
+VALUE_BYTES = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
+"""Least size in memory of a value of a physical type. Other types without a length of their own have 8 bytes."""
+PHOTO_COLUMNS = ("image", "img", "photo", "photograph", "picture", "jpg", "jpeg", "png", "webp", "image_bytes")
+"""Usual names of the column of photos, in lower case."""
+BATCH_PHOTOS = 32
+"""Number of photos that are in memory at once."""
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type that the values of a column are read as; None if Python or JSON cannot hold them."""
+    """Return the type to which the values of a column are converted, or None if Python or JSON cannot hold them."""
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
@@ -22,14 +32,16 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz and "UTC")
     if types.is_nested(kind) and not types.is_map(kind) and not types.is_union(kind):
-        inner = [kind.field(number).type for number in range(kind.num_fields)]
-        return kind if all(plain_type(one) == one and not types.is_temporal(one) for one in inner) else None
+        inner_types = [kind.field(number).type for number in range(kind.num_fields)]
+        return (
+            kind if all(plain_type(inner) == inner and not types.is_temporal(inner) for inner in inner_types) else None
+        )
     plain = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)
     return kind if plain else None
 
 
 def unpacked_bytes(about: pq.FileMetaData) -> int:
-    """Bytes to which the columns of a Parquet file unpack at least, according to its metadata."""
+    """Return the least size to which the columns of a Parquet file unpack, according to its metadata."""
     columns = [
         (group.column(number), width_of(about.schema, number))
         for group in map(about.row_group, range(about.num_row_groups))
@@ -40,22 +52,22 @@ def unpacked_bytes(about: pq.FileMetaData) -> int:
 
 
 def width_of(schema: pq.ParquetSchema, column: int) -> float:
-    """Bytes that a value of a column takes in memory at least."""
+    """Return the least size of a value of a column in memory."""
     field = schema.column(column)
-    return field.length if field.physical_type == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(field.physical_type, 8)
+    return field.length if field.physical_type == "FIXED_LEN_BYTE_ARRAY" else VALUE_BYTES.get(field.physical_type, 8)
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a column's values: of a tensor that of its lists, of a dictionary (a category) of its entries."""
+    """Return the type of a column's values: of a tensor's lists, or of the entries of a dictionary (category)."""
     kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def dictionary_bytes(column: pa.Array) -> int:
-    """Bytes of an array when each of its values stands by itself, where texts are dictionaries that hold each once."""
+    """Return the size of an array after its dictionaries, which hold each text once, are replaced by their values."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _spelt_out(column)
+        return _dictionary_values_bytes(column)
     if pa.types.is_struct(kind):
         return sum(map(dictionary_bytes, column.flatten()))
     if pa.types.is_nested(kind):
@@ -63,7 +75,7 @@ def dictionary_bytes(column: pa.Array) -> int:
     return column.nbytes
 
 
-def _spelt_out(column: pa.DictionaryArray) -> int:
+def _dictionary_values_bytes(column: pa.DictionaryArray) -> int:
     texts = column.dictionary
     if not (len(texts) and len(column)):
         return 0
@@ -71,6 +83,101 @@ def _spelt_out(column: pa.DictionaryArray) -> int:
     offsets = np.frombuffer(texts.buffers()[1], np.int64 if large else np.int32)
     lengths = np.diff(offsets[texts.offset : texts.offset + len(texts) + 1]).astype(np.int64)
     rows = column.indices.to_numpy(zero_copy_only=False)
-    if column.null_count:  # which makes floats of them
+    if column.null_count:  # numpy converts integers with nulls to floating-point numbers
         rows = rows[~np.isnan(rows)].astype(np.int64)
     return int(lengths[rows].sum()) + 4 * len(column)
+
+
+def photograph_column(schema: pa.Schema) -> str | None:
+    """Return the column that holds encoded photos, or None if there is no such column.
+
+    It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. Of several
+    columns, the first with a usual name counts, or else the first.
+    """
+    candidates = [field.name for field in schema if _holds_bytes(field.type) or _is_usual_binary(field)]
+    named = {name.lower(): name for name in reversed(candidates)}
+    return next((named[name] for name in PHOTO_COLUMNS if name in named), next(iter(candidates), None))
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and any(field.name == "bytes" and _is_binary(field.type) for field in kind)
+
+
+def _is_usual_binary(field: pa.Field) -> bool:
+    return _is_binary(field.type) and field.name.lower() in PHOTO_COLUMNS
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+
+
+class ParquetPhotographs:
+    """A reader of the photos of one Parquet file after another.
+
+    Photos of successive rows are unpacked once. Any other row costs the rows before it in its row group.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state: tuple[int, ...] = ()
+        self._column = ""
+        self._struct = False
+        self._file: pq.ParquetFile | None = None
+        self._group_ends = np.zeros(0, int)  # number of rows up to the end of each row group
+        self._group = -1
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._first = 0
+        self._values: pa.Array = pa.nulls(0)
+
+    def read(self, descriptor: int, row: int) -> bytes:
+        """Return the photo in the `row` (from 0) of an open file. Raises InputError if the row has no photo."""
+        with self._lock:
+            try:
+                status = os.fstat(descriptor)
+                state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+                if state != self._state:
+                    self._open(os.dup(descriptor))
+                    self._state = state
+                value = self._find(row)
+            except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, LookupError) as error:
+                self._state = ()
+                raise InputError(f"unreadable: row {row + 1} of the Parquet file: {error}") from error
+        if not value:
+            raise InputError(f"missing: row {row + 1} has no bytes of a photo in its column {self._column}")
+        return value
+
+    def _open(self, descriptor: int) -> None:
+        file = os.fdopen(descriptor, "rb")
+        schema = pq.read_schema(file)
+        self._column = photograph_column(schema) or ""
+        self._struct = bool(self._column) and pa.types.is_struct(schema.field(self._column).type)
+        if not self._column:
+            raise ValueError("no column of photos")
+        self._file = pq.ParquetFile(file, read_dictionary=[self._leaf])  # a value that is repeated is held once
+        groups = range(self._file.metadata.num_row_groups)
+        self._group_ends = np.cumsum([self._file.metadata.row_group(number).num_rows for number in groups], dtype=int)
+        self._group = -1
+        self._values = pa.nulls(0)
+
+    @property
+    def _leaf(self) -> str:
+        return f"{self._column}.bytes" if self._struct else self._column
+
+    def _find(self, row: int) -> bytes | None:
+        assert self._file is not None
+        count = self._group_ends[-1] if len(self._group_ends) else 0
+        if not 0 <= row < count:
+            raise LookupError(f"there are {count} rows")
+        group = int(np.searchsorted(self._group_ends, row, "right"))
+        if group != self._group or row < self._first:
+            self._group = group
+            self._batches = self._file.iter_batches(BATCH_PHOTOS, row_groups=[group], columns=[self._leaf])
+            self._first = int(self._group_ends[group - 1]) if group else 0
+            self._values = pa.nulls(0)
+        while row >= self._first + len(self._values):
+            self._first += len(self._values)
+            if (batch := next(self._batches, None)) is None:
+                raise LookupError(f"row group {group} ends before its last row")
+            self._values = batch.column(0)
+        value = self._values[row - self._first].as_py()
+        return value["bytes"] if self._struct and value is not None else value

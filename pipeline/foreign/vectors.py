@@ -1,4 +1,4 @@
-"""Vectors made elsewhere, in the usual formats: a matrix, and the name of the image or sentence of each row."""
+"""Precomputed vectors in the usual formats: a matrix, and the name of the image or sentence of each row."""
 
 import math
 import pickle
@@ -17,53 +17,57 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
 
-from pipeline.compute.chained import Chained
+from pipeline.compute.lazy_rows import Chained
 from pipeline.errors import InputError, UsageError, brief
 from pipeline.foreign import named_arrays
 from pipeline.foreign.files import read_lines
-from pipeline.foreign.hdf5 import plain_dataset
-from pipeline.foreign.parquet import stored_type, unpacked_bytes
+from pipeline.foreign.named_arrays import plain_dataset
+from pipeline.foreign.parquet import stored_type
 from pipeline.foreign.trial import try_first
 
-NPY = b"\x93NUMPY"
+NPY_START = b"\x93NUMPY"
 NOT_FINITE = "its vector is not finite (NaN or infinity)"
-BLOCK = 1 << 14
-"""Rows that are looked at together."""
-MOST_UNPACKED, SPARE_BYTES = 100, 1 << 26
-"""Compressed features may unpack to MOST_UNPACKED times the size of their file plus SPARE_BYTES."""
+BLOCK_ROWS = 1 << 14
+"""Number of rows that are checked together."""
+MAX_UNPACKED_RATIO = 100
+"""Compressed features may unpack to this many times the size of their file, plus SPARE_BYTES."""
+SPARE_BYTES = 1 << 26
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
     TokenError, RuntimeError, BadZipFile, pickle.UnpicklingError, SafetensorError, pa.ArrowException,
 )  # fmt: skip
-"""What numpy, h5py, pyarrow, safetensors and torch raise for damaged files."""
+"""Exceptions that numpy, h5py, pyarrow, safetensors and torch raise for damaged files."""
 
 CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb", "caption")}
 """Folder, and column of the metadata, in a folder that clip-retrieval wrote."""
-NAMELESS = (".npy", ".safetensors")
-"""Files that can hold no strings."""
+NAMELESS_SUFFIXES = (".npy", ".safetensors")
+"""Endings of files that cannot hold strings."""
 NAMES: Mapping[str, tuple[str, ...]] = {
     "images": ("image_path", "path", "file", "file_name", "filename", "image", "url", "key", "id"),
     "sentences": ("caption", "text", "sentence"),
 }
-"""Columns that are taken for the names of rows where there are others, the first that there is."""
-OWNERS = (*NAMES["images"][:6], "image_name", "image_file", "image_id", "name")
-"""Columns beside the words of sentences that name the image of each, the first that there is."""
+"""Usual columns for the names of rows. If a file has several columns, the first of these counts."""
+OWNER_COLUMNS = (*NAMES["images"][:6], "image_name", "image_file", "image_id", "name")
+"""Usual columns beside the words of sentences that name the image of each sentence. The first counts."""
 MARKS = {
     "images": ("image", "img", "photo", "picture", "visual", "vision"),
     "sentences": ("text", "txt", "caption", "sentence", "title"),
 }
-"""What is in the name of a file, or column, of vectors."""
+"""Words in the names of files and columns that say what their vectors describe."""
 
-NEEDED = {
+MISSING = {
     "features": "no matrix of floating-point numbers, one row per name",
     "names": "no column of strings, one per row",
 }
-"""What a file has not, where nothing in it can be its features or its names."""
+"""Message about a file in which nothing can be its features or its names."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """`path`, and the dataset, column or file that holds the features and the names; None for the only candidate."""
+    """A file or folder of vectors, and the dataset, column or file that holds the features and the names.
+
+    `features` and `names` are None for the only candidate.
+    """
 
     path: Path
     features: str | None
@@ -73,8 +77,8 @@ class Source:
 
 @dataclass(frozen=True)
 class ForeignFeatures:
-    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order, each of one of the `files`; None for sentences
-    in the order of the run."""
+    """Precomputed vectors: `blocks` of rows (n_k, dim) in order, each from one of the `files`, and the `names` (n,) of
+    the rows. `names` is None for sentences in the order of the run."""
 
     names: list[str] | None
     blocks: list[np.ndarray]
@@ -91,20 +95,20 @@ class ForeignFeatures:
         return Chained(self.blocks, np.float32)[rows]
 
     def finite(self) -> np.ndarray:
-        """(n,) bool: the rows of finite numbers."""
-        starts = range(0, len(self), BLOCK)
-        blocks = (self.take(np.arange(start, min(start + BLOCK, len(self)))) for start in starts)
+        """Return which rows (n,) have only finite numbers."""
+        starts = range(0, len(self), BLOCK_ROWS)
+        blocks = (self.take(np.arange(start, min(start + BLOCK_ROWS, len(self)))) for start in starts)
         return np.concatenate([np.isfinite(block).all(axis=1) for block in blocks] or [np.zeros(0, bool)])
 
     def where(self, row: int) -> str:
-        """The file of a row, and its number there, from 0."""
+        """Return the file of a row, and the number of the row there, from 0."""
         ends = np.cumsum([len(block) for block in self.blocks])
         number = int(np.searchsorted(ends, row, "right"))
         return f"{self.files[number]} row {row - ends[number] + len(self.blocks[number])}"
 
 
 def foreign_files(source: Source) -> list[Path]:
-    """The files that `open_foreign` reads."""
+    """Return the files that `open_foreign` reads."""
     if source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
@@ -114,8 +118,8 @@ def foreign_files(source: Source) -> list[Path]:
 
 
 def open_foreign(source: Source) -> ForeignFeatures:
-    """The features at `source`. Raises InputError naming the file if they cannot be read, are not a matrix of floats,
-    or have another number of rows than of names."""
+    """Open the features at `source`. Raises InputError naming the file if they cannot be read, are not a matrix of
+    floats, or have another number of rows than of names."""
     path = source.path
     if not path.exists():
         raise InputError(f"{path} does not exist; give the file or folder of the features")
@@ -128,7 +132,7 @@ def open_foreign(source: Source) -> ForeignFeatures:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What the library says of a damaged file becomes an InputError that names it."""
+    """Turn a library's exception about a damaged file into an InputError that names the file."""
     try:
         yield
     except UNREADABLE as error:
@@ -141,11 +145,11 @@ def _read_npy(source: Source) -> ForeignFeatures:
 
 
 def _names_are_beside(source: Source) -> bool:
-    """Whether a text file beside the vectors has their names: in a file of arrays they may stand beside the vectors,
-    and sentences may be in the order of the run instead."""
-    if source.path.suffix in NAMELESS and (source.of == "images" or source.names is not None):
+    """Return whether a text file beside the vectors has their names. A file of arrays may contain the names, and
+    sentences may be in the order of the run instead."""
+    if source.path.suffix in NAMELESS_SUFFIXES and (source.of == "images" or source.names is not None):
         return True
-    may_be = source.path.suffix in NAMELESS or source.path.suffix in named_arrays.READERS
+    may_be = source.path.suffix in NAMELESS_SUFFIXES or source.path.suffix in named_arrays.READERS
     return may_be and _names_files(source)[0].exists()
 
 
@@ -153,17 +157,17 @@ def _read_arrays(source: Source) -> ForeignFeatures:
     path = source.path
     if path.suffix == ".npz":
         _require_modest(path, named_arrays.npz_bytes(path))
-    found = named_arrays.READERS[path.suffix](path)
-    matrix = found.matrices[_only(source, "features", list(found.matrices))]
-    if found.strings and not _names_are_beside(source):
-        return _assemble([(path, matrix, found.strings[_only(source, "names", list(found.strings))])])
+    arrays = named_arrays.READERS[path.suffix](path)
+    matrix = arrays.matrices[_only(source, "features", list(arrays.matrices))]
+    if arrays.strings and not _names_are_beside(source):
+        return _assemble([(path, matrix, arrays.strings[_only(source, "names", list(arrays.strings))])])
     in_order = source.of == "sentences" and source.names is None and not _names_files(source)[0].exists()
     return _assemble([(path, matrix, None if in_order else _read_names(source))])
 
 
 def _names_files(source: Source) -> list[Path]:
-    """The text files that may have the names: what `names` says, or those there are of FILE.txt and FILE.npy.txt, and
-    the first of these where there are none."""
+    """Return the text files that may have the names: the file in `names`, or FILE.txt and FILE.npy.txt if they exist,
+    or else FILE.txt."""
     path = source.path
     if source.names:
         return [path.parent / source.names]
@@ -172,7 +176,7 @@ def _names_files(source: Source) -> list[Path]:
 
 
 def _read_names(source: Source) -> list[str]:
-    """Raises InputError where there is no list, or two that differ."""
+    """Read the list of names. Raises InputError if there is no list, or if two lists differ."""
     first, *others = _names_files(source)
     if not first.exists():
         raise InputError(f"{first} does not exist; list the names there, one per line, or set `names`")
@@ -185,12 +189,12 @@ def _read_names(source: Source) -> list[str]:
 
 
 def owner_names(source: Source) -> list[str] | None:
-    """Read which image each sentence belongs to: from a column of OWNERS beside the words in every Parquet file, or
-    from before a tab in every line of the list of names. None if neither says so."""
+    """Read which image each sentence belongs to, from one of OWNER_COLUMNS beside the words in every Parquet file, or
+    from the text before a tab in every line of the list of names. Returns None if neither says so."""
     owners: list[str] = []
     for path in (path for path in foreign_files(source) if path.suffix.lower() == ".parquet"):
         words, present = names_column(source, path), pq.read_schema(path).names
-        column = next((name for name in OWNERS if name in present and name != words), None)
+        column = next((name for name in OWNER_COLUMNS if name in present and name != words), None)
         if column is None:
             return None
         owners += map(str, _strings(path, _read_columns(path, [column])[0]))
@@ -218,7 +222,7 @@ def _metadata(source: Source, features: Path) -> Path:
 
 
 def _read_folder(source: Source) -> ForeignFeatures:
-    """What clip-retrieval wrote, or a table in several Parquet files."""
+    """Read a folder that clip-retrieval wrote, or a table in several Parquet files."""
     files = foreign_files(source)
     if files and files[0].suffix.lower() == ".parquet":
         return _assemble([_read_parquet_file(replace(source, path=file)) for file in files])
@@ -242,7 +246,7 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
 
 
 def names_column(source: Source, table: Path) -> str:
-    """The column of a Parquet file, with the vectors or beside those of clip-retrieval, that names its rows."""
+    """Return the column that names the rows of a Parquet file, which has the vectors or clip-retrieval's metadata."""
     if source.path.is_dir() and table.parent != source.path:
         return source.names or CLIP_RETRIEVAL[source.of][1]
     schema = pq.read_schema(table)
@@ -253,7 +257,7 @@ def names_column(source: Source, table: Path) -> str:
 
 
 def columns_of_vectors(schema: pa.Schema) -> list[str]:
-    """The columns of a Parquet file that hold lists of floating-point numbers, without those of boxes."""
+    """Return the columns of a Parquet file that hold lists of floating-point numbers, except boxes."""
     kinds = {field.name: stored_type(field.type) for field in schema if "box" not in field.name.lower()}
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return [
@@ -264,7 +268,7 @@ def columns_of_vectors(schema: pa.Schema) -> list[str]:
 
 
 def marked(name: str) -> str | None:
-    """Of what there are vectors in a file or column of this name: a key of MARKS, that whose mark comes last."""
+    """Return what the vectors in a file or column of this name describe: the key of MARKS whose word comes last."""
     last = {kind: max(map(name.lower().rfind, marks)) for kind, marks in MARKS.items()}
     return max(last, key=last.__getitem__) if max(last.values()) >= 0 else None
 
@@ -275,7 +279,6 @@ def _read_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
 
 
 def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
-    _require_modest(path, unpacked_bytes(pq.read_metadata(path)))
     present = pq.read_schema(path).names
     if missing := set(columns).difference(present):
         raise InputError(f"{path} has no column {min(missing)}, only {', '.join(present)}; name another as `names`")
@@ -285,9 +288,9 @@ def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
 
 def _read_hdf5(source: Source) -> ForeignFeatures:
     with h5py.File(source.path, "r") as file:
-        datasets = {name: plain_dataset(file, name) for name in file}
-        matrices = [name for name, d in datasets.items() if d is not None and d.ndim == 2 and d.dtype.kind == "f"]
-        strings = [name for name, d in datasets.items() if d is not None and h5py.check_string_dtype(d.dtype)]
+        datasets = {name: dataset for name in map(str, file) if (dataset := plain_dataset(file, name)) is not None}
+        matrices = [name for name, dataset in datasets.items() if dataset.ndim == 2 and dataset.dtype.kind == "f"]
+        strings = [name for name, dataset in datasets.items() if h5py.check_string_dtype(dataset.dtype)]
         features = datasets[_only(source, "features", matrices)]
         names = datasets[_only(source, "names", strings)]
         if names.shape != features.shape[:1]:
@@ -297,7 +300,7 @@ def _read_hdf5(source: Source) -> ForeignFeatures:
             matrix = features[:]
         else:
             matrix = np.memmap(source.path, features.dtype, "r", offset, features.shape)
-        return _assemble([(source.path, matrix, names.asstr("utf-8")[:].tolist())])
+        return _assemble([(source.path, matrix, np.asarray(names.asstr("utf-8")[:]).tolist())])
 
 
 READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
@@ -311,7 +314,7 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 
 
 def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
-    """Check what holds for every format. A part without rows, which may have no width, is left out."""
+    """Check the parts and put them together. A part without rows, which may have no width, is ignored."""
     parts = [part for part in parts if part[1].shape != (0,) or part[2]] or parts
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
@@ -329,7 +332,7 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> Foreign
 
 def _map_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
-        if file.read(len(NPY)) != NPY:  # which numpy would read as an archive or a pickle
+        if file.read(len(NPY_START)) != NPY_START:  # numpy would read it as an archive or a pickle
             raise InputError(f"{path} is not numpy's .npy; save one array with numpy.save")
     with _reading(path):
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -347,9 +350,9 @@ def _is_string(kind: pa.DataType) -> bool:
 
 
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
-    """The user's name for `what`, else the only candidate. Raises UsageError if there is neither, and InputError if
-    nothing can be it."""
-    given = getattr(source, what)
+    """Return the user's name for `what`, or else the only candidate. Raises UsageError if there are several candidates,
+    and InputError if there are none."""
+    given = source.features if what == "features" else source.names
     if given is None and len(candidates) > 1:
         usual = [name for name in NAMES[source.of] if name in candidates][:1]
         of_kind = [name for name in candidates if marked(name) == source.of]
@@ -357,14 +360,14 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
     if given in candidates or (given is None and len(candidates) == 1):
         return given or candidates[0]
     if not candidates:
-        raise InputError(f"{source.path} has {NEEDED[what]}; write it again with its {what}")
+        raise InputError(f"{source.path} has {MISSING[what]}; write it again with its {what}")
     raise UsageError(
         f"{source.path} can have its {what} in {', '.join(candidates)}; name one of these as `{what}` of the encoder"
     )
 
 
 def _require_modest(path: Path, claimed: int) -> None:
-    """Raises InputError if a file claims to hold far more than its size allows."""
+    """Raise InputError if an `.npz` or HDF5 file, which is not read for trial, claims far more than its size allows."""
     size = path.stat().st_size
-    if claimed > SPARE_BYTES + MOST_UNPACKED * size:
+    if claimed > SPARE_BYTES + MAX_UNPACKED_RATIO * size:
         raise InputError(f"{path} claims {claimed:,} bytes of features in {size:,}; write it again, uncompressed")

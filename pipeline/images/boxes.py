@@ -1,5 +1,8 @@
-"""Boxes (n, 4): x1, y1, x2, y2 in pixels of the upright image, x to the right, y down, x2 and y2 exclusive; sources of
-proposals, and the selection of regions among them."""
+"""Boxes (n, 4), the proposals of boxes, and the selection of regions among the proposals.
+
+The columns of boxes are x1, y1, x2, y2 in pixels of the upright image, with x to the right and y down. x2 and y2 are
+exclusive.
+"""
 
 import ctypes
 from collections import Counter
@@ -25,7 +28,7 @@ NONE = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32))
 
 
 def tidy(candidates: Candidates, size: tuple[int, int], min_side: float) -> tuple[Candidates, Counter[str]]:
-    """The usable candidates, clipped to an image of `size` (width, height), and counts of the faults.
+    """Return the usable candidates, clipped to an image of `size` (width, height), and counts of the faults.
 
     The counter says how many were `clipped`, and how many dropped because they are `not-finite`, in the `wrong-order`
     (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels).
@@ -53,7 +56,7 @@ def tidy(candidates: Candidates, size: tuple[int, int], min_side: float) -> tupl
 
 
 def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(n, m) intersection over union of the boxes a (n, 4) and b (m, 4)."""
+    """Compute the intersection over union (n, m) of the boxes a (n, 4) and b (m, 4)."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     common = np.clip(high - low, 0, None).prod(axis=2)
@@ -65,9 +68,9 @@ def areas(boxes: np.ndarray) -> np.ndarray:
 
 
 def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
-    """Greedy non-maximum suppression: the rows of at most `limit` candidates, best first (ties: the earlier row).
+    """Select at most `limit` candidates by greedy non-maximum suppression, and return their rows.
 
-    None overlaps a better one by more than `iou`.
+    The best come first, and of equal scores the earlier row. No candidate overlaps a better one by more than `iou`.
     """
     order = np.argsort(-candidates.scores, kind="stable")
     kept: list[int] = []
@@ -79,29 +82,34 @@ def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
 
 
 def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candidates]:
-    """The candidates of each of `count` images; `image` (n,) int64 is the image of each row."""
+    """Return the candidates of each of `count` images. `image` (n,) int64 is the image of each row."""
     order = np.argsort(image, kind="stable")
     ends = np.searchsorted(image[order], np.arange(count + 1))
     return [candidates.take(order[ends[i] : ends[i + 1]]) for i in range(count)]
 
 
-LEAST_SCORE = 0.0
-"""Of a proposal that may become a region."""
-LEAST_SIDE = 4
-"""Pixels of its shorter side."""
-SEARCH_WIDTH = 500
-"""Pixels; wider images are made narrower before selective search."""
-WHOLE_SCORE = 1.0
+MIN_REGION_SCORE = 0.0
+"""Least score of a proposal that may become a region."""
+MIN_REGION_SIDE = 4
+"""Shorter side in pixels of a proposal that may become a region."""
+MAX_SEARCH_WIDTH = 500
+"""Width in pixels to which wider images are reduced before selective search."""
+IMAGE_SCORE = 1.0
+"""Score of the region that is the whole image."""
 WINDOW_SCORE = 0.0
-SCALES, ASPECTS, OVERLAP = (0.67, 0.5, 0.33), (1, 2, 0.5), 0.5
-"""Of the windows of proposals `grid`, which also make up the number of regions: of the image's sides, width over height
-times the image's own, and the share of their sides that neighbours have in common."""
+"""Score of windows."""
+WINDOW_SCALES = (0.67, 0.5, 0.33)
+"""Sizes of the windows of proposals `grid`, in sides of the image. Windows also make up the number of regions."""
+WINDOW_ASPECTS = (1, 2, 0.5)
+"""Ratios of width to height of the windows, times the ratio of the image."""
+WINDOW_OVERLAP = 0.5
+"""Share of their sides that neighbouring windows have in common."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which proposals become regions: the best `count`, after non-maximum suppression at `iou`. If there are fewer and
-    `fill` is set, windows make up the number."""
+    """The rule by which proposals become regions: the best `count`, after non-maximum suppression at `iou`. If there
+    are fewer and `fill` is set, windows make up the number."""
 
     iou: float
     count: int
@@ -109,25 +117,28 @@ class Selection:
 
 
 def propose_windows(size: tuple[int, int]) -> Candidates:
-    """The windows of an image, with score 0: by scale, the most central first."""
-    boxes = np.concatenate([window_grid(size, scale, aspect) for scale in SCALES for aspect in ASPECTS])
+    """Return the windows of an image, with score 0, by scale and the most central first."""
+    grids = [window_grid(size, scale, aspect) for scale in WINDOW_SCALES for aspect in WINDOW_ASPECTS]
+    boxes = np.concatenate(grids)
     return Candidates(boxes.astype(np.float32), np.full(len(boxes), WINDOW_SCORE, np.float32))
 
 
 def window_grid(size: tuple[int, int], scale: float, aspect: float) -> np.ndarray:
-    """(n, 4) windows of one size that cover an image of `size`, the most central first."""
+    """Return windows (n, 4) of one size that cover an image of `size`, the most central first."""
     shape = np.minimum(np.multiply(size, scale) * (aspect**0.5, aspect**-0.5), size)
-    steps = np.ceil((size - shape) / (shape * (1 - OVERLAP)) - 1e-9).astype(int)
-    places = [np.linspace(0, room, count + 1) for room, count in zip(size - shape, steps, strict=True)]
-    corners = np.stack(np.meshgrid(*places), axis=-1).reshape(-1, 2)
+    steps = np.ceil((size - shape) / (shape * (1 - WINDOW_OVERLAP)) - 1e-9).astype(int)
+    positions = [np.linspace(0, room, count + 1) for room, count in zip(size - shape, steps, strict=True)]
+    corners = np.stack(np.meshgrid(*positions), axis=-1).reshape(-1, 2)
     from_middle = (((corners + shape / 2) / size - 0.5) ** 2).sum(axis=1)
     corners = corners[np.argsort(from_middle.round(9), kind="stable")]
     return np.hstack([corners, corners + shape])
 
 
 def search_selectively(pixels: np.ndarray) -> Candidates:
-    """Selective search (Uijlings et al. 2013) by OpenCV in an image (height, width, 3) uint8; scores fall evenly from 1
-    by rank. Raises UsageError if OpenCV's contributed modules are not installed."""
+    """Propose boxes by OpenCV's selective search (Uijlings et al. 2013) in an image (height, width, 3) uint8.
+
+    Scores fall evenly from 1 by rank. Raises UsageError if OpenCV's contributed modules are not installed.
+    """
     try:
         import cv2
 
@@ -139,9 +150,9 @@ def search_selectively(pixels: np.ndarray) -> Candidates:
         ) from error
     cv2.setNumThreads(1)  # the processes share the cores already
     height, width = pixels.shape[:2]
-    scale = min(1.0, SEARCH_WIDTH / width)
+    scale = min(1.0, MAX_SEARCH_WIDTH / width)
     if scale < 1:
-        size = (SEARCH_WIDTH, max(1, round(height * scale)))
+        size = (MAX_SEARCH_WIDTH, max(1, round(height * scale)))
         pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
     engine.setBaseImage(np.ascontiguousarray(pixels[:, :, ::-1]))
     engine.switchToSelectiveSearchFast()
@@ -154,27 +165,28 @@ def search_selectively(pixels: np.ndarray) -> Candidates:
 
 
 def select(candidates: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:
-    """The regions of an image of `size` (width, height), and counts of proposals clipped, dropped (and why) and filled.
+    """Select the regions of an image of `size` (width, height), and count proposals clipped, dropped (by reason) and
+    filled.
 
-    Row 0 is the whole image, with score 1; the others follow by falling score, then the windows that fill up.
+    Row 0 is the whole image, with score 1. The others follow by falling score, and then the windows that fill up.
     """
-    chosen, counts = tidy(candidates, size, LEAST_SIDE)
-    counts["low-score"] = int((chosen.scores < LEAST_SCORE).sum())
-    chosen = chosen.take(chosen.scores >= LEAST_SCORE)
+    chosen, counts = tidy(candidates, size, MIN_REGION_SIDE)
+    counts["low-score"] = int((chosen.scores < MIN_REGION_SCORE).sum())
+    chosen = chosen.take(chosen.scores >= MIN_REGION_SCORE)
     chosen = chosen.take(suppress(chosen, selection.iou, selection.count))
     boxes = [np.array([[0, 0, *size]], np.float32), chosen.boxes]
     if selection.fill and len(chosen.boxes) < selection.count:
         boxes.append(_fill(chosen.boxes, size, selection))
     scores = np.full(sum(map(len, boxes)), WINDOW_SCORE, np.float32)
-    scores[0] = WHOLE_SCORE
+    scores[0] = IMAGE_SCORE
     scores[1 : 1 + len(chosen.scores)] = chosen.scores
     counts["filled"] = len(scores) - 1 - len(chosen.scores)
     return Candidates(np.concatenate(boxes), scores), +counts
 
 
 def _fill(boxes: np.ndarray, size: tuple[int, int], selection: Selection) -> np.ndarray:
-    """Windows that overlap neither `boxes` nor each other by more than `selection.iou`."""
+    """Return windows that overlap neither `boxes` nor each other by more than `selection.iou`."""
     windows = propose_windows(size)
     sides = (windows.boxes[:, 2:] - windows.boxes[:, :2]).min(axis=1)
-    windows = windows.take((overlaps(windows.boxes, boxes) <= selection.iou).all(axis=1) & (sides >= LEAST_SIDE))
+    windows = windows.take((overlaps(windows.boxes, boxes) <= selection.iou).all(axis=1) & (sides >= MIN_REGION_SIDE))
     return windows.boxes[suppress(windows, selection.iou, selection.count - len(boxes))]

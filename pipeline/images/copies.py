@@ -1,12 +1,12 @@
-"""Near copies of photographs: candidates by their features, verified on their pixels.
+"""Near-duplicates of photos: candidates by their features, verified on their pixels.
 
-A copy may be encoded again, rescaled, cropped or mirrored. Features find what looks alike; whether it is the same
-photograph is seen in its details: in thumbnails without their coarse light and shade, one is looked for in the other at
-several sizes, also mirrored, by normalized cross-correlation. Two photographs of one scene share the scene, not these.
+A near-duplicate may be encoded again, rescaled, cropped or mirrored. Features find photos that look alike. Whether two
+photos are copies is decided by their details: thumbnails lose their coarse light and shade, and one thumbnail is
+searched in the other at several sizes, also mirrored, by normalised cross-correlation. Two photos of one scene share
+the scene, but not these details.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import faiss
 import numpy as np
@@ -15,106 +15,132 @@ from PIL import Image
 from scipy import fft
 from scipy.ndimage import gaussian_filter1d
 
-from pipeline.compute.disk_rows import DiskRows
+from pipeline.compute.lazy_rows import DiskRows, LazyRows
 from pipeline.compute.precision import scale_to_unit_length
 
 SIDE = 48
-"""Pixels of a thumbnail, whatever the photograph's shape: a crop then changes places alone."""
-SIZES = tuple(round(SIDE * share) for share in (1, 0.95, 0.9, 0.85, 0.8))
-"""Of a crop within the whole."""
-FINE, COARSE = 0.8, 3.0
-"""Standard deviations in pixels between which details lie."""
-NOISE = 1.0
-"""Grey levels of details that say nothing: a plain sky resembles no other."""
-SAME = 0.85
-"""Least correlation of a copy."""
+"""Side of a thumbnail in pixels, whatever the photo's shape. A crop then changes positions only."""
+CROP_SIZES = tuple(round(SIDE * share) for share in (1, 0.95, 0.9, 0.85, 0.8))
+"""Sizes in pixels at which one thumbnail is searched within the other."""
+FINE_WIDTH = 0.8
+"""Standard deviation in pixels of the finest details."""
+COARSE_WIDTH = 3.0
+"""Standard deviation in pixels of the coarsest details."""
+NOISE_LEVEL = 1.0
+"""Grey levels of details that carry no information. A plain sky therefore resembles no other plain sky."""
+MIN_COPY_CORRELATION = 0.85
+"""Least correlation of a near-duplicate."""
 NEIGHBOURS = 3
-LEAST_COSINE = 0.5
-"""Of the centred features of two photographs that are compared by their pixels."""
+"""Number of nearest photos that are candidates for each photo."""
+MIN_CANDIDATE_COSINE = 0.5
+"""Least cosine of the centred features of two photos whose pixels are compared."""
 BLOCK_ROWS = 4096
-"""Photos in a block of features."""
-PRINCIPAL = 256
-"""Principal components of features in the index of many photos."""
-EXACT = 20_000
-"""Photographs up to which all are compared with all; the neighbours of more come from an index."""
-PAIRS = 512
-"""Compared at once."""
+"""Number of photos in a block of features."""
+PRINCIPAL_COMPONENTS = 256
+"""Number of principal components of features in the index of many photos."""
+INDEX_PROBES = 16
+"""Number of lists of that index that are searched for each photo."""
+MAX_EXACT_PHOTOS = 20_000
+"""Number of photos up to which all are compared with all. For more photos, neighbours come from an index."""
+BLOCK_PAIRS = 512
+"""Number of pairs that are compared at once."""
+
+ReadRows = Callable[[np.ndarray], np.ndarray]
 
 
-def near_pairs(features: Any, prepare: Callable[[np.ndarray], np.ndarray] = np.asarray) -> np.ndarray:
+def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray:
     """Find pairs (p, 2) of rows, the lower first, of photos whose `features` (n, d) are among each other's nearest.
 
-    `features` is an array, or an object that reads some rows on request. `prepare` normalises such rows (k, d), a copy
-    in float32. Two blocks of features are held at a time. The index of more than EXACT photos holds PRINCIPAL numbers
-    per photo.
+    `prepare` normalises rows (k, d), a copy in float32. Two blocks of features are held in memory at a time. The index
+    of more than MAX_EXACT_PHOTOS photos holds PRINCIPAL_COMPONENTS numbers per photo.
     """
-    n, dim = features.shape
-    blocks = np.array_split(np.arange(n), -(-n // BLOCK_ROWS))
+    count = features.shape[0]
+    blocks = np.array_split(np.arange(count), -(-count // BLOCK_ROWS))
 
     def read(rows: np.ndarray) -> np.ndarray:
         return prepare(features[rows].astype(np.float32))
 
-    mean = (sum(read(rows).sum(axis=0, dtype=np.float64) for rows in blocks) / n).astype(np.float32)
+    total = np.sum([read(rows).sum(axis=0, dtype=np.float64) for rows in blocks], axis=0)
+    mean = (total / count).astype(np.float32)
 
-    def centred(rows: np.ndarray) -> np.ndarray:
+    def read_centred(rows: np.ndarray) -> np.ndarray:
         return scale_to_unit_length(read(rows) - mean)
 
-    if n > EXACT:
-        principal = faiss.PCAMatrix(dim, min(PRINCIPAL, dim))
-        principal.train(centred(np.linspace(0, n - 1, EXACT).astype(int)))
-        vectors = np.concatenate([principal.apply(centred(rows)) for rows in blocks])
-        index = faiss.index_factory(vectors.shape[1], f"IVF{int(4 * n**0.5)},Flat", faiss.METRIC_INNER_PRODUCT)
-        index.train(vectors)
-        index.add(vectors)
-        index.nprobe = 16
-    pairs, count = [], NEIGHBOURS + 1  # each row finds itself, too
-    for queries in blocks:
-        if n > EXACT:
-            cosines, rows = index.search(vectors[queries], count)
-        else:
-            others = map(centred, blocks)
-            cosines, rows = knn_ground_truth(centred(queries), others, count, faiss.METRIC_INNER_PRODUCT, ngpu=0)
-        near, places = np.nonzero((cosines >= LEAST_COSINE) & (rows >= 0) & (rows != queries[:, None]))
-        pairs.append(np.sort(np.stack([queries[near], rows[near, places]], axis=1), axis=1))
+    search = _search_index if count > MAX_EXACT_PHOTOS else _search_exactly
+    pairs = []
+    for queries, (cosines, rows) in zip(blocks, search(read_centred, blocks), strict=True):
+        near = (cosines >= MIN_CANDIDATE_COSINE) & (rows >= 0) & (rows != queries[:, None])
+        query, rank = np.nonzero(near)
+        pairs.append(np.sort(np.stack([queries[query], rows[query, rank]], axis=1), axis=1))
     return np.unique(np.concatenate(pairs), axis=0)
+
+
+def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the cosines and rows of the nearest photos (k, NEIGHBOURS + 1) of each block, which include each photo."""
+    for queries in blocks:
+        yield knn_ground_truth(read(queries), map(read, blocks), NEIGHBOURS + 1, faiss.METRIC_INNER_PRODUCT, ngpu=0)
+
+
+def _search_index(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the same as `_search_exactly`, approximately, from an index of the features' principal components."""
+    count = sum(map(len, blocks))
+    sample = read(np.linspace(0, count - 1, MAX_EXACT_PHOTOS).astype(int))
+    dim = sample.shape[1]
+    principal = faiss.PCAMatrix(dim, min(PRINCIPAL_COMPONENTS, dim))
+    principal.train(sample)
+    vectors = np.concatenate([principal.apply(read(rows)) for rows in blocks])
+    index = faiss.index_factory(vectors.shape[1], f"IVF{int(4 * count**0.5)},Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    faiss.ParameterSpace().set_index_parameter(index, "nprobe", INDEX_PROBES)
+    for queries in blocks:
+        yield index.search(vectors[queries], NEIGHBOURS + 1)
 
 
 def verify(pairs: np.ndarray, thumbnails: Mapping[int, np.ndarray] | DiskRows) -> np.ndarray:
     """Compute the correlation (p,) of each of `pairs` (p, 2), whose thumbnails are SIDE * SIDE grey levels."""
-    found = np.zeros(len(pairs))
-    for start in range(0, len(pairs), PAIRS):
-        rows = pairs[start : start + PAIRS].T.tolist()
-        sides = [np.stack([thumbnails[row] for row in side]).reshape(-1, SIDE, SIDE) for side in rows]
-        found[start : start + PAIRS] = np.maximum(_find(*sides, SIZES), _find(*reversed(sides), SIZES[1:]))
-    return found
+    correlations = np.zeros(len(pairs))
+    for start in range(0, len(pairs), BLOCK_PAIRS):
+        first, second = (
+            np.stack([thumbnails[row] for row in rows]).reshape(-1, SIDE, SIDE)
+            for rows in pairs[start : start + BLOCK_PAIRS].T.tolist()
+        )
+        correlations[start : start + BLOCK_PAIRS] = np.maximum(
+            _correlate(first, second, CROP_SIZES), _correlate(second, first, CROP_SIZES[1:])
+        )
+    return correlations
 
 
 def grey(pixels: np.ndarray) -> np.ndarray:
-    """(h, w) float32 of RGB pixels (h, w, 3)."""
-    return pixels @ np.float32([0.299, 0.587, 0.114])
+    """Convert RGB pixels (h, w, 3) to grey levels (h, w) float32."""
+    return pixels @ np.array([0.299, 0.587, 0.114], np.float32)
 
 
-def _find(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """(p,) the greatest correlation of each of `crops` (p, SIDE, SIDE), shrunk to any of `sizes`, with a place in its
-    whole."""
+def _correlate(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    """Compute the greatest correlation (p,) of each of `crops` (p, SIDE, SIDE) with any position in its whole.
+
+    Crops are shrunk to each of the `sizes`, and also mirrored.
+    """
     details = _details(wholes, SIDE)
-    spectrum = fft.rfft2(details)
+    spectrum = np.asarray(fft.rfft2(details))
     sums = np.zeros((len(details), SIDE + 1, SIDE + 1))
     sums[:, 1:, 1:] = np.square(details, dtype=np.float64).cumsum(axis=1).cumsum(axis=2)
     best = np.zeros(len(wholes))
     for size in sizes:
-        crop, places = _details(crops, size), SIDE - size + 1
-        inside = sums[:, size:, size:] - sums[:, :places, size:] - sums[:, size:, :places] + sums[:, :places, :places]
+        crop = _details(crops, size)
+        shifts = SIDE - size + 1
+        inside = sums[:, size:, size:] - sums[:, :shifts, size:] - sums[:, size:, :shifts] + sums[:, :shifts, :shifts]
         lengths = np.sqrt(np.maximum(inside, 0)) * np.sqrt(np.square(crop).sum(axis=(1, 2)))[:, None, None]
         for turned in (crop, crop[:, :, ::-1]):
-            products = fft.irfft2(spectrum * fft.rfft2(turned, (SIDE, SIDE)).conj(), (SIDE, SIDE))
-            shares = products[:, :places, :places] / (lengths + (NOISE * size) ** 2)
-            best = np.maximum(best, shares.max(axis=(1, 2)))
+            turned_spectrum = np.asarray(fft.rfft2(turned, (SIDE, SIDE)))
+            products = np.asarray(fft.irfft2(spectrum * turned_spectrum.conj(), (SIDE, SIDE)))
+            correlations = products[:, :shifts, :shifts] / (lengths + (NOISE_LEVEL * size) ** 2)
+            best = np.maximum(best, correlations.max(axis=(1, 2)))
     return best
 
 
 def _details(thumbnails: np.ndarray, size: int) -> np.ndarray:
-    """(p, size, size): resized, without what is coarser or finer than details."""
+    """Resize thumbnails to (p, size, size), without anything coarser or finer than details."""
     shrink = np.asarray(Image.fromarray(np.eye(SIDE, dtype=np.float32)).resize((SIDE, size), Image.Resampling.BILINEAR))
-    fine, coarse = (gaussian_filter1d(shrink, width, axis=0, mode="nearest") for width in (FINE, COARSE))
+    fine, coarse = (gaussian_filter1d(shrink, width, axis=0, mode="nearest") for width in (FINE_WIDTH, COARSE_WIDTH))
     return fine @ thumbnails @ fine.T - coarse @ thumbnails @ coarse.T

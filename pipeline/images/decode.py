@@ -1,20 +1,23 @@
-"""Bytes of a photograph to pixels, or the reason why not.
+"""Decodes the bytes of a photo to pixels, or says why they cannot be decoded.
 
-An image may take `ImageLimits.seconds` of processor time. A worker process (`isolated_map`, `ImageProcess`) is ended
-then; elsewhere an image that has taken longer is refused afterwards.
+An image may take `ImageLimits.seconds` of CPU time. A worker process (`isolated_map`, `ImageProcess`) that needs more
+is ended. In other processes the image is rejected after it was decoded.
 """
 
 import hashlib
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 from PIL import ExifTags, Image, ImageOps, IptcImagePlugin, UnidentifiedImageError, features
 
-from pipeline.compute.workers import OUT_OF_MEMORY, processor_limit
+from pipeline.compute.workers import OUT_OF_MEMORY, Failure, Worker, processor_limit
+from pipeline.errors import InputError
 from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
 from pipeline.images.opening import (
@@ -32,37 +35,45 @@ from pipeline.images.opening import (
     too_slow,
 )
 
-STARTS = {"JPEG": JPEG_START, "PNG": PNG_START, "GIF": b"GIF8"}
-LACKING = "decoding it takes more memory than there is, or than a photo of its size may take"
-LONGEST_EXIF = 100
-"""Characters of the name of a camera."""
+Result = TypeVar("Result")
+
+FIRST_BYTES = {"JPEG": JPEG_START, "PNG": PNG_START, "GIF": b"GIF8"}
+LACKS_MEMORY = "decoding it takes more memory than there is, or than a photo of its size may take"
+MAX_EXIF_CHARACTERS = 100
+"""Length of the longest name of a camera that is stored."""
 IPTC_CAPTION = (2, 120)
-LEAST_WORDS = 3
-STOCK = re.compile("digital (still )?camera|(created|generated|edited) (with|by|using)", re.IGNORECASE)
-"""In descriptions that no person wrote, such as OLYMPUS DIGITAL CAMERA."""
+"""The IPTC dataset that holds the description of a photo."""
+MIN_DESCRIPTION_WORDS = 3
+"""Number of words from which a description inside a file counts."""
+STOCK_DESCRIPTION = re.compile("digital (still )?camera|(created|generated|edited) (with|by|using)", re.IGNORECASE)
+"""Words in descriptions that no person wrote, such as OLYMPUS DIGITAL CAMERA."""
+MAX_HEADER_SECONDS = 1
+"""CPU seconds that the header of an upload may take. Uploads wait for each other's headers."""
 
 
 def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.Image:
-    """The first frame of an encoded image as 8-bit RGB, upright by its EXIF orientation.
+    """Decode the first frame of an image as 8-bit RGB, upright by its EXIF orientation.
 
-    Transparent parts become white; colours become those of sRGB by an embedded profile; 16-bit and floating-point
-    samples are scaled, not clipped. With `side`, to which its shorter side will be resized, a JPEG that is far larger
-    comes at half, a quarter or an eighth of its size, which takes a fraction of the time: at the smallest of at least
-    MARGIN times `side`. Raises UnreadableImage.
+    Transparent parts become white, an embedded profile is converted to sRGB, and 16-bit and floating-point samples are
+    scaled, not clipped. `side` is the size to which the shorter side will be resized. A JPEG that is far larger is then
+    decoded at half, a quarter or an eighth of its size, which takes a fraction of the time: at the smallest size that
+    is at least MARGIN times `side`. Raises UnreadableImage.
     """
     return decode_each(data, limits, [side])[0]
 
 
 def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> list[Image.Image]:
-    """As `decode` for each of `sides`, decoded once, at the scale that the largest needs. Where `decode` would have
-    decoded smaller, pixels are averaged to that size."""
+    """Decode an image once, and return it for each of `sides` as `decode` does.
+
+    The image is decoded at the scale that the largest side needs. For smaller sides, pixels are averaged.
+    """
     return _decode(data, limits, sides)[0]
 
 
 def _decode(
     data: bytes, limits: ImageLimits, sides: Sequence[int | None], colours: bool = True
 ) -> tuple[list[Image.Image], list[str]]:
-    """Decodes the images of `decode_each`, without `colours` in their own colours. Returns them with notes on how they
+    """Decode the images of `decode_each`, without `colours` in their own colours. Returns them with notes on how they
     were read."""
     started = time.thread_time()
     in_time = processor_limit(limits.seconds, str(too_slow(limits.seconds)))
@@ -78,7 +89,7 @@ def _decode(
 
 @contextmanager
 def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
-    """Raises UnreadableImage for whatever the block raises when it reads the image `data`."""
+    """Turn every exception of the block, which reads the image `data`, into an UnreadableImage."""
     try:
         yield
     except UnreadableImage:
@@ -86,7 +97,7 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
     except UnidentifiedImageError:
         if brands(data) & AVIF_BRANDS and not features.check("avif"):
             raise UnreadableImage(NEEDS_AVIF, "this Pillow cannot read it") from None
-        for kind, start in STARTS.items():
+        for kind, start in FIRST_BYTES.items():
             if data.startswith(start):
                 raise UnreadableImage("damaged", f"a {kind} whose header cannot be read") from None
         start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
@@ -96,20 +107,19 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
     except Exception as error:  # any other failure on hostile bytes is the image's fault
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError) or "out of memory" in text.lower():  # as libavif's errors say
-            raise UnreadableImage(OUT_OF_MEMORY, LACKING) from error
+            raise UnreadableImage(OUT_OF_MEMORY, LACKS_MEMORY) from error
         raise UnreadableImage("truncated" if "truncated" in text.lower() else "damaged", text) from error
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
-    """An opened image as `decode` makes it of its file, untimed. Raises UnreadableImage, and as Pillow does."""
+    """Convert an opened image as `decode` does, without a time limit. Raises UnreadableImage and Pillow's errors."""
     check_size(image.size, limits)
     return _to_rgb(image)[0]
 
 
 class Inspection(NamedTuple):
-    """A decodable image: its size in pixels, upright (None for a vector in its place), the SHA-256 of its bytes,
-    notes on how it was read, which are counted, and what its camera wrote into it: when it was `taken`, in ISO 8601,
-    and the `camera`."""
+    """A decodable image: its upright size in pixels (None for a vector in place of an image), the SHA-256 of its bytes,
+    notes on how it was read, the time at which it was `taken` in ISO 8601, and its `camera`."""
 
     width: int | None
     height: int | None
@@ -119,15 +129,17 @@ class Inspection(NamedTuple):
     camera: str | None = None
 
 
-def inspect(read: Callable[..., bytes], limits: ImageLimits, location: tuple[Any, ...]) -> Inspection:
-    """Read `location` and decode it fully. Raises InputError saying what is wrong with the image."""
+def inspect(
+    read: Callable[..., bytes], limits: ImageLimits, location: tuple[str, int | None, int | None]
+) -> Inspection:
+    """Read the image at `location` and decode it fully. Raises InputError saying what is wrong with the image."""
     data = read(*location)
     (image,), notes = _decode(data, limits, [None], colours=False)  # a large profile takes longer than the pixels
     return Inspection(*image.size, hashlib.sha256(data).hexdigest(), notes, *_read_exif(data, limits))
 
 
 def _read_exif(data: bytes, limits: ImageLimits) -> tuple[str | None, str | None]:
-    """When a photograph was taken, and by which camera; None for each that it does not say."""
+    """Return when a photo was taken and the name of its camera. Each is None if the photo does not say."""
     taken, camera = None, None
     # Damaged EXIF does not affect the pixels.
     in_time = processor_limit(limits.seconds, str(too_slow(limits.seconds)))
@@ -144,25 +156,28 @@ def _read_exif(data: bytes, limits: ImageLimits) -> tuple[str | None, str | None
 
 
 def written_description(data: bytes, limits: ImageLimits) -> str:
-    """What a person has written into a photograph by EXIF or IPTC: some words that are not a camera's or a program's;
-    "" where there are none."""
+    """Return the description that a person has written into a photo by EXIF or IPTC, or "" if there is none.
+
+    Descriptions by cameras and programs do not count.
+    """
     with suppress(Exception), pillow_limits(limits.max_pixels):
         image = open_image(data)
-        iptc = (IptcImagePlugin.getiptcinfo(image) or {}).get(IPTC_CAPTION, b"").decode(errors="replace")
-        for text in (image.getexif().get(ExifTags.Base.ImageDescription, ""), iptc):
-            if len(text.split()) >= LEAST_WORDS and not STOCK.search(text):
+        captions = (IptcImagePlugin.getiptcinfo(image) or {}).get(IPTC_CAPTION, b"")
+        caption = captions[0] if isinstance(captions, list) else captions
+        for text in (image.getexif().get(ExifTags.Base.ImageDescription, ""), caption.decode(errors="replace")):
+            if len(text.split()) >= MIN_DESCRIPTION_WORDS and not STOCK_DESCRIPTION.search(text):
                 return text
     return ""
 
 
-def _exif_text(value: Any) -> str:
-    """A text of EXIF without what pads it; nothing where it is no printable one."""
+def _exif_text(value: object) -> str:
+    """Return a text of EXIF without its padding, or "" if it is not a printable text."""
     text = value.partition("\0")[0].strip() if isinstance(value, str) else ""
-    return text if text.isprintable() and len(text) <= LONGEST_EXIF else ""
+    return text if text.isprintable() and len(text) <= MAX_EXIF_CHARACTERS else ""
 
 
 def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -> tuple[Image.Image, list[str]]:
-    """Converts an image of any mode to 8-bit sRGB, without `colours` to 8-bit RGB, upright, on white. Returns it with
+    """Convert an image of any mode to 8-bit sRGB, without `colours` to 8-bit RGB, upright, on white. Returns it with
     notes on how it was read, among them the `note` of its loading."""
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image = ImageOps.exif_transpose(image)
@@ -180,3 +195,47 @@ def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
+
+
+def check_header(data: bytes, limits: ImageLimits) -> None:
+    """Read only the header of an image. Raises UnreadableImage as `decode` does if the bytes are not an image, or if
+    its size is outside the limits."""
+    too_long = f"too-slow: its header takes longer than {MAX_HEADER_SECONDS} s to read"
+    with processor_limit(MAX_HEADER_SECONDS, too_long), pillow_limits(sys.maxsize), naming_faults(data, limits):
+        check_size(open_image(data).size, limits)  # this names the size
+
+
+class ImageProcess(Generic[Result]):
+    """A callable that runs `function(data)` in a separate process, which is killed if an image takes too long.
+
+    Raises InputError. If an image has too many pixels, the error names the `key` that limits them. The caller must
+    close the process, or use it as a context manager.
+    """
+
+    def __init__(self, function: Callable[[bytes], Result], key: str = "") -> None:
+        self._worker = Worker(function)
+        self._key = key
+
+    def __call__(self, data: bytes) -> Result:
+        outcome = self._worker(data)
+        if isinstance(outcome, Failure):
+            too_large = self._key and outcome.reason.startswith("too-large")
+            raise InputError(f"{outcome.reason} ({self._key})" if too_large else outcome.reason)
+        return outcome
+
+    def __enter__(self) -> "ImageProcess[Result]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+
+def decoding_process(limits: ImageLimits) -> ImageProcess[Image.Image]:
+    """Start a process that decodes untrusted images as `decode(data, limits)` does."""
+    return ImageProcess(partial(_decode_alone, limits))
+
+
+def _decode_alone(limits: ImageLimits, data: bytes) -> Image.Image:
+    image = decode(data, limits)
+    image.info = {}  # Pillow would write it into files that are made of the image
+    return image

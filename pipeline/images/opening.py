@@ -1,7 +1,9 @@
-"""Bytes of a stranger to the first frame as it is stored, by Pillow, within limits.
+"""Opens untrusted bytes with Pillow and loads the first frame as it is stored, within limits.
 
-Only Pillow decodes: in other decoders one flipped bit in a PNG can kill the process. The size in the header is checked
-before any pixel is decoded; a truncated file is refused, never filled up with grey.
+Only Pillow decodes, because in other decoders one flipped bit in a PNG can kill the process. The size in the header is
+checked before any pixel is decoded. A truncated file is refused and never filled up with grey. Pillow opens several
+layouts of TIFF that it misreads, and reports others as if they were not images. Here the tags of a TIFF file decide
+before a pixel is decoded.
 """
 
 import io
@@ -12,45 +14,70 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
-from PIL import Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
+from PIL import Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 
 from pipeline.compute.workers import memory_limit
-from pipeline.images import colour, tiff
+from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
+
+if TYPE_CHECKING:
+    from pipeline.config.collection import CollectionSettings
+
+TiffImagePlugin.READ_LIBTIFF = True  # also for uncompressed files: Pillow's own decoder misreads 16 bits in planes
 
 # Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
-"""In the first box of HEIC files, whose pixels are HEVC's. Pillow reads AVIF, which has the same container, itself."""
+"""Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
 AVIF_BRANDS = frozenset({b"avif", b"avis"})
+"""Brands in the first box of AVIF files, which have the same container. Pillow decodes them itself."""
 NEEDS_HEIF = "HEIC, read after `pip install 'jointspace[heif]'`"
 NEEDS_AVIF = "AVIF, read after `pip install 'Pillow>=11.3'`"
-"""Reasons that are their own remedies, for of many images only the reasons are printed, with counts."""
-LONGEST_FTYP = 256
-"""Bytes of that box that are looked at."""
+"""Reasons that contain the remedy, because for many images only the reasons are printed, with counts."""
+MAX_BRANDS_BYTES = 256
+"""Number of bytes of the first box that are read."""
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG"
-MOST_PROFILES = 4
-"""Colour profiles in a PNG. One is allowed, and Pillow unpacks all of them, each up to MOST_TEXT bytes."""
 PNG_END = b"IEND\xaeB`\x82"
-MOST_TEXT = 128 << 20
-"""Bytes of texts or of a profile to which a PNG may unpack; editors have written tens of megabytes."""
-LEAST_SIDE = 8
-"""Pixels of the shorter side of an image that a collection may have."""
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+"""The first bytes of TIFF and BigTIFF, in both byte orders."""
+MAX_PNG_PROFILES = 4
+"""Number of colour profiles in a PNG. The standard allows one, and Pillow unpacks all of them, each up to
+MAX_PNG_TEXT_BYTES."""
+MAX_PNG_TEXT_BYTES = 128 << 20
+"""Size to which the texts or a profile of a PNG may unpack. Editors have written tens of megabytes."""
+MIN_SIDE = 8
+"""Shorter side in pixels of an image that a collection may have."""
+MAX_ASPECT = 20
+"""Largest ratio of an image's longer side to its shorter side."""
 BASE_BYTES = 64 << 20
+"""Memory that decoding any image may take in a worker process."""
 BYTES_PER_PIXEL = 64
-"""Memory that decoding may take, in a worker process, by the size in the header: the size inside may be another. Codecs
-take up to 20 bytes per pixel."""
-GREATEST_ASPECT = 20
-"""Its longer side over its shorter."""
+"""Memory that decoding may take beyond BASE_BYTES for each pixel of the size in the header. The size inside may be
+different. Codecs take up to 20 bytes per pixel."""
+MAX_SCANS = 100
+"""Number of scans of a JPEG. Each scan is a pass over all pixels for as few as 14 bytes. Encoders write ten, and
+libtiff has this limit."""
+MARGIN = 2
+"""Factor by which a JPEG is decoded larger than needed, so that the following resizing decides how it looks."""
+JPEG_SCALES = (1, 2, 4, 8)
+"""Factors by which a JPEG can be decoded smaller."""
+SCAN_MARKER = 0xDA
+END_MARKER = 0xD9
+MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
+"""A marker that ends the data of a scan, which is neither a stuffed zero nor a restart within the scan."""
+GDAL_NODATA = 42113
+"""The tag by which GDAL says which sample means that there is no data."""
 
 
 @dataclass(frozen=True)
 class ImageLimits:
     """Limits on an image: at most `max_pixels`, sides of at least `min_side`, longer / shorter side <= `max_aspect`,
-    and at most `seconds` of processor time to decode it."""
+    and at most `seconds` of CPU time to decode it."""
 
     max_pixels: int
     min_side: int
@@ -58,14 +85,14 @@ class ImageLimits:
     seconds: float = math.inf
 
     @classmethod
-    def from_settings(cls, collection: Any) -> "ImageLimits":
-        """The limits in the section `collection` of a configuration."""
-        return cls(collection.max_image_pixels, LEAST_SIDE, GREATEST_ASPECT, collection.decode_seconds)
+    def from_settings(cls, collection: "CollectionSettings") -> "ImageLimits":
+        """Return the limits in the section `collection` of a configuration."""
+        return cls(collection.max_image_pixels, MIN_SIDE, MAX_ASPECT, collection.decode_seconds)
 
 
 class Loaded(NamedTuple):
-    """The first frame as it is stored, the factor by which it is to be reduced for each side that was asked for, and a
-    note on how its samples were read, if there is one."""
+    """The first frame as it is stored, the factor by which to reduce it for each requested side, and a note on how its
+    samples were read, if there is one."""
 
     image: Image.Image
     factors: list[int]
@@ -73,21 +100,21 @@ class Loaded(NamedTuple):
 
 
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
-    """Decodes an encoded image, a JPEG as small as the largest of `sides` allows (None: whole). Raises UnreadableImage,
-    and whatever Pillow raises."""
+    """Decode an image, a JPEG as small as the largest of `sides` allows (None: whole). Raises UnreadableImage and
+    Pillow's errors."""
     image = open_image(data)
     check_size(image.size, limits)
     pixels = math.prod(image.size)  # a JPEG that is decoded smaller still needs memory for its whole size
     factors = [1] * len(sides)
     if image.format == "JPEG":
-        if has_more_scans(data, MOST_SCANS):
-            raise UnreadableImage("too-slow", f"a JPEG of more than {MOST_SCANS} scans")
+        if has_more_scans(data, MAX_SCANS):
+            raise UnreadableImage("too-slow", f"a JPEG of more than {MAX_SCANS} scans")
         factors = draft_jpeg(image, sides)
     tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
-    if tags and tags.get(322, 0) * tags.get(323, 0) > limits.max_pixels:
+    if tags and tags.get(TiffImagePlugin.TILEWIDTH, 0) * tags.get(TiffImagePlugin.TILELENGTH, 0) > limits.max_pixels:
         raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
     lower = colour.lower_bytes(image)
-    texts = 5 * MOST_TEXT if image.format == "PNG" else 0  # they may follow its pixels, and Pillow copies them
+    texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # they may follow its pixels, and Pillow copies them
     with memory_limit(BASE_BYTES + texts + BYTES_PER_PIXEL * pixels):
         try:
             image.load()
@@ -99,25 +126,25 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
         raise UnreadableImage("truncated", "the PNG lacks its end")
     note = None
     if lower and colour.is_dark(image):
-        if tags and tags.get(284) == 2:  # Pillow returns only the upper bytes of such planes
-            raise tiff.Layout.from_tags(tags).refuse(", samples of only 12 or 14 bits")
-        less = open_image(data)
-        less.tile = lower
-        less.load()
-        image, note = colour.scale_colours(image, less)
+        if tags and tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == 2:  # Pillow returns only the upper bytes then
+            raise TiffLayout.from_tags(tags).refuse(", samples of only 12 or 14 bits")
+        lower_image = open_image(data)
+        lower_image.tile = lower
+        lower_image.load()
+        image, note = colour.scale_colours(image, lower_image)
     if tags:
-        image, other = tiff.to_8_bits(image, tags)
-        note = note or other
+        image, tiff_note = to_8_bits(image, tags)
+        note = note or tiff_note
     return Loaded(image, factors, note)
 
 
-def open_image(data: bytes) -> Image.Image:
-    """Reads the header of an image. An MPO is a JPEG with further pictures behind it, and is opened as the JPEG. Raises
-    UnreadableImage, and whatever Pillow raises."""
-    if data.startswith(tiff.STARTS):
-        return tiff.open_tiff(data)
-    if data.startswith(PNG_START) and data.count(b"iCCP") > MOST_PROFILES:
-        raise UnreadableImage("damaged", f"a PNG with more than {MOST_PROFILES} colour profiles")
+def open_image(data: bytes) -> ImageFile:
+    """Read the header of an image. An MPO, which is a JPEG followed by further images, is opened as a JPEG. Raises
+    UnreadableImage and Pillow's errors."""
+    if data.startswith(TIFF_STARTS):
+        return open_tiff(data)
+    if data.startswith(PNG_START) and data.count(b"iCCP") > MAX_PNG_PROFILES:
+        raise UnreadableImage("damaged", f"a PNG with more than {MAX_PNG_PROFILES} colour profiles")
     if data.startswith(JPEG_START):
         with suppress(SyntaxError):
             return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
@@ -125,16 +152,16 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def brands(data: bytes) -> frozenset[bytes]:
-    """What the first box of HEIC, AVIF and MP4 files calls their contents."""
+    """Return the brands in the first box of HEIC, AVIF and MP4 files, which name their contents."""
     if data[4:8] != b"ftyp":
         return frozenset()
-    box = data[8 : min(int.from_bytes(data[:4]), LONGEST_FTYP)]
+    box = data[8 : min(int.from_bytes(data[:4]), MAX_BRANDS_BYTES)]
     return frozenset(box[at : at + 4] for at in range(0, len(box), 4))
 
 
 @cache
 def _heif() -> str:
-    """Have Pillow read HEIC in this process; returns its name of the format. Raises UnreadableImage."""
+    """Make Pillow read HEIC in this process, and return its name of the format. Raises UnreadableImage."""
     try:
         import pillow_heif
     except ImportError as error:
@@ -149,13 +176,13 @@ def too_slow(seconds: float) -> UnreadableImage:
 
 @contextmanager
 def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read long texts."""
+    """Make Pillow refuse images and inner frames above our limit instead of warning about them, and read long texts."""
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         Image.MAX_IMAGE_PIXELS = max_pixels
-        PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT
+        PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MAX_PNG_TEXT_BYTES
         try:
             yield
         finally:
@@ -173,43 +200,169 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
         raise UnreadableImage("too-elongated", f"{shape}, sides in a ratio above {limits.max_aspect:g}")
 
 
-MOST_SCANS = 100
-"""Each is a pass over all pixels for as few as 14 bytes. Encoders write ten; libtiff has this limit."""
-MARGIN = 2
-"""By how much a JPEG is decoded larger than it is needed, so that the resizing that follows decides how it looks."""
-DRAFTS = (1, 2, 4, 8)
-"""By how much a JPEG can be decoded smaller."""
-SCAN, END = 0xDA, 0xD9
-MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
-"""A marker that ends a scan's data: neither a stuffed zero nor a restart within it."""
-
-
 def has_more_scans(data: bytes, most: int) -> bool:
-    """Whether a JPEG has more than `most` scans."""
-    if data.count(bytes((0xFF, SCAN))) <= most:  # some may be in a thumbnail or after the end
+    """Return whether a JPEG has more than `most` scans."""
+    if data.count(bytes((0xFF, SCAN_MARKER))) <= most:  # some may be in a thumbnail or after the end
         return False
-    at, scans = 2, 0
-    while (marker := MARKER.search(data, at)) and marker[1][0] != END:
+    at = 2
+    scans = 0
+    while (marker := MARKER.search(data, at)) and marker[1][0] != END_MARKER:
         at = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2])
-        scans += marker[1][0] == SCAN
+        scans += marker[1][0] == SCAN_MARKER
         if scans > most:
             return True
     return False
 
 
 def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
-    """Have an opened JPEG decoded as small as the largest of `sides` allows (None: whole); returns by how much the
-    decoded image is to be reduced to be as small as each allows."""
+    """Make Pillow decode an opened JPEG as small as the largest of `sides` allows (None: whole).
+
+    Returns the factors by which to reduce the decoded image so that it is as small as each side allows.
+    """
     drafts = [_jpeg_scale(image.size, side) for side in sides]
-    scale, asked = min(drafts)
-    if image.draft(None, asked) is None:
+    scale, requested_size = min(drafts)
+    if image.draft(None, requested_size) is None:
         return [1] * len(sides)
     return [wanted // scale for wanted, _ in drafts]
 
 
 def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int, int]]:
-    """By how much a JPEG of this `size` is decoded smaller for `side`, and the size that Pillow is asked for."""
-    least = 1 if side is None else MARGIN * side / min(size)
-    asked = tuple(math.ceil(least * length) for length in size)
-    fits = min(length // part for length, part in zip(size, asked, strict=True))
-    return max(scale for scale in DRAFTS if scale <= max(1, fits)), asked
+    """Return the factor by which a JPEG of this `size` is decoded smaller for `side`, and the size to request."""
+    width, height = size
+    share = 1 if side is None else MARGIN * side / min(size)
+    requested = math.ceil(share * width), math.ceil(share * height)
+    fits = min(width // requested[0], height // requested[1])
+    return max(scale for scale in JPEG_SCALES if scale <= max(1, fits)), requested
+
+
+TIFF_COMPRESSIONS = TiffImagePlugin.COMPRESSION_INFO.keys() - {50001}
+"""Values of Compression that are read. Pillow's libtiff is built without 50001, WebP."""
+SAMPLE_KINDS = {1: "unsigned", 2: "signed", 3: "floating-point", 5: "complex", 6: "complex"}
+"""Names for the values of SampleFormat."""
+NATIVE_ORDER = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
+"""Pillow's names of big-endian samples -> its names of samples in this machine's order, which libtiff returns."""
+FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
+
+
+class TiffColours(NamedTuple):
+    """The layouts of a photometric interpretation that are read.
+
+    `bits` are the bits of its samples for each of SAMPLE_KINDS. `extras` are the values of ExtraSamples that a first
+    further band may have (0: not stated, 1: alpha that multiplies the colours, 2: other alpha).
+    """
+
+    name: str
+    bands: int
+    bits: dict[str, tuple[int, ...]]
+    extras: tuple[int, ...] = ()
+
+
+TIFF_LAYOUTS = {
+    0: TiffColours("white is zero", 1, {"unsigned": (1, 2, 4, 8)}),
+    1: TiffColours(
+        "black is zero", 1, {"unsigned": (1, 2, 4, 8, 12, 16), "signed": (16, 32), "floating-point": (32,)}, (0, 2)
+    ),
+    2: TiffColours("RGB", 3, {"unsigned": (8, 16)}, (0, 1, 2)),
+    3: TiffColours("palette", 1, {"unsigned": (1, 2, 4, 8)}, (0, 2)),
+    5: TiffColours("CMYK", 4, {"unsigned": (8, 16)}, (0,)),
+    6: TiffColours("YCbCr", 3, {"unsigned": (8,)}),
+    8: TiffColours("Lab", 3, {"unsigned": (8,)}),
+}
+"""Everything that is read, by the value of PhotometricInterpretation. All other layouts are refused."""
+
+
+class TiffLayout(NamedTuple):
+    """How the first image of a TIFF file is stored. `bits` is 0 if samples differ in their number of bits."""
+
+    photometric: int
+    bands: int
+    kind: str
+    bits: int
+    extras: tuple[int, ...]
+    planes: bool
+
+    @classmethod
+    def from_tags(cls, tags: TiffImagePlugin.ImageFileDirectory_v2) -> "TiffLayout":
+        """Read the layout from the tags of a file."""
+        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6  # its colours are YCbCr, whatever the tags say
+        bands = tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 3 if old_jpeg else 1)
+        formats = tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))[:bands]
+        kinds = {SAMPLE_KINDS.get(value, "untyped") for value in formats}
+        bits = set(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,))[:bands])
+        return cls(
+            photometric=6 if old_jpeg else tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0),
+            bands=bands,
+            kind=" and ".join(sorted(kinds)),
+            bits=max(bits) if len(bits) == 1 else 0,
+            extras=tags.get(TiffImagePlugin.EXTRASAMPLES, ()),
+            planes=tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == 2,
+        )
+
+    @property
+    def colours(self) -> TiffColours:
+        return TIFF_LAYOUTS.get(self.photometric, TiffColours("not known here", 0, {}))
+
+    def is_read(self) -> bool:
+        """Return whether TIFF_LAYOUTS has this layout. Pillow refuses a few of these, and reads the others rightly."""
+        further = self.bands - self.colours.bands
+        if self.bits not in self.colours.bits.get(self.kind, ()) or further < 0:
+            return False
+        rgb_and_one = self.photometric == 2 and further == 1
+        if further == 0 or not self.extras:
+            return further == 0 or rgb_and_one and not self.planes
+        # A raster with more further bands than colours is not a photo. In planes, Pillow places only the alpha of RGB.
+        placed = rgb_and_one or not self.planes or not any(self.extras)
+        return self.extras[0] in self.colours.extras and further <= self.colours.bands and placed
+
+    def refuse(self, why: str = "") -> UnreadableImage:
+        """Return the error that names this layout and gives a command that converts it."""
+        bands = " ".join(f"-b {band}" for band in range(1, 4 if self.bands > 2 else 2))
+        return UnreadableImage(
+            "unsupported-tiff",
+            f"{self.bands} band{'s' * (self.bands > 1)} of {self.bits or 'various'} bits, {self.kind}, in"
+            f" {'separate planes' if self.planes else 'one plane'}, PhotometricInterpretation {self.photometric}"
+            f" ({self.colours.name}), ExtraSamples {', '.join(map(str, self.extras)) or 'not given'}{why}; save it as"
+            f" RGB or grey of 8 bits, for example by `gdal_translate {bands} -ot Byte -scale IN OUT`",
+        )
+
+
+def open_tiff(data: bytes) -> ImageFile:
+    """Open a TIFF file and read its header. Raises UnreadableImage for a layout that is not read."""
+    if data.startswith(b"MM\0+"):
+        raise UnreadableImage("unsupported-tiff", "a BigTIFF in big-endian order; save it as a little-endian TIFF")
+    file = io.BytesIO(data)
+    try:
+        tags = TiffImagePlugin.ImageFileDirectory_v2(file.read(16 if data[2] == 43 else 8))
+        file.seek(tags.next)
+        tags.load(file)
+        layout = TiffLayout.from_tags(tags)
+        compression = tags.get(TiffImagePlugin.COMPRESSION, 1)
+        itemgetter(TiffImagePlugin.IMAGEWIDTH, TiffImagePlugin.IMAGELENGTH)(tags)  # raises KeyError if one is missing
+    except Exception as error:
+        raise UnreadableImage("damaged", "the tags of this TIFF cannot be read") from error
+    if not layout.is_read() or compression not in TIFF_COMPRESSIONS:
+        raise layout.refuse(f", Compression {compression}")
+    try:
+        image = Image.open(file, formats=("TIFF",))
+    except UnidentifiedImageError:
+        raise layout.refuse(f", in {'big' if data.startswith(b'MM') else 'little'}-endian order") from None
+    for number, tile in enumerate(image.tile):
+        assert isinstance(tile.args, tuple)  # libtiff's tiles have a mode and further arguments
+        mode, *more = tile.args
+        image.tile[number] = tile._replace(args=(NATIVE_ORDER.get(mode, mode), *more))
+    return image
+
+
+def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -> tuple[Image.Image, str | None]:
+    """Scale a loaded TIFF to 8-bit samples, and drop a fourth band without a stated meaning. Returns the image, and a
+    note if anything was assumed."""
+    if image.mode.startswith(("I", "F")):
+        stated = tags.get(GDAL_NODATA)
+        nodata = None
+        if isinstance(stated, str):
+            with suppress(ValueError):
+                nodata = float(stated.strip("\0 "))
+        return colour.scale_samples(image, nodata)
+    if image.mode == "RGBA" and TiffImagePlugin.EXTRASAMPLES not in tags:
+        return image.convert("RGB"), FOURTH_BAND
+    return image, None

@@ -1,11 +1,11 @@
-"""A photograph to an encoder's input pixels: cropped, resized, 8 bits."""
+"""Preprocessing of a photo to an encoder's input pixels: cropped, resized, 8 bits."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import tee
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
@@ -17,12 +17,27 @@ from pipeline.images.decode import decode, decode_each
 from pipeline.images.opening import ImageLimits
 
 
+class PreprocessingEntry(Protocol):
+    """The keys of an encoder's entry in a configuration that say how its images are preprocessed."""
+
+    @property
+    def resize(self) -> int | None: ...
+    @property
+    def crop(self) -> int | None: ...
+    @property
+    def mean(self) -> tuple[float, float, float] | None: ...
+    @property
+    def std(self) -> tuple[float, float, float] | None: ...
+    @property
+    def interpolation(self) -> str | None: ...
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """The preprocessing of an encoder's weights: geometry in pixels, and the channels' mean and std in [0, 1].
 
-    The shorter side is resized to `resize`, then the central square of side `crop` is cut; if `crop` is None, the whole
-    image is squashed to a square of side `resize`, by `interpolation`, with antialiasing.
+    The shorter side is resized to `resize`, and then the central square of side `crop` is cut out. If `crop` is None,
+    the whole image is squashed to a square of side `resize`. Images are resized by `interpolation`, with antialiasing.
     """
 
     resize: int
@@ -37,20 +52,22 @@ class Preprocessing:
         return self.crop or self.resize
 
     @classmethod
-    def from_entry(cls, entry: Any) -> "Preprocessing":
+    def from_entry(cls, entry: PreprocessingEntry) -> "Preprocessing":
+        """Return the preprocessing of an entry of a checked configuration, which states all keys but `crop`."""
+        assert entry.resize and entry.mean and entry.std and entry.interpolation
         return cls(entry.resize, entry.crop, entry.mean, entry.std, entry.interpolation)
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":
+    def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":  # JSON of one of several classes of encoders
         """Return the preprocessing that was stored as `value`. Raises ValueError for sides that are too large."""
-        made = cls(**{**value, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
-        if not 0 < made.resize <= MAX_SIDE or not 0 < made.side <= MAX_SIDE:
+        preprocessing = cls(**{**value, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
+        if not 0 < preprocessing.resize <= MAX_SIDE or not 0 < preprocessing.side <= MAX_SIDE:
             raise ValueError(f"its resize or crop is not from 1 to {MAX_SIDE}")
-        return made
+        return preprocessing
 
 
 def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
-    """(side, side, 3) uint8 of an RGB image, cropped and resized in one pass, with antialiasing."""
+    """Crop and resize an RGB image in one pass, with antialiasing, to pixels (side, side, 3) uint8."""
     width, height = image.size
     box = (0.0, 0.0, float(width), float(height))
     if preprocessing.crop is not None:
@@ -61,22 +78,23 @@ def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
 
 
 class Photograph(NamedTuple):
-    """An image to read: its name in errors, the SHA-256 that its bytes must have, and their location."""
+    """An image to read: its name in errors, the SHA-256 that its bytes must have, and the path, offset and size of its
+    bytes."""
 
     name: str
     sha256: str
-    location: tuple[Any, ...]
+    location: tuple[str, int | None, int | None]
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> "Photograph":
-        """From a row of the manifest's images."""
+    def from_row(cls, row: Mapping[str, Any]) -> "Photograph":  # a row of an Arrow table
+        """Return the image in a row of the manifest's images."""
         name = "::".join(filter(None, (row["path"], row["member"])))
         return cls(name, row["sha256"], (row["path"], row["offset"], row["size"]))
 
 
 class View(NamedTuple):
-    """What an encoder takes of a photograph: its pixels by `preprocessing`, (side, side, 3) uint8, or what `describe`
-    makes of them."""
+    """The input that an encoder takes of a photo: its pixels (side, side, 3) uint8 after `preprocessing`, or the result
+    of `describe(pixels)`."""
 
     preprocessing: Preprocessing
     describe: Callable[[np.ndarray], Any] | None = None
@@ -84,26 +102,29 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class PhotographReader:
-    """Opens photographs within `limits`; `read` maps a location to bytes, and so many `processes` decode (0: this one).
-    Can be pickled. InputErrors say what is wrong with a photograph, also that it has changed since it was ingested."""
+    """A reader of photos within `limits`, which can be pickled.
+
+    `read` maps a location to bytes. `processes` is the number of processes that decode (0: this process). An InputError
+    says what is wrong with a photo, for example that it has changed since it was ingested.
+    """
 
     read: Callable[..., bytes]
     limits: ImageLimits
     processes: int = 0
 
     def open(self, photograph: Photograph, side: int | None = None) -> Image.Image:
-        """The whole photograph, 8-bit RGB and upright; with `side` perhaps smaller, as `decode` says."""
+        """Return the whole photo, 8-bit RGB and upright, which may be smaller with `side`, as `decode` says."""
         return decode(self._unchanged(photograph), self.limits, side)
 
     def load(self, views: Sequence[View], photograph: Photograph) -> list[Any]:
-        """The `views` of one photograph, which is decoded once."""
+        """Return the `views` of one photo, which is decoded once."""
         sides = [view.preprocessing.resize for view in views]
         images = decode_each(self._unchanged(photograph), self.limits, sides)
         pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]
         return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
     def views(self, photographs: Iterable[Photograph], views: Sequence[View]) -> Iterator[list[Any]]:
-        """Yields the `views` of each photograph, in order, made in the processes. InputErrors name the photograph."""
+        """Yield the `views` of each photo, in order, made in the processes. InputErrors name the photo."""
         photographs, ahead = tee(photographs)
         room = sum(3 * view.preprocessing.side**2 for view in views)
         outcomes = shared_map(partial(self.load, views), ahead, self.processes, room)
@@ -116,11 +137,11 @@ class PhotographReader:
             yield outcome
 
     def pixels(self, photographs: Iterable[Photograph], preprocessing: Preprocessing) -> Iterator[np.ndarray]:
-        """(side, side, 3) uint8 of each."""
+        """Yield the pixels (side, side, 3) uint8 of each photo."""
         return (pixels for (pixels,) in self.views(photographs, [View(preprocessing)]))
 
     def _unchanged(self, photograph: Photograph) -> bytes:
-        """The bytes that were ingested."""
+        """Read the bytes of a photo. Raises InputError if they have changed since the photo was ingested."""
         data = self.read(*photograph.location)
         if hashlib.sha256(data).hexdigest() != photograph.sha256:
             raise InputError("changed: its bytes are not those that were ingested")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.compute import runtime
-from pipeline.compute.device import BATCH, GPU_BATCH, find_device, find_gpu
+from pipeline.compute.device import CPU_BATCH_IMAGES, GPU_BATCH_IMAGES, find_device, find_gpu
 from pipeline.errors import InputError, UsageError, meant
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
@@ -210,7 +210,7 @@ class Run:
     @property
     def batch_size(self) -> int:
         """Images in one forward pass of an encoder."""
-        return self.config.extract.batch_size or (BATCH if self.gpu is None else GPU_BATCH)
+        return self.config.extract.batch_size or (CPU_BATCH_IMAGES if self.gpu is None else GPU_BATCH_IMAGES)
 
     @property
     def decoders(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.compute.chained import Chained, ChosenRows
+from pipeline.compute.lazy_rows import Chained, ChosenRows
 from pipeline.compute.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule
 from pipeline.compute.ragged import offsets_of, runs
 from pipeline.errors import UsageError

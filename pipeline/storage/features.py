@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.compute.chained import Chained, ChosenRows
+from pipeline.compute.lazy_rows import Chained, ChosenRows
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.batch import remove_own, sweep
 from pipeline.storage.commit import Commit, Commits, Provenance, commit_path

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.compute.chained import Chained
+from pipeline.compute.lazy_rows import Chained
 from pipeline.compute.precision import to_float32
 from pipeline.compute.ragged import Ragged, offsets_of, runs
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, too_many

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.compute.precision import require_finite
 from pipeline.errors import IntegrityError
-from pipeline.foreign.hdf5 import plain_dataset
+from pipeline.foreign.named_arrays import plain_dataset
 from pipeline.storage.commit import Commit, open_commit, publish
 
 FEATURES, REGIONS = "features", "regions"

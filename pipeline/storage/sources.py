@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.errors import InputError
 from pipeline.foreign.files import open_plain
-from pipeline.foreign.parquet_photos import ParquetPhotographs
+from pipeline.foreign.parquet import ParquetPhotographs
 
 BUNDLE = "bundle"
 """Column of the rows of several bundles: in which of them a row is, from 0."""

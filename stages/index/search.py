@@ -190,8 +190,8 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     from concurrent.futures import ThreadPoolExecutor
 
     from pipeline.config import loading
+    from pipeline.images.decode import decoding_process
     from pipeline.images.opening import ImageLimits
-    from pipeline.images.processes import decoding_process
     from pipeline.index.queries import encode_image
 
     try:

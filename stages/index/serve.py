@@ -81,8 +81,8 @@ def command(
     from pipeline.compute import runtime
     from pipeline.config import loading
     from pipeline.errors import UsageError
+    from pipeline.images.decode import ImageProcess, check_header, decoding_process
     from pipeline.images.opening import ImageLimits
-    from pipeline.images.processes import ImageProcess, check_header, decoding_process
     from pipeline.index.queries import SharedEncoders
 
     try:

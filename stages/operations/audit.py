@@ -106,13 +106,13 @@ def audit(run: Run, job: Job) -> None:
     """Compare the photographs with each other, and their captions with those of others."""
     import pyarrow as pa
 
-    from pipeline.images.copies import SAME
+    from pipeline.images.copies import MIN_COPY_CORRELATION
     from pipeline.models.linear.cross_fit import LEAST_PHOTOGRAPHS
     from pipeline.storage.tables import write_table
 
     pairs, correlations = _find_copies(run)
     findings: list[dict[str, Any]] = [
-        {"kind": "copy", "image_id": first, "other_image_id": second, "score": score, "threshold": SAME}
+        {"kind": "copy", "image_id": first, "other_image_id": second, "score": score, "threshold": MIN_COPY_CORRELATION}
         for (first, second), score in zip(pairs.tolist(), correlations.tolist(), strict=True)
     ]
     texts = _texts(run.config, run.layout)
@@ -136,8 +136,8 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     first. Features and thumbnails are read block by block."""
     import numpy as np
 
-    from pipeline.compute.disk_rows import DiskRows
-    from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify
+    from pipeline.compute.lazy_rows import DiskRows
+    from pipeline.images.copies import MIN_COPY_CORRELATION, SIDE, grey, near_pairs, verify
     from pipeline.images.preprocess import Photograph, Preprocessing
     from pipeline.models.linear.views import normalise
     from pipeline.run.reading.photos import photograph_reader
@@ -155,7 +155,7 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
         thumbnails.append(grey(pixels).reshape(1, -1))
     correlations = verify(np.searchsorted(shown, pairs), thumbnails)
     order = np.argsort(-correlations, kind="stable")
-    order = order[correlations[order] >= SAME]
+    order = order[correlations[order] >= MIN_COPY_CORRELATION]
     return pairs[order], correlations[order]
 
 

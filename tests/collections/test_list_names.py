@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import InputError
 from pipeline.foreign.box_formats import match_boxes
 from pipeline.foreign.files import read_lines
-from pipeline.foreign.image_names import Readings, Spelling, StoredPhoto, find_stored
+from pipeline.foreign.image_names import NameMatcher, Spelling, StoredPhoto, find_stored
 from pipeline.foreign.matching import match_names
 from pipeline.foreign.vectors import Source, open_foreign
 
@@ -300,7 +300,7 @@ def test_a_name_may_lack_its_ending_but_has_no_other_one(tmp_path: Path, photogr
 
 def test_a_name_is_ambiguous_if_it_may_mean_two_photos_that_are_called_otherwise() -> None:
     photos = [Spelling("a/Dog.jpg", 1), Spelling("A/dog.jpg", 2), Spelling("cat.jpg", 3), Spelling("CAT.jpg", 3)]
-    matches = dict(Readings().match(["a/dog.JPG", "Cat.jpg"], lambda: photos))
+    matches = dict(NameMatcher().match(["a/dog.JPG", "Cat.jpg"], lambda: photos))
     assert matches["a/dog.JPG"].ambiguous and not matches["Cat.jpg"].ambiguous
     assert sorted(matches["a/dog.JPG"].targets) == [1, 2] and [*matches["Cat.jpg"].targets] == [3]
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageOps
 from scipy.ndimage import gaussian_filter
 
-from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify
+from pipeline.images.copies import MIN_COPY_CORRELATION, SIDE, grey, near_pairs, verify
 
 
 def draw(seed: int) -> Image.Image:
@@ -38,18 +38,18 @@ def encode_again(image: Image.Image) -> Image.Image:
 def test_a_copy_is_found_either_way_round(change: Callable[[Image.Image], Image.Image]) -> None:
     thumbnails = {0: shrink(draw(0)), 1: shrink(change(draw(0))), 2: shrink(draw(1))}
     there, back, other = verify(np.array([[0, 1], [1, 0], [0, 2]]), thumbnails)
-    assert min(there, back) > SAME + 0.05 and other < SAME - 0.2
+    assert min(there, back) > MIN_COPY_CORRELATION + 0.05 and other < MIN_COPY_CORRELATION - 0.2
 
 
 def test_plain_areas_resemble_nothing() -> None:
     plain = np.full((SIDE, SIDE), 100, np.float32)
     noisy = plain + np.random.default_rng(0).standard_normal((SIDE, SIDE)).astype(np.float32) / 4
-    assert verify(np.array([[0, 1], [1, 1]]), {0: plain, 1: noisy}).max() < SAME
+    assert verify(np.array([[0, 1], [1, 1]]), {0: plain, 1: noisy}).max() < MIN_COPY_CORRELATION
 
 
 @pytest.mark.parametrize("exact", [1000, 100], ids=["all with all", "by an index"])
 def test_neighbours_are_found_exactly_or_by_an_index(exact: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.images.copies.EXACT", exact)
+    monkeypatch.setattr("pipeline.images.copies.MAX_EXACT_PHOTOS", exact)
     features = np.random.default_rng(0).standard_normal((600, 32), dtype=np.float32)
     features[500:510] = features[:10] + 0.1
     found = set(map(tuple, near_pairs(features).tolist()))

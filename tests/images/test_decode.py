@@ -15,14 +15,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hostile import many_scans
-from PIL import Image, features
+from PIL import ExifTags, Image, features
 
 from pipeline.compute.workers import Failure, isolated_map
 from pipeline.errors import InputError
 from pipeline.images import opening
-from pipeline.images.decode import LACKING, UnreadableImage, decode, decode_each
+from pipeline.images.decode import (
+    LACKS_MEMORY,
+    ImageProcess,
+    UnreadableImage,
+    check_header,
+    decode,
+    decode_each,
+    written_description,
+)
 from pipeline.images.opening import ImageLimits
-from pipeline.images.processes import ImageProcess, check_header
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)
@@ -160,7 +167,7 @@ def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
     items = [(50, JPEG), (50, png), (50, JPEG[: len(JPEG) // 2]), (110, progressive), (400, progressive)]
     small, *others, whole = isolated_map(decode_within, items, 1)
     assert (small, whole) == ((60, 40), (5000, 4000))
-    lacking = Failure(f"out-of-memory: {LACKING}")
+    lacking = Failure(f"out-of-memory: {LACKS_MEMORY}")
     assert [others[0], others[2]] == [lacking, lacking] and others[1].reason.startswith("truncated: ")
 
 
@@ -271,3 +278,25 @@ def test_the_limit_is_ours_and_not_pillows(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert decode(PNG, LIMITS).size == (60, 40)
     assert Image.MAX_IMAGE_PIXELS == 1000
+
+
+def with_iptc_captions(data: bytes, *captions: str) -> bytes:
+    """Put captions into the IPTC block of a JPEG, as photo editors do."""
+    records = b"".join(b"\x1c\x02\x78" + struct.pack(">H", len(text)) + text.encode() for text in captions)
+    block = b"Photoshop 3.0\x008BIM\x04\x04\x00\x00" + struct.pack(">I", len(records)) + records
+    return data[:2] + b"\xff\xed" + struct.pack(">H", len(block) + 2) + block + data[2:]
+
+
+def test_the_first_of_several_iptc_captions_is_the_description() -> None:
+    photo = encoded(PHOTOGRAPH, "JPEG")
+    assert written_description(with_iptc_captions(photo, "Anna and her dog"), LIMITS) == "Anna and her dog"
+    assert (
+        written_description(with_iptc_captions(photo, "Anna and her dog", "on the beach"), LIMITS) == "Anna and her dog"
+    )
+
+
+def test_several_iptc_captions_do_not_hide_the_exif_description() -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.ImageDescription] = "a red house by the sea"
+    photo = with_iptc_captions(encoded(PHOTOGRAPH, "JPEG", exif=exif), "one", "two")
+    assert written_description(photo, LIMITS) == "a red house by the sea"

@@ -7,9 +7,8 @@ import pytest
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import UnreadableImage, decode
+from pipeline.images.decode import UnreadableImage, decode, decoding_process
 from pipeline.images.opening import ImageLimits
-from pipeline.images.processes import decoding_process
 
 LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20, seconds=10)
 GRADIENT = np.add.outer(np.arange(64), np.arange(96))[..., None] + np.array([0, 40, 80])

@@ -9,8 +9,7 @@ from PIL import Image
 
 from pipeline.images.colour import OWN_RANGE
 from pipeline.images.decode import UnreadableImage, decode, inspect
-from pipeline.images.opening import ImageLimits
-from pipeline.images.tiff import FOURTH_BAND
+from pipeline.images.opening import FOURTH_BAND, ImageLimits
 
 LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
 HEIGHT, WIDTH, MOST_BANDS = 24, 20, 13

@@ -10,7 +10,7 @@ from made_up_models import make_fit_task
 from made_up_settings import make_grid
 from scipy import sparse
 
-from pipeline.compute.disk_rows import DiskRows
+from pipeline.compute.lazy_rows import DiskRows
 from pipeline.config.registry import model_spec
 from pipeline.images import copies
 from pipeline.models.linear import kernels, wsabie
@@ -100,7 +100,10 @@ def test_neighbours_in_blocks_are_the_neighbours_of_all(size: int, monkeypatch: 
     cosines = centred @ centred.T / np.outer(*[np.linalg.norm(centred, axis=1)] * 2)
     nearest = np.argsort(-cosines, axis=1)[:, : copies.NEIGHBOURS + 1]
     expected = {
-        (min(i, j), max(i, j)) for i in range(90) for j in nearest[i] if i != j and cosines[i, j] >= copies.LEAST_COSINE
+        (min(i, j), max(i, j))
+        for i in range(90)
+        for j in nearest[i]
+        if i != j and cosines[i, j] >= copies.MIN_CANDIDATE_COSINE
     }
     assert set(map(tuple, copies.near_pairs(features).tolist())) == expected
 

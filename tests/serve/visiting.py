@@ -9,9 +9,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from made_up import THINGS, features_of, run_command
 
-from pipeline.images.decode import decode
+from pipeline.images.decode import check_header, decode
 from pipeline.images.opening import ImageLimits
-from pipeline.images.processes import check_header
 from pipeline.index.search import Searcher
 from pipeline.serve.app import build_app
 from pipeline.serve.border import Limits

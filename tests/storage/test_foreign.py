@@ -1,5 +1,6 @@
 """Features made elsewhere: the same rows from every format, and no way for a file to be more than data."""
 
+import os
 from pathlib import Path
 
 import h5py
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.errors import InputError
+from pipeline.foreign import trial
 from pipeline.foreign.vectors import ForeignFeatures, Source, foreign_files, open_foreign
 
 NAMES = ["a.jpg", "ä b.jpg", "c\u2028.jpg", "d.jpg", "e.jpg"]
@@ -186,15 +188,40 @@ def test_the_part_and_the_remedy_are_in_one_line(tmp_path: Path, place: str, dat
     assert "weights_only" not in str(error.value)
 
 
-def test_a_file_that_ends_pyarrows_process_is_refused(tmp_path: Path) -> None:
+def test_a_file_whose_metadata_contradict_each_other_is_refused(tmp_path: Path) -> None:
     """Its column of names is said to have a value in every row, and the column's statistics know of empty ones."""
     path = make_parquet(tmp_path)
     optional, required = (b"\x25" + bytes([kind]) + b"\x18\x04file" for kind in (2, 0))
     data = path.read_bytes()
     assert data.count(optional) == 1
     path.write_bytes(data.replace(optional, required))
-    with pytest.raises(InputError, match=r"f.parquet ended the process that read it for trial"):
+    with pytest.raises(InputError, match=r"cannot read .*f.parquet|f.parquet ended the process that read it for trial"):
         read(path)
+
+
+def test_a_file_that_ends_the_process_that_reads_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.foreign.vectors._load_columns", end_process)
+    with pytest.raises(InputError, match=r"f.parquet ended the process that read it for trial"):
+        read(make_parquet(tmp_path))
+
+
+def end_process(*_: object) -> None:
+    os.abort()
+
+
+def test_a_parquet_file_that_unpacks_to_more_than_the_memory_of_a_trial_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 GB of zeros, which Parquet stores as one entry of a dictionary in less than a megabyte."""
+    monkeypatch.setattr(trial, "MAX_TRIAL_BYTES", 1 << 29)
+    zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(1 << 24, np.float32)), 1 << 10)
+    group = pa.table({"vector": zeros, "file": ["a.jpg"] * len(zeros)})
+    with pq.ParquetWriter(tmp_path / "f.parquet", group.schema, compression="zstd") as writer:
+        for _ in range(16):
+            writer.write_table(group)
+    assert (tmp_path / "f.parquet").stat().st_size < 1 << 20
+    with pytest.raises(InputError, match=r"f\.parquet needs more than 0\.5 GB of memory to be read"):
+        read(tmp_path / "f.parquet")
 
 
 def test_a_file_of_arrays_is_no_more_than_data(tmp_path: Path) -> None:

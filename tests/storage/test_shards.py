@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from pipeline.compute.chained import Chained
+from pipeline.compute.lazy_rows import Chained
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import publish
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters

@@ -21,7 +21,7 @@ from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
 from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
-from pipeline.foreign.files import LONGEST_LINE, each_line
+from pipeline.foreign.files import MAX_LINE_BYTES, each_line
 from pipeline.foreign.parquet import stored_type
 from pipeline.foreign.trial import try_first
 from pipeline.printable import is_unicode
@@ -157,7 +157,7 @@ def _check_columns(path: Path, present: Names, needed: Names) -> None:
 
 
 def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    csv.field_size_limit(LONGEST_LINE)  # process-wide; the default would end the file at its first long field
+    csv.field_size_limit(MAX_LINE_BYTES)  # process-wide; the default would end the file at its first long field
     with folder.open(path) as file:
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):

@@ -20,7 +20,7 @@ from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Op
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
 from pipeline.foreign.image_names import relative_name
-from pipeline.foreign.parquet_photos import photograph_column
+from pipeline.foreign.parquet import photograph_column
 
 FURTHER = tuple(split for split in SPLITS if split != "train")
 TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FURTHER, ()), "images": (".",)}

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from scipy import sparse
 
-from pipeline.compute.disk_rows import DiskRows
+from pipeline.compute.lazy_rows import DiskRows
 from pipeline.errors import InputError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum

@@ -1,0 +1,124 @@
+"""Rows that are read on request: of several arrays as one, and of a temporary file."""
+
+import os
+from array import array
+from collections.abc import Sequence
+from tempfile import TemporaryFile, gettempdir
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.errors import JointspaceError
+
+ENTRY = np.dtype([("column", np.int32), ("value", np.float32)])
+"""An entry of a sparse row."""
+
+
+class LazyRows(Protocol):
+    """An array (n, ...), or an object that reads some of its rows on request."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, rows: np.ndarray, /) -> np.ndarray: ...
+
+
+class ChosenRows:
+    """The rows `chosen` (n,) of an array, which are read only on request."""
+
+    def __init__(self, array: "np.ndarray | Chained", chosen: np.ndarray) -> None:
+        self._array = array
+        self._chosen = chosen
+        self.shape = (len(chosen), *array.shape[1:])
+
+    def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
+        return self._array[self._chosen[rows]]
+
+
+class Chained:
+    """One or more arrays (n_k, ...) as one array (n, ...), concatenated without being read.
+
+    `chained[rows]` gathers some of the n rows as `dtype` (None: the type of the first array). `bounds` are the numbers
+    of the first row of each array, and n. If it is None, all arrays are opened for their lengths.
+    """
+
+    def __init__(
+        self, parts: Sequence[np.ndarray], dtype: type | None = None, bounds: Sequence[int] | None = None
+    ) -> None:
+        self.parts = parts
+        self.bounds = np.asarray(bounds if bounds is not None else np.cumsum([0, *map(len, parts)]))
+        self.shape = (int(self.bounds[-1]), *parts[0].shape[1:])
+        self.dtype = np.dtype(dtype or parts[0].dtype)
+
+    def __getitem__(self, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
+        """Gather `rows`: whole numbers (k,) from 0 to n - 1 in any order, a mask (n,), or a slice.
+
+        Raises IndexError for any others. A negative number does not count from the end.
+        """
+        count = self.shape[0]
+        rows = np.arange(*rows.indices(count)) if isinstance(rows, slice) else np.asarray(rows)
+        if rows.dtype == bool and rows.shape == (count,):
+            rows = np.flatnonzero(rows)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise IndexError(f"rows are chosen by whole numbers (k,), a mask ({count},) or a slice, not by {rows!r}")
+        rows = rows.astype(np.int64)  # unsigned numbers have no negative differences
+        order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
+        rows = rows if order is None else rows[order]
+        if rows.size and not 0 <= rows[0] <= rows[-1] < count:
+            raise IndexError(f"there are {count} rows, from 0; rows {rows[0]} to {rows[-1]} were asked for")
+        gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        cuts = np.searchsorted(rows, self.bounds)
+        for number in np.flatnonzero(np.diff(cuts)).tolist():
+            own = slice(cuts[number], cuts[number + 1])
+            gathered[own if order is None else order[own]] = self.parts[number][rows[own] - self.bounds[number]]
+        return gathered
+
+
+class DiskRows:
+    """Rows (n, dim) of float32, dense or sparse, in a temporary file that vanishes with this object.
+
+    Only the position of each row, 8 bytes, is in memory. The pages of a memory map would stay there. `rows[numbers]`
+    reads the rows `numbers` (k,), or one row as (1, dim), as an array or as a csr_array.
+    """
+
+    def __init__(self, dim: int, is_sparse: bool = False) -> None:
+        self._dim = dim
+        self._is_sparse = is_sparse
+        self._file = TemporaryFile(prefix="jointspace-rows-")  # noqa: SIM115 (open as long as this object)
+        self._starts = array("q", [0])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self._starts) - 1, self._dim
+
+    def append(self, rows: np.ndarray | sparse.csr_array) -> None:
+        """Append `rows` (k, dim). Raises JointspaceError if the disk is full."""
+        if isinstance(rows, np.ndarray):
+            counts = np.full(len(rows), self._dim)
+            entries = rows.astype(np.float32)
+        else:
+            counts = np.diff(rows.indptr)
+            entries = np.rec.fromarrays([rows.indices, rows.data], ENTRY).astype(ENTRY)
+        try:
+            self._file.write(entries.tobytes())
+            self._file.flush()
+        except OSError as error:
+            where = f"a temporary file in {gettempdir()} ({error.strerror})"
+            raise JointspaceError(f"cannot write {where}; make room there, or set TMPDIR to another folder") from error
+        self._starts.extend((self._starts[-1] + np.cumsum(counts, dtype=np.int64)).tolist())
+
+    def __getitem__(self, numbers: np.ndarray | int) -> Any:
+        numbers = np.atleast_1d(numbers)
+        entry_type = ENTRY if self._is_sparse else np.dtype(np.float32)
+        starts = np.frombuffer(self._starts, np.int64)
+        firsts = starts[numbers]
+        counts = starts[numbers + 1] - firsts
+        size = entry_type.itemsize
+        spans = zip((firsts * size).tolist(), (counts * size).tolist(), strict=True)
+        data = b"".join(os.pread(self._file.fileno(), length, offset) for offset, length in spans)
+        entries: np.ndarray = np.frombuffer(data, entry_type)
+        if not self._is_sparse:
+            return entries.reshape(len(numbers), self._dim)
+        ends = np.cumsum([0, *counts.tolist()])
+        return sparse.csr_array((entries["value"].copy(), entries["column"].copy(), ends), (len(numbers), self._dim))
