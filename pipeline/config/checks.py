@@ -187,8 +187,6 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
         )
     if config.uncorrected(name) and not model.unit:
         yield f"{name}: {spec.name} does not compare by cosine, and cannot be corrected for hubs; take ncca"
-    if config.hubness_method(name) == "dual-softmax" and spec.multi_vector:
-        yield f"{name}: {spec.name} does not compare images with images, as dual-softmax does; take sinkhorn"
     if config.hubness.queries and config.uncorrected(name):
         imported = [text for text in model.text_encoders if not config.text_encoder(text).prepared]
         if spec.trees or (spec.sentences == "vectors" and imported):

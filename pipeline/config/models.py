@@ -245,8 +245,10 @@ class GroundedTrainSettings(
     """begins from an ncca-recurrent on encoders that have regions"""
 
 
-HUBNESS = ("csls", "nnn", "inverted-softmax", "dual-softmax", "sinkhorn")
+HUBNESS = ("csls", "nnn", "sinkhorn")
 """Methods of hubness correction (models.linear.hubness)."""
+REMOVED_HUBNESS = ("inverted-softmax", "dual-softmax")
+"""Methods of earlier versions."""
 
 
 class HubnessSettings(Section):
@@ -255,7 +257,7 @@ class HubnessSettings(Section):
         (0, 0.25, 0.5, 0.75, 1), "csls, nnn: weight of the mean of k products; 0.5 is the paper's for csls"
     )
     sharpness: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = key(
-        (0.5, 1, 2, 4, 8), "softmaxes, sinkhorn: beta, times the scores' standard deviation"
+        (0.5, 1, 2, 4, 8), "sinkhorn: beta, times the scores' standard deviation"
     )
     bank: Positive = key(5000, "images and captions of train to measure on (refit: of train and dev)")
     queries: Place | None = key(None, "text file of real queries, one per line, instead of train's captions")
@@ -277,8 +279,7 @@ class Variant(Seeds):
     seed: Seed | None = key(None, "of this model; null: `seed`")
     hubness: Literal[("none", "auto", *HUBNESS)] = key(
         "none",
-        "none | csls (or `csls: true`) | nnn | inverted-softmax | dual-softmax | sinkhorn | auto (the best of nnn to"
-        " sinkhorn on dev, per direction)",
+        "none | csls (or `csls: true`) | nnn | sinkhorn | auto (the better of nnn and sinkhorn on dev, per direction)",
     )
     refit: bool = key(False, "fit again to train and dev, with what dev chose before")
     fit: dict[str, Any] = key({}, "any keys of the section fit")
@@ -287,8 +288,16 @@ class Variant(Seeds):
 
     @model_validator(mode="before")
     @classmethod
-    def _write_out_csls(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping) or "csls" not in values:
+    def _check_hubness(cls, values: Any) -> Any:
+        """Refuse removed methods, and write `csls: true` as `hubness: csls`."""
+        if not isinstance(values, Mapping):
+            return values
+        if values.get("hubness") in REMOVED_HUBNESS:
+            raise ValueError(
+                f"hubness: {values['hubness']} was removed, because csls is better on test; write hubness: csls, or"
+                f" choose another of {', '.join(HUBNESS)} and auto"
+            )
+        if "csls" not in values:
             return values
         written = str(values["csls"]).lower()
         if written not in ("true", "false"):

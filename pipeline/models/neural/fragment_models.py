@@ -15,7 +15,7 @@ from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragments import (
     AlignedNetwork,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.linear.device_views import unit_length
+from pipeline.models.linear.device import unit_length
 from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, plain_cell, recur
 
 Network = TypeVar("Network", bound=nn.Module)

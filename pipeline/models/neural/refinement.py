@@ -12,7 +12,7 @@ from torch.nn import functional
 from pipeline.compute.device import place
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.device_views import stack_on, unit_length
+from pipeline.models.linear.device import stack_on, unit_length
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.views import ImageView, Rows, TextView, matrices_of
 from pipeline.models.neural.networks import arrays_of

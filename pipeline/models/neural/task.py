@@ -11,7 +11,7 @@ from torch import nn
 
 from pipeline.compute.device import upload
 from pipeline.config.models import TrainSettings
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.training import Checkpoint, Training, TrainingSchedule

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeline.compute.device import OomBatcher, full_float32, place, upload
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import (
     JointNetwork,

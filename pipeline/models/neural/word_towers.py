@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.linear.device_views import unit_length
+from pipeline.models.linear.device import unit_length
 from pipeline.models.linear.views import ImageView, Rows, side_by_side
 from pipeline.models.neural.networks import initial, load_arrays
 from pipeline.models.neural.recurrence import CELLS, Packed, recur
