@@ -13,7 +13,7 @@ rows of words are multiplied by the weights.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 class ZeroShot:
     """Unit vectors of one image encoder and of one text encoder, whose cosine is the score. It learns nothing."""
 
-    sentence_view: ClassVar[str] = "vectors"
-    metric: ClassVar[str] = "inner_product"
-    multi_vector: ClassVar[bool] = False
-    rule: ClassVar[None] = None
-    region_encoders: ClassVar[tuple[str, ...]] = ()
+    sentence_view: str = "vectors"
+    metric: str = "inner_product"
+    multi_vector: bool = False
+    rule: ScoreRule | None = None
+    region_encoders: tuple[str, ...] = ()
 
     def __init__(self, encoder: str, text_encoder: str) -> None:
         self.encoders = (encoder,)
@@ -100,8 +100,8 @@ class Ensemble:
     """A model whose vectors are its members' vectors side by side. It reads sentences as a mapping from each of `views`
     to the sentences in this form."""
 
-    sentence_view: ClassVar[str] = "each"
-    metric: ClassVar[str] = "inner_product"
+    sentence_view: str = "each"
+    metric: str = "inner_product"
 
     def __init__(self, members: Sequence[EnsembleMember]) -> None:
         self.members = tuple(members)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
+from pipeline.compute.multivectors import ScoreRule
 from pipeline.compute.precision import scale_to_unit_length
 from pipeline.models.joint_model import Features, Settings, read_number, read_setting, require_vectors
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
@@ -59,14 +60,14 @@ class LinearModel:
     """
 
     solver: ClassVar[type[Solver]]
-    metric: ClassVar[str] = "euclidean"
-    multi_vector: ClassVar[bool] = False
-    rule: ClassVar[None] = None
-    region_encoders: ClassVar[tuple[str, ...]] = ()
+    metric: str = "euclidean"
+    multi_vector: bool = False
+    rule: ScoreRule | None = None
+    region_encoders: tuple[str, ...] = ()
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False
-    by_mean_rank: ClassVar[bool] = False
-    sentence_view: ClassVar[str] = "vectors"
+    by_mean_rank: bool = False
+    sentence_view: str = "vectors"
 
     def __init__(
         self,
