@@ -12,8 +12,7 @@ from pairs import DIM_X, DIM_Y, make_pairs
 from pipeline.index.exact import search_exact
 from pipeline.index.vectors import ArrayVectors
 from pipeline.models.linear.accumulation import mapped_moments
-from pipeline.models.linear.device_moments import DeviceAccumulator
-from pipeline.models.linear.device_views import Projections
+from pipeline.models.linear.device import DeviceAccumulator, Projections
 from pipeline.models.linear.feature_maps import FeatureMaps, FourierFeatures, FourierMap
 from pipeline.models.linear.moments import BLOCK_ROWS
 from pipeline.models.linear.views import ImageView, ViewBlock

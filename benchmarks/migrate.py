@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 
 import jointspace  # noqa: E402
 from pipeline.compute.precision import to_float32  # noqa: E402
-from pipeline.models.linear.encoder_map import fit_encoder_map  # noqa: E402
+from pipeline.models.linear.ridge import fit_encoder_map  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 from pipeline.storage.texts import VectorShard  # noqa: E402
 

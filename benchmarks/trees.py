@@ -29,7 +29,8 @@ from pipeline.models.neural.losses import Objective  # noqa: E402
 from pipeline.models.neural.networks import JointNetwork  # noqa: E402
 from pipeline.models.neural.training import (  # noqa: E402
     Training,
-    TrainingSchedule,  # noqa: E402
+    TrainingPlan,
+    TrainingSchedule,
     seeded,
 )
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, TreeRNN  # noqa: E402
@@ -93,11 +94,12 @@ def time_epoch(trees: Trees, dimensions: int) -> dict:
         optimiser="adagrad", learning_rate=0.01, decay=1, weight_decay=0, penalty=0, averaging=0,
         clip=2, batch_size=BATCH, epochs=1, patience=1, seed=0,
     )  # fmt: skip
-    training = Training(
+    plan = TrainingPlan(
         JointNetwork(torch.zeros(IMAGE_DIM), encoder, dimensions, 0.3),
         lambda rows: (images[owners[rows]], encoder.arrange(trees.take(rows))),
         owners, owners, OBJECTIVE, schedule, judge=lambda: 0.0,
     )  # fmt: skip
+    training = Training(plan)
     wall = time.perf_counter()
     processor = time.process_time()
     training.run(lambda training: None)

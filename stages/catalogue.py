@@ -35,7 +35,7 @@ SEVERAL = {
     "ensembles": ("combine", "join-embeddings"),
     "phrases": ("align", "embed-phrases", "rank-phrases"),
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
-    "study": ("study", "sweep", "tabulate"),
+    "study": ("study", "tabulate"),
     "run": ("run", "migrate"),
     "plan": ("plan", "doctor"),
     "verify": ("verify", "explain"),

@@ -13,6 +13,7 @@ from scipy import sparse
 from pipeline.config.models import RecurrentTrainSettings, TrainSettings
 from pipeline.config.registry import import_place, model_spec
 from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.training import FitTask, Sets
@@ -161,17 +162,14 @@ def grow(view: str, tokens: Tokens) -> Trees:
     return pack(trees)
 
 
-class Start:
-    """A stand-in for a fitted ncca: directions that carry the signal, badly scaled."""
-
-    def __init__(self) -> None:
-        rng = np.random.default_rng(5)
-        w, u = rng.standard_normal((16, 16)), 7 * rng.standard_normal((WORDS, 16))
-        self.view, self.text, self.eigenvalue_power = VIEW, text_view(WORDS), 1
-        self.directions = Directions(
-            w.astype(np.float32), u.astype(np.float32), np.linspace(1, 0.1, 16, dtype=np.float32)
-        )
-        self.mean_x, self.mean_y = np.full(16, 0.2, np.float32), np.full(WORDS, 0.1, np.float32)
+def make_fitted_ncca() -> NormalizedCCA:
+    """A fitted ncca whose directions carry the signal, badly scaled."""
+    rng = np.random.default_rng(5)
+    w, u = rng.standard_normal((16, 16)), 7 * rng.standard_normal((WORDS, 16))
+    values = np.linspace(1, 0.1, 16, dtype=np.float32)
+    directions = Directions(w.astype(np.float32), u.astype(np.float32), values)
+    means = np.full(16, 0.2, np.float32), np.full(WORDS, 0.1, np.float32)
+    return NormalizedCCA(VIEW, text_view(WORDS), *means, directions, eigenvalue_power=1)
 
 
 def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **settings: object) -> TrainingTask:
@@ -194,9 +192,8 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
         pairs[name] = TrainingPairs(features, own, owners[rows] - first, rows, MadeUpRegions(regions[first:last]))
     return TrainingTask(
         VIEW, **pairs, settings=TrainSettings(**{**SETTINGS, **settings}), seed=seed, precision=torch.float32,
-        train_words=True, words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "vectors" else None,
-        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE,
-    )  # fmt: skip
+        train_words=True, words=random_vectors(WORDS, 16, 0.5, seed), start=make_fitted_ncca() if view == "vectors" else
+        None, region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE, )  # fmt: skip
 
 
 def make_task_of(model: str, **settings: object) -> TrainingTask:
@@ -217,7 +214,9 @@ def make_task_of(model: str, **settings: object) -> TrainingTask:
 
 def make_start() -> WordStart:
     """Every word but the last one known by one term of its own."""
-    return WordStart(Start(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32)))
+    return WordStart(
+        make_fitted_ncca(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32))
+    )
 
 
 def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:

@@ -322,6 +322,13 @@ def test_a_message_speaks_of_yaml_and_not_of_the_library_that_checks(text: str, 
     assert not re.search(r"Tuple|Keys should|validation|Input|parse", said)
 
 
+@pytest.mark.parametrize("method", ["inverted-softmax", "dual-softmax"])
+def test_removed_hubness_methods_name_the_remaining_ones(method: str) -> None:
+    said = fault(yaml.safe_load(f"variants: {{a: {{model: ncca, hubness: {method}}}}}"))
+    assert f"hubness: {method} was removed" in said
+    assert "write hubness: csls, or choose another of csls, nnn, sinkhorn and auto" in said
+
+
 @pytest.mark.parametrize("csls", ["true", "false"])
 def test_two_choices_of_a_hubness_correction_are_refused(csls: str) -> None:
     said = fault(yaml.safe_load(f"variants: {{a: {{model: ncca, csls: {csls}, hubness: sinkhorn}}}}"))

@@ -202,8 +202,6 @@ def _correction(config: Config, name: str, model: Model) -> Iterator[str]:
     spec = model.spec
     if not model.unit:
         yield f"{name}: {spec.name} does not compare by cosine, and cannot be corrected for hubs; take ncca"
-    if config.hubness_method(name) == "dual-softmax" and spec.multi_vector:
-        yield f"{name}: {spec.name} does not compare images with images, as dual-softmax does; take sinkhorn"
     imported = [text for text in model.text_encoders if not config.text_encoder(text).prepared]
     if config.hubness.queries and (spec.trees or (spec.sentences == "vectors" and imported)):
         yield f"{name}: queries of hubness.queries have no trees and no imported vectors; leave them out"

@@ -129,7 +129,7 @@ class Keys(Section):
     word_vectors: WordVectorsSettings = key(WordVectorsSettings)
     train_defaults: TrainSettings = key(TrainSettings, "defaults of the models below; bow and gru have no other keys")
     auxiliary: AuxiliarySettings = key(
-        AuxiliarySettings, title="Titles, tags and descriptions: encode-documents, accumulate, study, sweep"
+        AuxiliarySettings, title="Titles, tags and descriptions: encode-documents, accumulate, study"
     )
     documents: dict[Name, DocumentsSettings] = key(
         {

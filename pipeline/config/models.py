@@ -247,11 +247,13 @@ class GroundedTrainSettings(
     """begins from an ncca-recurrent on encoders that have regions"""
 
 
-HubnessMethod = Literal["csls", "nnn", "inverted-softmax", "dual-softmax", "sinkhorn"]
+HubnessMethod = Literal["csls", "nnn", "sinkhorn"]
 HUBNESS: tuple[HubnessMethod, ...] = get_args(HubnessMethod)
 """Methods of hubness correction (models.linear.hubness)."""
 ChosenHubness = Literal["none", "auto", HubnessMethod]
 """The hubness correction of a model. `auto` takes the best method on dev."""
+REMOVED_HUBNESS = ("inverted-softmax", "dual-softmax")
+"""Methods of earlier versions."""
 
 
 class HubnessSettings(Section):
@@ -259,7 +261,7 @@ class HubnessSettings(Section):
     weight: NonNegatives = key(
         (0, 0.25, 0.5, 0.75, 1), "csls, nnn: weight of the mean of k products; 0.5 is the paper's for csls"
     )
-    sharpness: AboveZeros = key((0.5, 1, 2, 4, 8), "softmaxes, sinkhorn: beta, times the scores' standard deviation")
+    sharpness: AboveZeros = key((0.5, 1, 2, 4, 8), "sinkhorn: beta, times the scores' standard deviation")
     bank: Positive = key(5000, "images and captions of train to measure on (refit: of train and dev)")
     queries: Place | None = key(None, "text file of real queries, one per line, instead of train's captions")
 
@@ -280,8 +282,7 @@ class Variant(Seeds):
     seed: Seed | None = key(None, "of this model; null: `seed`")
     hubness: ChosenHubness = key(
         "none",
-        "none | csls (or `csls: true`) | nnn | inverted-softmax | dual-softmax | sinkhorn | auto (the best of nnn to"
-        " sinkhorn on dev, per direction)",
+        "none | csls (or `csls: true`) | nnn | sinkhorn | auto (the better of nnn and sinkhorn on dev, per direction)",
     )
     refit: bool = key(False, "fit again to train and dev, with what dev chose before")
     fit: dict[str, Any] = key({}, "any keys of the section fit")
@@ -290,9 +291,16 @@ class Variant(Seeds):
 
     @model_validator(mode="before")
     @classmethod
-    def _write_out_csls(cls, values: object) -> object:
-        """Write `csls: true` out as `hubness: csls`."""
-        if not isinstance(values, Mapping) or "csls" not in values:
+    def _check_hubness(cls, values: object) -> object:
+        """Refuse removed methods, and write `csls: true` as `hubness: csls`."""
+        if not isinstance(values, Mapping):
+            return values
+        if values.get("hubness") in REMOVED_HUBNESS:
+            raise ValueError(
+                f"hubness: {values['hubness']} was removed, because csls is better on test; write hubness: csls, or"
+                f" choose another of {', '.join(HUBNESS)} and auto"
+            )
+        if "csls" not in values:
             return values
         written = str(values["csls"]).lower()
         if written not in ("true", "false"):

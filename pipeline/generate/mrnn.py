@@ -13,7 +13,7 @@ from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import HeldOut, Learned, Material
 from pipeline.generate.training import Framed, framed, log_frequencies, log_probabilities, perplexity_of, train
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import INITIAL, Recurrent, arrays_of
 from pipeline.models.neural.recurrence import recur

@@ -13,7 +13,7 @@ from pipeline.compute.ragged import runs
 from pipeline.generate.corpus import pad
 from pipeline.generate.material import Material
 from pipeline.models.neural.recurrence import Packed, pack
-from pipeline.models.neural.training import Training, TrainingSchedule
+from pipeline.models.neural.training import Training, TrainingPlan, TrainingSchedule, clip_elements
 from pipeline.text.sequences import Tokens
 
 BLOCK = 512
@@ -91,18 +91,17 @@ def train(
     Leaves the best epoch's parameters in the network, and returns the log. Raises like `Training.run`.
     """
     settings = material.settings
-    for parameter in network.parameters():
-        if parameter.requires_grad:
-            parameter.register_hook(lambda gradient: gradient.clamp(-settings.clip, settings.clip))
+    clip_elements(network, settings.clip)
     schedule = settings.model_dump(include={field.name for field in fields(TrainingSchedule)})
     # The elements of the gradient are clipped, not its norm.
     schedule |= {"clip": float("inf"), "penalty": 0, "seed": material.seed}
     rows = np.arange(len(names))
     network.precision = material.precision
-    training = Training(
+    plan = TrainingPlan(
         network, batch, rows, names, Likelihood(), TrainingSchedule(**schedule), lambda: -perplexity(),
         precision=material.precision,
     )  # fmt: skip
+    training = Training(plan)
     if material.checkpoint:
         training.resume(material.checkpoint)
     history = [{**entry, "dev": -entry["dev"]} for entry in training.run(material.after_step)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -61,7 +60,7 @@ def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
 
 
 def combine_scores(
-    scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], after_trial: Callable[[], Any]
+    scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], after_trial: Callable[[], object]
 ) -> MemberWeights:
     """Weights of members with the `scores` (n, m) each, of n images by m sentences, sentence j being of image
     `owners[j]`. The grid is relative to one over the standard deviation of a member's scores, so that it suits members
@@ -74,7 +73,7 @@ def combine_scores(
 
 
 def judge_scores(
-    scores: Sequence[np.ndarray], owners: np.ndarray, after_trial: Callable[[], Any] = lambda: None
+    scores: Sequence[np.ndarray], owners: np.ndarray, after_trial: Callable[[], object] = lambda: None
 ) -> Judge:
     """The recall sum of both directions for a weighted sum of `scores`, as `combine_scores` has them."""
 

@@ -44,12 +44,13 @@ def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Boot
     """`mean_of_folds`, the means of the measures of each direction, with intervals that resample every fold separately;
     `each_fold`, the measures of each fold with its `n_images` and `n_sentences`, without intervals."""
     both = list(zip(folds, ranks, strict=True))
-    galleries = {
+    galleries: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {
         "image_to_sentence": [(one.image_to_sentence, np.arange(len(one.image_to_sentence))) for one in ranks],
         "sentence_to_image": [(one.sentence_to_image, fold.owners) for fold, one in both],
     }
-    if all(one.sentence_similarity is not None for one in ranks):
-        galleries["sentence_similarity"] = [(one.sentence_similarity, fold.owners) for fold, one in both]
+    similarity = [(one.sentence_similarity, fold.owners) for fold, one in both if one.sentence_similarity is not None]
+    if len(similarity) == len(both):
+        galleries["sentence_similarity"] = similarity
     plain = Bootstrap(0, bootstrap.seed)
     each = [
         {

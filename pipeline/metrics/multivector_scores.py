@@ -30,10 +30,11 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
     for start, stop in _runs(images.lengths, max(1, PRODUCTS // words)):
         block = images.between(start, stop)
         runs = [sentences.between(*run) for run in _runs(sentences.lengths, words)]
-        columns = [score_products(_multiply(block.vectors, run.vectors), block, run, rule.sum) for run in runs]
-        rows.append(torch.cat(columns, dim=1) if columns else block.vectors.new_zeros(len(block), 0))
-    scores = torch.cat(rows) if rows else images.vectors.new_zeros(0, len(sentences))
+        columns = [score_products(_multiply(block.tensor, run.tensor), block, run, rule.sum) for run in runs]
+        rows.append(torch.cat(columns, dim=1) if columns else block.tensor.new_zeros(len(block), 0))
+    scores = torch.cat(rows) if rows else images.tensor.new_zeros(0, len(sentences))
     if rule.global_weight:
+        assert isinstance(images.globals, Tensor) and isinstance(sentences.globals, Tensor)
         scores = scores + rule.global_weight * (images.globals @ sentences.globals.T)
     return scores
 

@@ -14,7 +14,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from pipeline.compute import runtime
-from pipeline.compute.multivectors import Comparison, Items
+from pipeline.compute.multivectors import Comparison, Items, one_vector_each, several_vectors_each
 from pipeline.compute.precision import require_finite
 from pipeline.errors import InputError
 
@@ -76,7 +76,8 @@ def _count(
     least_of_image, least_of_sentence = best - tie, targets - tie
 
     def count(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        above_best, above_target = 0, np.empty(m, np.int64)
+        above_best = np.zeros(rows.stop - rows.start, np.int64)
+        above_target = np.empty(m, np.int64)
         for columns in _slices(m, BLOCK[1]):
             block = scores(rows, columns)
             above_best += (block >= least_of_image[rows, None]).sum(axis=1)
@@ -89,7 +90,7 @@ def _count(
     # The counts include the targets: one image for a sentence, all its best sentences for an image.
     own_best = np.bincount(owners[targets >= least_of_image[owners]], minlength=n)
     image_to_sentence = np.concatenate([above_best for above_best, _ in counts]) - own_best + 1
-    return Ranks(image_to_sentence, sum(above_target for _, above_target in counts))
+    return Ranks(image_to_sentence, np.sum([above_target for _, above_target in counts], axis=0))
 
 
 def _slices(count: int, size: int) -> Iterator[slice]:
@@ -117,25 +118,26 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
 
 
 def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray:
-    """(n, m) in floating point: inner products of vectors, minus their squared distances, or by a ScoreRule."""
+    """Score n images by m sentences, (n, m): inner products, minus squared distances, or scores by a ScoreRule."""
+    if not isinstance(comparison, str):
+        from pipeline.metrics.multivector_scores import multivector_scores  # imports torch
+
+        return multivector_scores(several_vectors_each(images), several_vectors_each(sentences), comparison).numpy()
+    x, y = one_vector_each(images), one_vector_each(sentences)
     if comparison == "inner_product":
-        return images @ sentences.T
-    if comparison == "euclidean":
-        from scipy.spatial.distance import cdist  # which other scores, and queries, do without
+        return x @ y.T
+    from scipy.spatial.distance import cdist  # Queries and other scores do not need it.
 
-        return -cdist(images, sentences, "sqeuclidean")
-    from pipeline.metrics.multivector_scores import multivector_scores  # torch
-
-    return multivector_scores(images, sentences, comparison).numpy()
+    return -cdist(x, y, "sqeuclidean")
 
 
 def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Comparison) -> Ranks:
-    """Ranks of images and sentences of one vector each, or of several, by their `comparison`."""
+    """Rank images and sentences of one vector each, or of several, by their `comparison`."""
     if isinstance(comparison, str):
-        return count_ranks(images, sentences, owners, comparison)
-    from pipeline.metrics.multivector_scores import exact_scores  # torch
+        return count_ranks(one_vector_each(images), one_vector_each(sentences), owners, comparison)
+    from pipeline.metrics.multivector_scores import exact_scores  # imports torch
 
-    scores = exact_scores(images, sentences, comparison)
+    scores = exact_scores(several_vectors_each(images), several_vectors_each(sentences), comparison)
     return rank_scores(scores, owners, ROUNDING * PRODUCTS * float(np.abs(scores).max(initial=0)))
 
 

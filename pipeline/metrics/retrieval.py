@@ -65,11 +65,12 @@ def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict
 def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
     """The means of the measures over `galleries`, each the ranks and owners of `measure`, each resampled separately."""
     samples = [_Sample(ranks, owners) for ranks, owners in galleries]
-    measured: dict[str, float | list[float]] = _mean([s.measures(np.ones(s.n_images, np.int64)) for s in samples])
+    means = _mean([sample.measures(np.ones(sample.n_images, np.int64)) for sample in samples])
+    measured: dict[str, float | list[float]] = {**means}
     if bootstrap.resamples:
         rng = np.random.default_rng(bootstrap.seed)
         draws = [_mean([s.measures(resample(rng, s.n_images)) for s in samples]) for _ in range(bootstrap.resamples)]
-        for name in list(measured):
+        for name in means:
             measured[f"{name}_ci95"] = np.percentile([draw[name] for draw in draws], INTERVAL).tolist()
     return measured
 

@@ -149,7 +149,6 @@ class Layout:
 
     study = artefact("study", "/study.json")
     tables = artefact("study/tables.md", ".json")
-    sweep = artefact("sweeps/{model}", "/sweep.json")
     reproduction = artefact("reproduction.md")
     audit = artefact("audit/audit.parquet", ".json")
     report = artefact("report/index.html")

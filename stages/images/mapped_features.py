@@ -28,7 +28,7 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     from pipeline.compute.precision import to_float32
     from pipeline.encoders.extraction import extract_in_step
     from pipeline.images.preprocess import Photograph
-    from pipeline.models.linear.encoder_map import fit_encoder_map
+    from pipeline.models.linear.ridge import fit_encoder_map
     from pipeline.run.reading.photos import open_encoder, photograph_reader
     from pipeline.storage.features import FeatureRows
     from pipeline.storage.parameters import FEATURE_MAP, write_parameters
@@ -71,7 +71,7 @@ def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
     import numpy as np
 
     from pipeline.compute.precision import to_float32
-    from pipeline.models.linear.encoder_map import EncoderMap
+    from pipeline.models.linear.ridge import EncoderMap
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.parameters import FEATURE_MAP, read_parameters
     from stages.catalogue import declared

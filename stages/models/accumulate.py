@@ -46,9 +46,9 @@ def _reads(config, layout, pairs: str) -> Inputs:
     return [*_texts(config, layout, pairs).values(), *map(layout.features, _encoders(config, pairs))]
 
 
-def _add_up(run: Run, pairs: str) -> list[Path]:
+def _sum_stored(run: Run, pairs: str) -> list[Path]:
     """Sum the moments of all shards, in their order; returns the commit of the sum, if there is one."""
-    from pipeline.models.linear.sets import add_up
+    from pipeline.models.linear.sets import sum_stored
     from pipeline.storage.commit import commit_path, remove_artefact
     from pipeline.storage.pairs import sum_path, write_sum
 
@@ -57,14 +57,14 @@ def _add_up(run: Run, pairs: str) -> list[Path]:
     if shards == 1:
         remove_artefact(commit)
         return []
-    write_sum(folder, range(shards), lambda readers: add_up(readers, run.sums).to_arrays())
+    write_sum(folder, range(shards), lambda readers: sum_stored(readers, run.sums).to_arrays())
     return [commit]
 
 
 @stage(
     version=6,
     gpu=True,
-    finish=_add_up,
+    finish=_sum_stored,
     choices=_choices,
     keys=_keys,
     reads=_reads,

@@ -25,7 +25,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 
 @stage(
-    version=5,
+    version=6,
     choices=lambda config: [(name,) for name in config.every_model() if config.uncorrected(name)],
     keys=lambda config, model: {
         "method": config.hubness_method(model),

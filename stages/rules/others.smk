@@ -43,7 +43,6 @@ ROOM = {
     "evaluate_descriptions": (1, 6000),
     "reproduce": (1, 8000),
     "study": (8, 4000),
-    "sweep": (8, 4000),
 }
 
 

@@ -10,9 +10,9 @@ from test_feature_maps import BLOCKS, MAPS, assert_same, moments_of
 from pipeline.compute.device import OomBatcher
 from pipeline.config.registry import model_spec
 from pipeline.models.linear.accumulation import mapped_moments
-from pipeline.models.linear.device_moments import MappedAccumulator
+from pipeline.models.linear.device import MappedAccumulator
 
-ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
+ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.can_use_gpu()}
 
 
 @pytest.mark.parametrize("maps", list(ON_DEVICES.values())[:2])

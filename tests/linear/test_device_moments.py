@@ -11,7 +11,7 @@ from scipy import sparse
 
 from pipeline.compute.device import OomBatcher
 from pipeline.models.linear.accumulation import sum_blocks
-from pipeline.models.linear.device_moments import DeviceAccumulator
+from pipeline.models.linear.device import DeviceAccumulator
 from pipeline.models.linear.moments import SMALL, Moments
 from pipeline.models.linear.views import ImageView, TextView
 from pipeline.storage.pairs import SplitRows

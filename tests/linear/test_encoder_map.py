@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from pipeline.errors import InputError
-from pipeline.models.linear.encoder_map import fit_encoder_map
+from pipeline.models.linear.ridge import fit_encoder_map
 
 
 def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.ndarray]:

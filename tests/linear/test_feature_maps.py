@@ -16,8 +16,8 @@ from pipeline.models.linear.feature_maps import (
     NeighbourText,
     ReservoirSample,
     TanhFeatures,
-    bandwidth,
     mapped_columns,
+    measure_bandwidth,
 )
 from pipeline.models.linear.kernels import KernelFeatures
 from pipeline.models.linear.moments import Expansion, Moments
@@ -114,7 +114,7 @@ def test_fourier_products_estimate_the_gaussian_kernel() -> None:
 def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
     z = np.random.default_rng(11).standard_normal((120, 3))
     distances = np.sort(np.linalg.norm(z[:, None] - z, axis=2), axis=1)
-    assert bandwidth(z) == pytest.approx(distances[:, 50].mean())
+    assert measure_bandwidth(z) == pytest.approx(distances[:, 50].mean())
 
 
 def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:

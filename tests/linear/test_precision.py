@@ -10,7 +10,7 @@ from scipy import sparse
 from pipeline.encoders import tfidf
 from pipeline.encoders.given_vectors import require_made_by
 from pipeline.images.copies import near_pairs
-from pipeline.models.linear.device_views import normalise_tensor, unit_length
+from pipeline.models.linear.device import normalise_tensor, unit_length
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import normalise

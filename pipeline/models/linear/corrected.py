@@ -3,76 +3,99 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from pipeline.compute.device import upload
-from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule
+from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.compute.precision import to_numpy
-from pipeline.models.linear.hubness import SIDES, Bank, Term
+from pipeline.errors import IntegrityError
+from pipeline.models.joint_model import (
+    Features,
+    JointModel,
+    ModelClass,
+    RegionSource,
+    Settings,
+    embed_images,
+    is_multi_vector,
+    read_setting,
+)
+from pipeline.models.linear.hubness import SIDES, STATISTICS, Bank, BankItems, Term
 from pipeline.models.linear.projection import unit_rows
 
 if TYPE_CHECKING:
     import torch
 
+    from pipeline.models.joint_model import Sentences
+
 log = logging.getLogger(__name__)
 
-PRODUCTS = 1 << 24
-"""Scores of items with a bank that are held at once."""
+MAX_SCORES = 1 << 24
+"""Maximum number of scores of items with a bank that are held at once."""
 ROUNDING = 1e-3
-"""Relative excess of a bias over the greatest possible one that rounding explains."""
+"""Relative excess of a bias over the greatest possible bias that rounding explains."""
 PARTS = ("vectors", "offsets", "globals")
+"""Arrays of items that have several vectors each."""
 PREFIX = "hubness/"
-"""Of the correction's tensors among those of a model."""
+"""Prefix of the correction's tensors among the tensors of a model."""
 
 
 class HubnessCorrection:
-    """The `terms` that b(g) is the sum of, for each side of the gallery (none: nothing is subtracted), with the `bank`
-    that they are measured among, whose arrays may be on a `device`. Terms may be lists, as in JSON."""
+    """The biases b(g) of both sides of the gallery.
+
+    `terms` add up to b(g) for each side; without terms nothing is subtracted. They are measured with the `bank`, whose
+    arrays may be on a `device`. Terms may be lists, as in JSON.
+    """
 
     def __init__(
         self, bank: Bank, terms: Mapping[str, Sequence[Sequence]], device: "torch.device | None" = None
     ) -> None:
         self.terms = {side: [Term(*term) for term in terms[side]] for side in SIDES}
-        self.bank, self.device = bank.balanced(self.terms), device
+        self.bank = bank.balanced(self.terms)
+        self.device = device
 
     def on(self, device: "torch.device") -> "HubnessCorrection":
-        """The same that measures items of one vector on `device`."""
+        """Return the same correction, which measures items of one vector on `device`."""
         if not isinstance(self.bank.comparison, str):
             return self
         arrays = {name: upload(array, device) for name, array in self.tensors().items()}
         return HubnessCorrection(read_bank(arrays, self.bank.comparison), self.terms, device)
 
     def bias(self, side: str, items: Items) -> np.ndarray:
-        """(n,) float32 b of n items of a side."""
+        """Compute the bias b of n items of a side, (n,) float32."""
         banks = (self.bank.images, self.bank.sentences, self.bank.queries)
-        size = max(1, PRODUCTS // max(len(bank) for bank in banks if bank is not None))
+        size = max(1, MAX_SCORES // max(len(bank) for bank in banks if bank is not None))
         parts = []
         for start in range(0, max(1, len(items)), size):
-            block = items[start : start + size]
-            block = block if self.device is None else upload(block, self.device)
+            block: BankItems = items[start : start + size]
+            if self.device is not None:
+                block = upload(one_vector_each(block), self.device)
             parts.append(to_numpy(self.bank.measure(side, block, self.terms[side])))
         return np.concatenate(parts)
 
     def extend(self, side: str, items: Items, global_weight: float = 1.0) -> Items:
-        """Extend `items` of a side so that their products with the other side's are the corrected scores, times a
+        """Extend `items` of a side so that their products with the other side's items are the corrected scores, times a
         constant.
 
-        Of one vector: [x, -b, 1, sqrt(B^2 - b^2), 0] of images or [y, 1, -b, 0, sqrt(B^2 - b^2)] of sentences with B
-        the greatest b that there can be, divided by sqrt(2 + B^2), which makes all unit vectors. Two images then have
-        nearly the same product of the new columns, so that their order by similarity to an image hardly changes. Of
-        several vectors: globals [g, -b / global_weight, 1] of images or [g, 1, -b / global_weight] of sentences.
-        A bias beyond B, which only vectors of another length have, is named in a warning.
+        Items of one vector become [x, -b, 1, sqrt(B^2 - b^2), 0] for images or [y, 1, -b, 0, sqrt(B^2 - b^2)] for
+        sentences, where B is the greatest possible b, divided by sqrt(2 + B^2), so that all are unit vectors. Two
+        images then have nearly the same product of the new columns, so that their order by similarity to an image
+        hardly changes. Items of several vectors get the globals [g, -b / global_weight, 1] for images or
+        [g, 1, -b / global_weight] for sentences. A warning names a bias beyond B, which only vectors of another length
+        can have.
         """
-        bias, column = self.bias(side, items), list(SIDES).index(side)
-        more = np.zeros((len(items), 4), np.float32)
-        more[:, column] = -bias
-        more[:, 1 - column] = 1
+        bias = self.bias(side, items)
+        column = list(SIDES).index(side)
+        new_columns = np.zeros((len(items), 4), np.float32)
+        new_columns[:, column] = -bias
+        new_columns[:, 1 - column] = 1
         if isinstance(items, MultiVectors):
-            more = more[:, :2]
-            more[:, column] /= global_weight
-            return replace(items, globals=more if items.globals is None else np.hstack([items.globals, more]))
+            new_columns = new_columns[:, :2]
+            new_columns[:, column] /= global_weight
+            if items.globals is not None:
+                new_columns = np.hstack([to_numpy(items.globals), new_columns])
+            return replace(items, globals=new_columns)
         balance = to_numpy(self.bank.balance.get(side, np.zeros(1)))
         greatest = sum(term.weight for term in self.terms[side]) * (1 + np.abs(balance).max())
         if len(bias) and np.abs(bias).max() > greatest * (1 + ROUNDING):
@@ -82,34 +105,44 @@ class HubnessCorrection:
                 " of this row are distorted; use hubness only with models that compare by cosine, such as ncca",
                 row, side, bias[row], greatest,
             )  # fmt: skip
-        more[:, 2 + column] = np.sqrt(np.maximum(greatest**2 - bias**2, 0))
-        return unit_rows(np.hstack([items, more]))
+        new_columns[:, 2 + column] = np.sqrt(np.maximum(greatest**2 - bias**2, 0))
+        return unit_rows(np.hstack([items, new_columns]))
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The bank's: `images`, or `images/vectors` and so on of several an item, and `balance/images`."""
+        """Return the arrays of the bank: `images`, or `images/vectors` and so on for items of several vectors, and
+        `balance/images`."""
         bank = self.bank
         sides = {"images": bank.images, "sentences": bank.sentences, "queries": bank.queries}
         if not isinstance(bank.comparison, str):
             sides = {f"{side}/{name}": getattr(items, name, None) for side, items in sides.items() for name in PARTS}
         arrays = {**sides, **{f"balance/{side}": numbers for side, numbers in bank.balance.items()}}
-        return {name: array for name, array in arrays.items() if array is not None}
+        return {name: to_numpy(array) for name, array in arrays.items() if array is not None}
 
 
-def read_bank(tensors: Mapping[str, Any], comparison: Comparison) -> Bank:
-    """The bank of a HubnessCorrection's `tensors`."""
-    sides = {name: array for name, array in tensors.items() if not name.startswith("balance/")}
-    balance = {name.removeprefix("balance/"): array for name, array in tensors.items() if name not in sides}
-    if not isinstance(comparison, str):
-        names = dict.fromkeys(name.split("/")[0] for name in sides)
-        sides = {side: MultiVectors(*(tensors.get(f"{side}/{name}") for name in PARTS)) for side in names}
-    return Bank(**sides, comparison=comparison, balance=balance)
+def read_bank(tensors: "Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]", comparison: Comparison) -> Bank:
+    """Restore the bank of a HubnessCorrection from its `tensors`, as arrays or on a device."""
+    balance = {name.removeprefix("balance/"): array for name, array in tensors.items() if name.startswith("balance/")}
+    sides = {name: _read_side(tensors, name, comparison) for name in ("images", "sentences")}
+    has_queries = any(name.split("/")[0] == "queries" for name in tensors)
+    queries = _read_side(tensors, "queries", comparison) if has_queries else None
+    return Bank(sides["images"], sides["sentences"], comparison, queries, balance)
+
+
+def _read_side(
+    tensors: "Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]", side: str, comparison: Comparison
+) -> BankItems:
+    if isinstance(comparison, str):
+        return tensors[side]
+    vectors, offsets = tensors[f"{side}/vectors"], tensors[f"{side}/offsets"]
+    return MultiVectors(vectors, to_numpy(offsets), tensors.get(f"{side}/globals"))
 
 
 class HubCorrected:
-    """A registered `model` whose scores are corrected: the same but for longer vectors or globals."""
+    """A registered `model` whose scores are corrected: its vectors or globals have more columns."""
 
-    def __init__(self, model: Any, correction: HubnessCorrection) -> None:
-        self.model, self.correction = model, correction
+    def __init__(self, model: JointModel, correction: HubnessCorrection) -> None:
+        self.model = model
+        self.correction = correction
         self._computing = correction
 
     def __getattr__(self, name: str) -> Any:
@@ -117,45 +150,57 @@ class HubCorrected:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    def to(self, device: "torch.device") -> "HubCorrected":
-        """This model, which embeds on `device` from now on."""
+    def to(self, device: "torch.device") -> Self:
+        """Compute on `device` from now on, and return this model."""
         self.model.to(device)
         self._computing = self.correction.on(device)
         return self
 
     @property
-    def rule(self) -> ScoreRule:
-        """Of a multi-vector model."""
-        rule = self.model.rule
-        return rule._replace(global_weight=rule.global_weight or 1.0)
+    def rule(self) -> ScoreRule | None:
+        """The rule of a multi-vector model, in which globals count; they hold the correction."""
+        rule = self.model.rule if is_multi_vector(self.model) else None
+        return rule and rule._replace(global_weight=rule.global_weight or 1.0)
 
-    def embed_images(self, features: Mapping[str, np.ndarray], *regions: Any) -> Items:
-        """The model's, with four more columns, or two more columns of the globals."""
-        return self._extend("images", self.model.embed_images(features, *regions))
+    def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
+        """Embed images as the model does, with four more columns, or two more columns of the globals."""
+        return self._extend("images", embed_images(self.model, features, regions))
 
-    def embed_sentences(self, sentences: Any) -> Items:
-        """The same for sentences, in the form that the model takes."""
+    def embed_sentences(self, sentences: "Sentences") -> Items:
+        """Embed sentences as the model does, with the same number of new columns."""
         return self._extend("sentences", self.model.embed_sentences(sentences))
 
     def _extend(self, side: str, items: Items) -> Items:
-        return self._computing.extend(side, items, self.rule.global_weight if self.model.multi_vector else 1.0)
+        return self._computing.extend(side, items, self.rule.global_weight if self.rule else 1.0)
 
     def settings(self) -> dict[str, Any]:
-        terms = {side: [list(term) for term in of_side] for side, of_side in self.correction.terms.items()}
+        terms = {side: [list(term) for term in terms] for side, terms in self.correction.terms.items()}
         return {**self.model.settings(), "hubness": terms}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The model's, and those of the correction as `hubness/...`."""
+        """Return the model's tensors, and the correction's tensors as `hubness/...`."""
         own = {PREFIX + name: tensor for name, tensor in self.correction.tensors().items()}
         return {**self.model.tensors(), **own}
 
     @classmethod
     def from_parts(
-        cls, registered: Any, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+        cls, registered: ModelClass, settings: Settings, tensors: Mapping[str, np.ndarray]
     ) -> "HubCorrected":
-        """The corrected model of the class `registered` that `settings` and `tensors` came from."""
-        of_bank = {name.removeprefix(PREFIX): array for name, array in tensors.items() if name.startswith(PREFIX)}
-        of_model = {name: array for name, array in tensors.items() if not name.startswith(PREFIX)}
-        model = registered.from_parts({name: value for name, value in settings.items() if name != "hubness"}, of_model)
-        comparison = model.rule if model.multi_vector else "inner_product"
-        return cls(model, HubnessCorrection(read_bank(of_bank, comparison), settings["hubness"]))
+        """Restore the corrected model of the class `registered`.
+
+        Raises IntegrityError for a correction by a method that was removed.
+        """
+        hubness = read_setting(settings, "hubness", dict)
+        removed = {term[1] for terms in hubness.values() for term in terms} - {*STATISTICS}
+        if removed:
+            raise IntegrityError(
+                f"its hubness correction uses {min(removed)}, of the methods inverted-softmax and dual-softmax, which"
+                " were removed; write hubness: csls for this model in the configuration of the run, and make the run"
+                " again: jointspace run CONFIG"
+            )
+        bank_tensors = {name.removeprefix(PREFIX): array for name, array in tensors.items() if name.startswith(PREFIX)}
+        model_tensors = {name: array for name, array in tensors.items() if not name.startswith(PREFIX)}
+        model_settings = {name: value for name, value in settings.items() if name != "hubness"}
+        model = registered.from_parts(model_settings, model_tensors)
+        comparison = model.rule if is_multi_vector(model) else "inner_product"
+        return cls(model, HubnessCorrection(read_bank(bank_tensors, comparison), hubness))

@@ -22,7 +22,7 @@ number of right pairs below a lower quantile, and only the pairs in excess of th
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -30,35 +30,46 @@ from scipy.sparse.csgraph import connected_components
 
 from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import sum_blocks
-from pipeline.models.linear.cca import NormalizedCCA
+from pipeline.models.linear.cca import CCASolver, NormalizedCCA
 from pipeline.models.linear.hubness import mean_of_greatest
 from pipeline.models.linear.moments import sum_moments
 from pipeline.models.linear.projection import unit_rows
-from pipeline.models.linear.views import ImageView, TextView, owner_matrix
+from pipeline.models.linear.views import ImageView, NumberedPairBlock, TextView, owner_matrix
+
+if TYPE_CHECKING:
+    import torch
 
 FOLDS = 5
 TERMS = 1000
 """Columns of a sparse view of the text that are used: the most common words."""
-RIDGE, DIMENSIONS, POWER = 1.0, 128, 1.0
-"""Of both views, relative to their mean variance; of the space."""
+RIDGE = 1.0
+"""Ridge of both views, relative to their mean variance."""
+DIMENSIONS = 128
+"""Dimensions of the space."""
+POWER = 1.0
+"""Power of the eigenvalues that scales the directions."""
 NEIGHBOURS = 10
-RIVALS = 2048
-"""Photographs of a fold that are compared with each other, at most."""
+"""Number of nearest items in a hub correction r."""
+MAX_RIVALS = 2048
+"""Maximum number of photos of a fold that are compared with each other."""
 LEAST_PHOTOGRAPHS = 100
-"""With captions; of fewer nothing can be learned."""
-MOST_IN_A_FOLD = 0.9
+"""Minimum number of photos with captions; from fewer nothing can be learned."""
+MAX_SHARE_OF_A_FOLD = 0.9
 """Largest share of all captions in one fold; without near-duplicates it is about 1 / FOLDS."""
 QUANTILES = np.linspace(0.3, 0.5, 5)
-"""Of the exchanged pairs' scores, at which F/F0 is looked at: below, too few pairs are counted."""
+"""Quantiles of the exchanged pairs' scores at which F/F0 is compared; below them too few pairs are counted."""
 RIGHT_QUANTILE = 0.9
 """Quantile of the exchanged pairs' scores below which most pairs are right."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Pairs (k,) of the photographs `image_id` and the captions `sentence_id`, -1 for all of a photograph's: their
-    `scores`, the lower the worse, and what as many `exchanged` pairs score; the `rank` from 1 of the captions among
-    those of the `rivals` in number, and of these the caption that the photograph would `rather` have."""
+    """The scores of k pairs of the photos `image_id` (k,) and the captions `sentence_id` (k,), -1 for all captions of a
+    photo.
+
+    Low `scores` are bad. `exchanged` (k,) are the scores of as many wrong pairs. `rank` counts from 1 among the
+    captions of the `rivals`, a number of photos or captions. `rather` is the rivals' caption that fits the photo best.
+    """
 
     image_id: np.ndarray
     sentence_id: np.ndarray
@@ -99,14 +110,20 @@ def deal_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def cross_fit(
-    blocks: Callable[[int], Iterable[Any]], view: ImageView, text: TextView, threads: int, device: Any = None
+    blocks: Callable[[int], Iterable[NumberedPairBlock]],
+    view: ImageView,
+    text: TextView,
+    threads: int,
+    device: "torch.device | None" = None,
 ) -> tuple[Scores, Scores]:
-    """Score photos with all their captions, and single captions. `blocks(fold)` are blocks as `sum_blocks` takes them,
-    with `image_id` and `sentence_id`; moments are summed on `device`. Raises InputError if nearly all captions are in
-    one fold, because their photos are near-duplicates."""
+    """Score photos with all their captions, and single captions. `blocks(fold)` yields the pairs of a fold; moments are
+    summed on `device`.
+
+    Raises InputError if nearly all captions are in one fold, because their photos are near-duplicates.
+    """
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
     total, greatest = sum_moments(moments), max(own.n for own in moments)
-    if greatest > MOST_IN_A_FOLD * total.n:
+    if greatest > MAX_SHARE_OF_A_FOLD * total.n:
         raise InputError(
             f"{greatest:,.0f} of {total.n:,.0f} captions belong to photos that are near-duplicates of each other, so"
             " too few others are left to judge them by; leave out near-duplicates or add other photos"
@@ -114,17 +131,22 @@ def cross_fit(
     parts = []
     for fold, own in enumerate(moments):
         others = total - own
-        directions = NormalizedCCA.solver(others).solve(RIDGE, RIDGE, DIMENSIONS)
+        directions = CCASolver(others).solve(RIDGE, RIDGE, DIMENSIONS)
         model = NormalizedCCA(view, text, others.mean_x, others.mean_y, directions, POWER)
         embedded = [
-            (block.image_id, block.sentence_id, block.image_id[block.owners])
-            + (model.embed_images(block.features), model.embed_sentences(block.sentences))
+            (
+                block.image_id,
+                block.sentence_id,
+                block.image_id[block.owners],
+                model.embed_images(block.features),
+                model.embed_sentences(block.sentences),
+            )
             for block in blocks(fold)
         ]
         if not embedded:
             continue
         image_id, sentence_id, sentence_images, x, y = map(np.concatenate, zip(*embedded, strict=True))
-        for rows in np.array_split(np.arange(len(image_id)), -(-len(image_id) // RIVALS)):
+        for rows in np.array_split(np.arange(len(image_id)), -(-len(image_id) // MAX_RIVALS)):
             first, last = np.searchsorted(sentence_images, [image_id[rows[0]], image_id[rows[-1]] + 1])
             owners = np.searchsorted(image_id[rows], sentence_images[first:last])
             parts.append(score_rivals(image_id[rows], sentence_id[first:last], owners, x[rows], y[first:last]))
@@ -135,34 +157,83 @@ def cross_fit(
 def score_rivals(
     image_id: np.ndarray, sentence_id: np.ndarray, owners: np.ndarray, x: np.ndarray, y: np.ndarray
 ) -> tuple[Scores, Scores]:
-    """The scores of photographs (n,), embedded as x (n, c), and of their captions (m,), embedded as y (m, c), unit
-    vectors; caption j is of the photograph `owners[j]`, ascending."""
-    n, m = len(x), len(y)
-    photographs, captions = np.arange(n), np.arange(m)
-    products = x @ y.T
-    others = products.copy()
-    others[owners, captions] = -1
-    near_x, near_y = (mean_of_greatest(rivals, min(NEIGHBOURS, rivals.shape[1])) for rivals in (others, others.T))
-    scores = 2 * products - near_x[:, None] - near_y
-    others = scores.copy()
-    others[owners, captions] = -np.inf
-    rather = sentence_id[others.argmax(axis=1)]
-
-    sums, counts = owner_matrix(owners, n), np.bincount(owners, minlength=n)
-    together = (sums @ scores.T).T / counts
-    own = np.diag(together)
-    rank = 1 + (together > own[:, None]).sum(axis=1)
-    exchanged = together[photographs, (photographs + n // 2) % n]
-    none, rivals = np.full(n, -1), np.full(n, n - 1)
-    of_photographs = Scores(image_id, none, own, exchanged, rank, rivals, rather)
-
-    siblings = ((sums @ y)[owners] - y) / np.maximum(counts[owners] - 1, 1)[:, None]
-    context = unit_rows(x[owners] + siblings)
-    own, exchanged = (
-        2 * np.einsum("ij,ij->i", context, y[order]) - near_x[owners] - near_y[order]
-        for order in (captions, (captions + m // 2) % m)
+    """Score n photos, embedded as x (n, c), and their m captions, embedded as y (m, c), both of unit length. Caption j
+    is of the photo `owners[j]`, in ascending order."""
+    csls = _correct_for_hubs(x @ y.T, owners)
+    preferred = sentence_id[_replace_own(csls.scores, owners, -np.inf).argmax(axis=1)]
+    return (
+        _score_photos(csls.scores, image_id, owners, preferred),
+        _score_captions(csls, x, y, image_id, sentence_id, owners, preferred),
     )
-    others.sort(axis=1)
-    rank = np.array([1 + m - np.searchsorted(others[i], scores[i, j], side="right") for j, i in enumerate(owners)])
-    rivals = m - counts[owners]
-    return of_photographs, Scores(image_id[owners], sentence_id, own, exchanged, rank, rivals, rather[owners])
+
+
+class _HubCorrected(NamedTuple):
+    """The CSLS `scores` (n, m) of photos with captions, and the corrections r(x) (n,) and r(y) (m,)."""
+
+    scores: np.ndarray
+    image_corrections: np.ndarray
+    caption_corrections: np.ndarray
+
+
+def _correct_for_hubs(products: np.ndarray, owners: np.ndarray) -> _HubCorrected:
+    """Compute 2 x'y - r(x) - r(y) from the products x'y (n, m)."""
+    with_others = _replace_own(products, owners, -1)
+    r_x = np.asarray(mean_of_greatest(with_others, NEIGHBOURS))
+    r_y = np.asarray(mean_of_greatest(with_others.T, NEIGHBOURS))
+    return _HubCorrected(2 * products - r_x[:, None] - r_y, r_x, r_y)
+
+
+def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.ndarray:
+    """Replace the scores of photos with their own captions by `value`, in a copy of `scores` (n, m)."""
+    replaced = scores.copy()
+    replaced[owners, np.arange(len(owners))] = value
+    return replaced
+
+
+def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, preferred: np.ndarray) -> Scores:
+    """Score each photo with all of its captions. The exchanged pairs have the captions of the photo n // 2 further
+    on."""
+    n = len(image_id)
+    photos = np.arange(n)
+    means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)
+    own = np.diag(means)
+    exchanged = means[photos, (photos + n // 2) % n]
+    rank = 1 + (means > own[:, None]).sum(axis=1)
+    return Scores(image_id, np.full(n, -1), own, exchanged, rank, np.full(n, n - 1), preferred)
+
+
+def _score_captions(
+    csls: _HubCorrected,
+    x: np.ndarray,
+    y: np.ndarray,
+    image_id: np.ndarray,
+    sentence_id: np.ndarray,
+    owners: np.ndarray,
+    preferred: np.ndarray,
+) -> Scores:
+    """Score each caption with its photo and the photo's other captions. The exchanged pairs have the caption m // 2
+    further on."""
+    n, m = len(x), len(y)
+    captions = np.arange(m)
+    counts = np.bincount(owners, minlength=n)
+    siblings = ((owner_matrix(owners, n) @ y)[owners] - y) / np.maximum(counts[owners] - 1, 1)[:, None]
+    context = unit_rows(x[owners] + siblings)
+
+    def score_with(others: np.ndarray) -> np.ndarray:
+        corrections = csls.image_corrections[owners] + csls.caption_corrections[others]
+        return 2 * np.einsum("ij,ij->i", context, y[others]) - corrections
+
+    rivals = np.sort(_replace_own(csls.scores, owners, -np.inf), axis=1)
+    higher = [
+        m - np.searchsorted(rivals[photo], csls.scores[photo, caption], side="right")
+        for caption, photo in enumerate(owners)
+    ]
+    return Scores(
+        image_id[owners],
+        sentence_id,
+        score_with(captions),
+        score_with((captions + m // 2) % m),
+        1 + np.array(higher),
+        m - counts[owners],
+        preferred[owners],
+    )

@@ -1,62 +1,80 @@
-"""Models that learn nothing: `zero-shot`, the space that an encoder of images and one of text share already, and
-several models as one, whose score is the weighted sum of its members' scores.
+"""Models that learn nothing: `zero-shot`, which uses the space that an image encoder and a text encoder share already,
+and ensembles, whose score is the weighted sum of their members' scores.
 
     S = sum over members of weight_k S_k
 
-Members with one vector an item are put side by side. If some members are multi-vector, so is the joined model: its
-globals are the vectors of the other members and the multi-vector members' globals, side by side. Region vectors, which
-are of the same regions, are side by side too; a word has one row for each multi-vector member, zero outside that
-member's columns, so that each member chooses its own best region. Word rows carry the weights.
+The vectors of members with one vector per item are put side by side. If some members are multi-vector, so is the
+ensemble. Its globals are the vectors of the other members and the multi-vector members' globals, side by side. Region
+vectors, which are of the same regions for all members, are put side by side too. A word has one row for each
+multi-vector member, which is zero outside this member's columns, so that each member chooses its own best region. The
+rows of words are multiplied by the weights.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule
-from pipeline.compute.precision import require_finite, scale_to_unit_length
+from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule, one_vector_each, several_vectors_each
+from pipeline.compute.precision import require_finite, scale_to_unit_length, to_numpy
 from pipeline.compute.ragged import offsets_of, runs
 from pipeline.config.stored import restore
+from pipeline.models.joint_model import (
+    Features,
+    JointModel,
+    RegionSource,
+    Settings,
+    embed_images,
+    is_multi_vector,
+    read_list,
+    read_setting,
+    require_vectors,
+)
 
 if TYPE_CHECKING:
     import torch
 
+    from pipeline.models.joint_model import Sentences
+
 
 class ZeroShot:
-    """Unit vectors of one encoder's features and of one text encoder's vectors, whose cosine is the score. It learns
-    nothing."""
+    """Unit vectors of one image encoder and of one text encoder, whose cosine is the score. It learns nothing."""
 
-    sentence_view: ClassVar[str] = "vectors"
-    metric: ClassVar[str] = "inner_product"
-    multi_vector: ClassVar[bool] = False
+    sentence_view: str = "vectors"
+    metric: str = "inner_product"
+    multi_vector: bool = False
+    rule: ScoreRule | None = None
+    region_encoders: tuple[str, ...] = ()
 
     def __init__(self, encoder: str, text_encoder: str) -> None:
-        self.encoders, self.text_encoders = (encoder,), (text_encoder,)
+        self.encoders = (encoder,)
+        self.text_encoders = (text_encoder,)
 
-    def to(self, device: Any) -> "ZeroShot":
-        """This model; there is nothing to compute on a device."""
+    def to(self, device: "torch.device") -> Self:
+        """Return this model; it computes nothing on a device."""
         return self
 
-    def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, dim) float32 from `features`, encoder -> (n, dim)."""
+    def embed_images(self, features: Features, regions: RegionSource | None = None) -> np.ndarray:
+        """Scale features to unit length, (n, dim) float32. Regions are not read."""
         return _unit(self.encoders[0], features[self.encoders[0]][:])
 
-    def embed_sentences(self, sentences: Mapping[str, Any]) -> np.ndarray:
-        """(n, dim) float32 from `sentences`, text encoder -> (n, dim)."""
-        return _unit(self.text_encoders[0], sentences[self.text_encoders[0]])
+    def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
+        """Scale the vectors of the text encoder to unit length, (n, dim) float32."""
+        vectors = require_vectors(sentences)[self.text_encoders[0]]
+        assert isinstance(vectors, np.ndarray)  # `zero-shot` takes no sparse vectors
+        return _unit(self.text_encoders[0], vectors)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         return {"encoder": self.encoders[0], "text_encoder": self.text_encoders[0]}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "ZeroShot":
-        return cls(**settings)
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "ZeroShot":
+        return cls(read_setting(settings, "encoder", str), read_setting(settings, "text_encoder", str))
 
 
 def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
@@ -66,30 +84,30 @@ def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
 
 
 Rules = Sequence[ScoreRule | None]
-"""How each member scores: by a rule, or, with one vector an item (None), by inner products."""
+"""The rule of each member; None for a member with one vector per item, which scores by inner products."""
 
 
 @dataclass(frozen=True)
 class EnsembleMember:
-    """A model of an ensemble with its registered name and its weight; weights add up to 1."""
+    """A model of an ensemble with its registered name and its weight. The weights of an ensemble add up to 1."""
 
     registered: str
-    model: Any
+    model: JointModel
     weight: float
 
 
 class Ensemble:
-    """Its vectors are the `members`' side by side. Sentences are a mapping of `sentence_view` -> sentences, with every
-    form that a member takes."""
+    """A model whose vectors are its members' vectors side by side. It reads sentences as a mapping from each of `views`
+    to the sentences in this form."""
 
-    sentence_view: ClassVar[str] = "each"
-    metric: ClassVar[str] = "inner_product"
+    sentence_view: str = "each"
+    metric: str = "inner_product"
 
     def __init__(self, members: Sequence[EnsembleMember]) -> None:
         self.members = tuple(members)
 
-    def to(self, device: "torch.device") -> "Ensemble":
-        """This ensemble, whose members compute on `device` from now on if they can."""
+    def to(self, device: "torch.device") -> Self:
+        """Compute on `device` from now on, as far as the members can, and return this ensemble."""
         for member in self.members:
             member.model.to(device)
         return self
@@ -100,9 +118,8 @@ class Ensemble:
 
     @property
     def text_encoders(self) -> tuple[str, ...]:
-        """Those whose vectors of sentences the members take."""
-        names = (getattr(member.model, "text_encoders", ()) for member in self.members)
-        return tuple(dict.fromkeys(chain.from_iterable(names)))
+        """The text encoders of all members."""
+        return tuple(dict.fromkeys(chain.from_iterable(member.model.text_encoders for member in self.members)))
 
     @property
     def weights(self) -> list[float]:
@@ -110,12 +127,12 @@ class Ensemble:
 
     @property
     def rules(self) -> Rules:
-        """Those of the members, None for one with one vector an item."""
-        return [member.model.rule if member.model.multi_vector else None for member in self.members]
+        """The members' rules, None for a member with one vector per item."""
+        return [member.model.rule if is_multi_vector(member.model) else None for member in self.members]
 
     @property
     def rule(self) -> ScoreRule | None:
-        """That of the ensemble, None if no member is multi-vector."""
+        """The rule of the ensemble, None if no member is multi-vector."""
         return joint_rule(self.rules)
 
     @property
@@ -124,24 +141,26 @@ class Ensemble:
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """Those of the run, which are the same for all multi-vector members."""
-        return next(member.model.region_encoders for member in self.members if member.model.multi_vector)
+        """The run's encoders of regions, which are the same for all multi-vector members."""
+        return next((member.model.region_encoders for member in self.members if member.model.multi_vector), ())
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The forms of sentences that the members take."""
+        """The forms of sentences that the members read."""
         return tuple(dict.fromkeys(member.model.sentence_view for member in self.members))
 
-    def embed_images(self, features: Mapping[str, np.ndarray], *regions: Any) -> Items:
-        """From `features`, encoder -> (n, its dim), and for a multi-vector ensemble from the images' regions."""
-        models = [member.model for member in self.members]
-        parts = [model.embed_images(features, *(regions if model.multi_vector else ())) for model in models]
+    def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
+        """Embed images by all members; multi-vector members also read the images' `regions`."""
+        parts = [embed_images(member.model, features, regions) for member in self.members]
         return join_images(parts, self.weights, self.rules)
 
-    def embed_sentences(self, sentences: Mapping[str, Any]) -> Items:
-        """From the same n sentences in each of `views`."""
-        models = [member.model for member in self.members]
-        parts = [model.embed_sentences(sentences[model.sentence_view]) for model in models]
+    def embed_sentences(self, sentences: "Sentences") -> Items:
+        """Embed n sentences, which are given in each of `views`."""
+        assert isinstance(sentences, Mapping)
+        parts = []
+        for member in self.members:
+            form: Any = sentences[member.model.sentence_view]
+            parts.append(member.model.embed_sentences(form))
         return join_sentences(parts, self.weights, self.rules)
 
     def settings(self) -> dict[str, Any]:
@@ -152,7 +171,7 @@ class Ensemble:
         return {"members": members}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Those of member k as `k/...`."""
+        """Return the tensors of member k as `k/...`."""
         return {
             f"{number}/{name}": tensor
             for number, member in enumerate(self.members)
@@ -160,63 +179,76 @@ class Ensemble:
         }
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Ensemble":
-        """The ensemble that `settings` and `tensors` came from."""
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "Ensemble":
+        """Restore the ensemble of `settings` and `tensors`."""
         members = []
-        for number, value in enumerate(settings["members"]):
+        for number, value in enumerate(read_list(settings, "members")):
             prefix = f"{number}/"
-            of_member = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-            model = restore(value["registered"], value["settings"], of_member)
+            own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+            model = restore(value["registered"], value["settings"], own)
             members.append(EnsembleMember(value["registered"], model, value["weight"]))
         return cls(members)
 
 
 def joint_rule(rules: Rules) -> ScoreRule | None:
-    """The rule of the joined vectors; a mean over words becomes a sum of word vectors divided by their number. The
-    members all score words by their best region, or all by positive products."""
+    """Return the rule of the joined vectors, None if no member has one.
+
+    A mean over words becomes a sum of word vectors divided by their number. The members all score words by their best
+    region, or all by positive products.
+    """
     sums = [rule.sum for rule in rules if rule]
     return ScoreRule("positive" if "positive" in sums else "words", 1.0) if sums else None
 
 
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """(n, sum of c) the members' unit vectors (n, c) side by side, each scaled by the square root of its weight.
+    """Put the members' unit vectors (n, c) side by side, each scaled by the square root of its weight, (n, sum of c).
 
-    Their inner products are the weighted sums of the members' scores; if the weights add up to 1, they have unit
+    Their inner products are the weighted sums of the members' scores. If the weights add up to 1, they have unit
     length.
     """
-    return np.hstack([np.sqrt(np.float32(w)) * part for w, part in zip(weights, vectors, strict=True)])
+    return np.hstack([np.sqrt(np.float32(weight)) * part for weight, part in zip(weights, vectors, strict=True)])
 
 
 def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """The joined images from each member's, which all have the same regions."""
-    several = [part for part, rule in zip(parts, rules, strict=True) if rule]
-    if not several:
-        return join_vectors(parts, weights)
-    vectors = np.hstack([one.vectors for one in several])
-    return replace(several[0], vectors=vectors, globals=_globals(parts, weights, rules))
+    """Join the images of all members, which have the same regions."""
+    sets = [several_vectors_each(part) for part, rule in zip(parts, rules, strict=True) if rule]
+    if not sets:
+        return join_vectors([one_vector_each(part) for part in parts], weights)
+    vectors = np.hstack([part.array for part in sets])
+    return replace(sets[0], vectors=vectors, globals=_join_globals(parts, weights, rules))
 
 
 def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """The joined sentences from each member's."""
-    several = [member for member in zip(parts, weights, rules, strict=True) if member[2]]
-    if not several:
-        return join_vectors(parts, weights)
-    offsets = offsets_of(sum(part.lengths for part, _, _ in several))
-    vectors = np.zeros((offsets[-1], sum(part.vectors.shape[1] for part, _, _ in several)), np.float32)
-    column, before = 0, offsets[:-1]
-    for part, weight, rule in several:
-        scale = weight / part.lengths[part.owners, None] if rule.sum == "mean-words" else weight
-        width = part.vectors.shape[1]
-        vectors[runs(before, part.lengths), column : column + width] = part.vectors * scale
-        column, before = column + width, before + part.lengths
-    return MultiVectors(vectors, offsets, _globals(parts, weights, rules))
-
-
-def _globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
-    """(n, g) the members' vectors and globals side by side; one column of zeros if there are none."""
-    scaled = [
-        (part.globals, weight * rule.global_weight) if rule else (part, weight)
+    """Join the sentences of all members."""
+    sets = [
+        (several_vectors_each(part), weight, rule)
         for part, weight, rule in zip(parts, weights, rules, strict=True)
-        if not rule or rule.global_weight
+        if rule
     ]
-    return join_vectors(*zip(*scaled, strict=True)) if scaled else np.zeros((len(parts[0]), 1), np.float32)
+    if not sets:
+        return join_vectors([one_vector_each(part) for part in parts], weights)
+    offsets = offsets_of(np.sum([part.lengths for part, _, _ in sets], axis=0))
+    vectors = np.zeros((offsets[-1], sum(part.array.shape[1] for part, _, _ in sets)), np.float32)
+    column = 0
+    starts = offsets[:-1]
+    for part, weight, rule in sets:
+        scale = weight / part.lengths[part.owners, None] if rule.sum == "mean-words" else weight
+        width = part.array.shape[1]
+        vectors[runs(starts, part.lengths), column : column + width] = part.array * scale
+        column += width
+        starts = starts + part.lengths
+    return MultiVectors(vectors, offsets, _join_globals(parts, weights, rules))
+
+
+def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
+    """Put the members' vectors and globals side by side, (n, g); without any, return one column of zeros."""
+    vectors: list[np.ndarray] = []
+    scales: list[float] = []
+    for part, weight, rule in zip(parts, weights, rules, strict=True):
+        if rule is None:
+            vectors.append(one_vector_each(part))
+            scales.append(weight)
+        elif rule.global_weight:
+            vectors.append(to_numpy(several_vectors_each(part).globals))
+            scales.append(weight * rule.global_weight)
+    return join_vectors(vectors, scales) if vectors else np.zeros((len(parts[0]), 1), np.float32)

@@ -5,33 +5,63 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, overload, runtime_checkable
 
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
 
 from pipeline.compute.device import upload
 from pipeline.errors import InputError
-from pipeline.models.linear.views import Rows, ViewBlock, as_sparse, is_sparse, matrices_of, stack_blocks, sum_by_owner
+from pipeline.models.joint_model import Settings, read_number, read_setting
+from pipeline.models.linear.views import (
+    Columns,
+    Rows,
+    ViewBlock,
+    as_sparse,
+    is_sparse,
+    matrices_of,
+    shape_of,
+    spans,
+    stack_blocks,
+    sum_by_owner,
+)
 
 if TYPE_CHECKING:
     import torch
     from scipy.sparse import csr_array
     from torch import Tensor
 
+    from pipeline.models.joint_model import TextVectors
+
 
 class FeatureMap(Protocol):
-    """rows -> (n, dim) float32. With `keep`, the view's own columns stay in front of them, else they are replaced.
+    """A map from rows (n, d) to (n, `dim`) float32.
 
-    Like a model, it has `settings()`, `tensors()` and `from_parts(settings, tensors)`. One that a GPU can compute also
-    has `on(device)`: the same map, from tensors to tensors there.
+    With `keep`, the view's own columns stay in front of the new columns; otherwise they are replaced.
     """
 
     kind: ClassVar[str]
-    keep: bool
     dim: int
 
+    @property
+    def keep(self) -> bool: ...
+
     def __call__(self, rows: Rows) -> np.ndarray: ...
+
+    def settings(self) -> dict[str, Any]: ...
+
+    def tensors(self) -> dict[str, np.ndarray]: ...
+
+
+@runtime_checkable
+class DeviceMap(FeatureMap, Protocol):
+    """A map that a GPU can compute."""
+
+    def on(self, device: "torch.device") -> "Callable[[Tensor | Columns[Tensor]], Tensor]":
+        """Return the same map from tensors on `device` to tensors there."""
+        ...
 
 
 MAPS: dict[str, str] = {
@@ -63,18 +93,19 @@ class FeatureMaps:
         }
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FeatureMaps":
-        """The maps that `settings` and `tensors` came from; ignores other tensors."""
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "FeatureMaps":
+        """Restore the maps of `settings` and `tensors`; other tensors are ignored."""
         maps = {}
-        for side, value in settings.items():
-            of_map = {name.removeprefix(f"{side}."): t for name, t in tensors.items() if name.startswith(f"{side}.")}
+        for side in settings:
+            value, prefix = read_setting(settings, side, dict), f"{side}."
+            own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
             module, _, attribute = MAPS[value["kind"]].partition(":")
-            maps[side] = getattr(importlib.import_module(module), attribute).from_parts(value, of_map)
+            maps[side] = getattr(importlib.import_module(module), attribute).from_parts(value, own)
         return cls(**maps)
 
-    def fit_devices(self) -> bool:
-        """Whether a GPU can compute all maps."""
-        return all(hasattr(feature_map, "on") for _, feature_map in self._present())
+    def can_use_gpu(self) -> bool:
+        """Return whether a GPU can compute all maps."""
+        return all(isinstance(feature_map, DeviceMap) for _, feature_map in self._present())
 
     def _present(self) -> list[tuple[str, FeatureMap]]:
         return [(side, feature_map) for side, feature_map in vars(self).items() if feature_map is not None]
@@ -95,26 +126,30 @@ def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -
     return scipy.sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=tuple(shape))
 
 
-def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> list[Any]:
-    """The blocks of columns of a mapped view, from left to right."""
+def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> "list[TextVectors]":
+    """Return the blocks of columns of a mapped view, from left to right."""
     if feature_map is None:
         return list(matrices_of(rows))
     return [*(matrices_of(rows) if feature_map.keep else ()), feature_map(rows)]
 
 
-def project(columns: Sequence[Any], mean: Any, matrix: Any) -> Any:
-    """(n, c) float32: (columns - mean) matrix, for the blocks `columns` of a view with `mean` (p,) and `matrix` (p, c),
-    all of numpy or all tensors of one device."""
-    products, start = [], 0
-    for block in columns:
-        part = slice(start, start + block.shape[1])
+@overload
+def project(columns: "Sequence[TextVectors]", mean: np.ndarray, matrix: np.ndarray) -> np.ndarray: ...
+@overload
+def project(columns: "Sequence[Tensor]", mean: "Tensor", matrix: "Tensor") -> "Tensor": ...
+def project(
+    columns: "Sequence[TextVectors | Tensor]", mean: "np.ndarray | Tensor", matrix: "np.ndarray | Tensor"
+) -> "np.ndarray | Tensor":
+    """Compute (columns - mean) matrix, (n, c) float32, for the blocks `columns` of a view with `mean` (p,) and `matrix`
+    (p, c), which are all arrays, or all tensors of one device."""
+    products = []
+    for part, block in spans(Columns(columns)):
         # A sparse block stays sparse: its mean is subtracted after the product.
         if is_sparse(block):
             products.append(block @ matrix[part] - mean[part] @ matrix[part])
         else:
             products.append((block - mean[part]) @ matrix[part])
-        start = part.stop
-    total = sum(products[1:], start=products[0])
+    total = reduce(add, products)
     return total.astype(np.float32, copy=False) if isinstance(total, np.ndarray) else total
 
 
@@ -215,13 +250,13 @@ class FourierFeatures(WeightedMap):
     def __call__(self, rows: Rows) -> np.ndarray:
         return self.fourier(rows @ self.matrix - self.offset, self.weight)
 
-    def on(self, device: "torch.device") -> "Callable[[Tensor], Tensor]":
-        """The same map for tensors on `device`, dense or sparse."""
+    def on(self, device: "torch.device") -> "Callable[[Tensor | Columns[Tensor]], Tensor]":
+        """Return the same map for tensors on `device`, dense or sparse."""
         import torch
 
         parts = {name: upload(part, device) for name, part in self.tensors().items()}
 
-        def mapped(rows: "Tensor") -> "Tensor":
+        def mapped(rows: "Tensor | Columns[Tensor]") -> "Tensor":
             z = rows @ parts["matrix"] - parts["offset"]
             if "phases" in parts:
                 columns = parts["phases"].addmm(z, parts["frequencies"]).cos_()
@@ -240,9 +275,9 @@ class FourierFeatures(WeightedMap):
         return {"matrix": self.matrix, "offset": self.offset, **drawn}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FourierFeatures":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "FourierFeatures":
         fourier = FourierMap(tensors["frequencies"], tensors.get("phases"))
-        return cls(tensors["matrix"], tensors["offset"], fourier, settings["weight"])
+        return cls(tensors["matrix"], tensors["offset"], fourier, read_number(settings, "weight"))
 
 
 class TanhFeatures(WeightedMap):
@@ -264,12 +299,13 @@ class TanhFeatures(WeightedMap):
         return {"matrix": self.matrix, "offset": self.offset}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "TanhFeatures":
-        return cls(tensors["matrix"], tensors["offset"], settings["weight"])
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "TanhFeatures":
+        return cls(tensors["matrix"], tensors["offset"], read_number(settings, "weight"))
 
 
-def bandwidth(z: np.ndarray) -> float:
-    """sigma: the mean distance to the 50th nearest neighbour among the rows of z (n, c1). InputError for one row."""
+def measure_bandwidth(z: np.ndarray) -> float:
+    """Compute sigma: the mean distance to the 50th nearest neighbour among the rows of z (n, c1). Raises InputError for
+    fewer than two rows."""
     from sklearn.neighbors import NearestNeighbors  # takes a second to import, and only a fit needs it
 
     if len(z) < 2:
@@ -280,29 +316,33 @@ def bandwidth(z: np.ndarray) -> float:
 
 
 class ReservoirSample:
-    """`count` of all rows added, or all of them, each row with equal probability; depends on `rng` and the order of the
-    rows, not on where blocks end."""
+    """A random sample of `count` of all added rows, or all of them. Each row has the same probability. The sample
+    depends on `rng` and the order of the rows, not on where blocks end."""
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
-        self.count, self._rng = count, rng
+        self.count = count
+        self._rng = rng
         self._keys = np.zeros(0)
         self._kept: Rows | None = None
 
     def add(self, rows: Rows) -> None:
         """Add the rows (n, d) of a block, dense or sparse."""
-        keys = np.concatenate([self._keys, self._rng.random(rows.shape[0])])
-        chosen, before = np.arange(len(keys)), len(self._keys)
-        if self._kept is None:
-            self._kept = rows[:0]
+        keys = np.concatenate([self._keys, self._rng.random(shape_of(rows)[0])])
+        chosen = np.arange(len(keys))
         if len(keys) > self.count:
             chosen = np.sort(np.argpartition(keys, self.count - 1)[: self.count])
-        old, new = chosen[chosen < before], chosen[chosen >= before] - before
+        count_before = len(self._keys)
+        old = chosen[chosen < count_before]
+        new = chosen[chosen >= count_before] - count_before
+        kept = rows[:0] if self._kept is None else self._kept
         if len(new):
-            self._kept = stack_blocks([self._kept[old], rows[new]])
+            kept = stack_blocks([kept[old], rows[new]])
             self._keys = keys[chosen]
+        self._kept = kept
 
     def rows(self) -> Rows:
-        """(at most `count`, d), in the order in which they were added."""
+        """Return the sample, (at most `count`, d), in the order in which its rows were added."""
+        assert self._kept is not None
         return self._kept
 
 
@@ -317,7 +357,8 @@ class NeighbourText(WeightedMap):
 
     def __init__(self, gallery: np.ndarray, texts: "csr_array", neighbours: int, weight: float = 1.0) -> None:
         self.gallery, self.texts, self.weight = gallery, texts, weight
-        self.neighbours, self.dim = min(neighbours, len(gallery)), texts.shape[1]
+        self.neighbours = min(neighbours, len(gallery))
+        self.dim = shape_of(texts)[1]
 
     @classmethod
     def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
@@ -344,6 +385,8 @@ class NeighbourText(WeightedMap):
         return {"gallery": self.gallery, **sparse_parts(self.texts)}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NeighbourText":
-        texts = from_sparse_parts(tensors, (len(tensors["gallery"]), settings["terms"]))
-        return cls(tensors["gallery"], texts, settings["neighbours"], settings["weight"])
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "NeighbourText":
+        texts = from_sparse_parts(tensors, (len(tensors["gallery"]), read_setting(settings, "terms", int)))
+        return cls(
+            tensors["gallery"], texts, read_setting(settings, "neighbours", int), read_number(settings, "weight")
+        )

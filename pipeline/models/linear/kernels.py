@@ -1,20 +1,24 @@
 """The registered model `kcca`: kernel CCA, exact if all training rows are landmarks, else by Nystroem's method."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from scipy import sparse
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from pipeline.errors import InputError
+from pipeline.models.joint_model import Settings, read_list, read_number, read_setting
 from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.feature_maps import FeatureMaps, from_sparse_parts, sparse_parts
+from pipeline.models.linear.projection import LinearModel
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
-from pipeline.models.linear.views import Rows, one_matrix, stack_blocks
+from pipeline.models.linear.views import Rows, is_sparse, one_matrix, shape_of, stack_blocks
+
+if TYPE_CHECKING:
+    from pipeline.models.joint_model import TextVectors
 
 GAMMA = 0.5
 """Of the kernels rbf and laplacian, in units of one over the view's total variance."""
@@ -31,13 +35,13 @@ class KernelFeatures:
     kind: ClassVar[str] = "kernel"
     keep = False
 
-    def __init__(self, kernel: str, gamma: float | None, landmarks: Rows, normalization: np.ndarray) -> None:
+    def __init__(self, kernel: str, gamma: float | None, landmarks: "TextVectors", normalization: np.ndarray) -> None:
         self.kernel, self.gamma, self.landmarks, self.normalization = kernel, gamma, landmarks, normalization
         self.dim = normalization.shape[1]
 
     @classmethod
     def fit(
-        cls, blocks: Callable[[], Iterable[Rows]], kernel: str, factor: float, count: int, seed: int
+        cls, blocks: "Callable[[], Iterable[TextVectors]]", kernel: str, factor: float, count: int, seed: int
     ) -> "KernelFeatures":
         """Draw `count` landmarks, or all rows, from the rows of `blocks()`, which is called twice. Raises InputError if
         rows are not finite, or if the kernel is one of distances and all rows are equal."""
@@ -49,12 +53,13 @@ class KernelFeatures:
         count = min(count, n)
         landmarks = _pick(blocks(), np.sort(np.random.RandomState(seed).permutation(n)[:count]))
         fitted = Nystroem(kernel=kernel, gamma=gamma, n_components=count, random_state=seed).fit(landmarks)
-        return cls(kernel, gamma, fitted.components_, fitted.normalization_.T)
+        components: Any = fitted.components_  # scikit-learn's stub does not know that it is dense or sparse
+        return cls(kernel, gamma, components, fitted.normalization_.T)
 
     def __call__(self, rows: Rows) -> np.ndarray:
-        if not rows.shape[0]:
-            return np.zeros((0, self.dim), np.float32)  # scikit-learn refuses no rows
-        options = {} if self.gamma is None else {"gamma": self.gamma}
+        if not shape_of(rows)[0]:
+            return np.zeros((0, self.dim), np.float32)  # scikit-learn refuses an empty array
+        options: dict[str, Any] = {} if self.gamma is None else {"gamma": self.gamma}
         # In double precision: K^-1/2 magnifies rounding errors of similar landmarks.
         similarities = pairwise_kernels(
             one_matrix(rows).astype(np.float64), self.landmarks, metric=self.kernel, **options
@@ -62,19 +67,20 @@ class KernelFeatures:
         return (similarities @ self.normalization).astype(np.float32)
 
     def settings(self) -> dict[str, Any]:
-        shape = list(self.landmarks.shape) if sparse.issparse(self.landmarks) else None
+        shape = list(shape_of(self.landmarks)) if is_sparse(self.landmarks) else None
         return {"kernel": self.kernel, "gamma": self.gamma, "sparse": shape}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        if not sparse.issparse(self.landmarks):
-            return {"normalization": self.normalization, "landmarks": self.landmarks}
-        return {"normalization": self.normalization, **sparse_parts(self.landmarks)}
+        landmarks = sparse_parts(self.landmarks) if is_sparse(self.landmarks) else {"landmarks": self.landmarks}
+        return {"normalization": self.normalization, **landmarks}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "KernelFeatures":
-        shape = settings["sparse"]
-        rows = from_sparse_parts(tensors, shape) if shape else tensors["landmarks"]
-        return cls(settings["kernel"], settings["gamma"], rows, tensors["normalization"])
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "KernelFeatures":
+        kernel = read_setting(settings, "kernel", str)
+        gamma = None if settings["gamma"] is None else read_number(settings, "gamma")
+        shape = None if settings["sparse"] is None else read_list(settings, "sparse")
+        landmarks = from_sparse_parts(tensors, shape) if shape else tensors["landmarks"]
+        return cls(kernel, gamma, landmarks, tensors["normalization"])
 
 
 class KernelCCA(NormalizedCCA):
@@ -103,8 +109,9 @@ class KernelCCA(NormalizedCCA):
         return {**super().settings(), "score": self.score}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "KernelCCA":
-        return super(KernelCCA, SCORES[settings["score"]]).from_parts(settings, tensors)
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> LinearModel:
+        """Restore the model of the class that compares by the stored `score`."""
+        return super(KernelCCA, SCORES[read_setting(settings, "score", str)]).from_parts(settings, tensors)
 
 
 class ProductKernelCCA(KernelCCA):
@@ -126,16 +133,19 @@ class DistanceKernelCCA(ProductKernelCCA):
 SCORES = {one.score: one for one in (KernelCCA, ProductKernelCCA, DistanceKernelCCA)}
 
 
-def _count_and_spread(blocks: Iterable[Rows]) -> tuple[int, float]:
+def _count_and_spread(blocks: "Iterable[TextVectors]") -> tuple[int, float]:
     """Count the rows of all blocks and compute their total variance, half the mean squared distance between two rows.
     The variance is 0 if they are equal up to rounding."""
-    n, mean, squares = 0, np.float64(0), 0.0
+    n = 0
+    mean = np.zeros(1)
+    squares = 0.0
     for block in blocks:
-        rows, count = block.astype(np.float64), block.shape[0]
+        rows = _double(block)
+        count = shape_of(block)[0]
         if not count:
             continue
         own = np.asarray(rows.mean(axis=0)).ravel()
-        if sparse.issparse(rows):
+        if is_sparse(rows):
             squares += float(rows.multiply(rows).sum() - count * (own @ own))
         else:
             squares += float(np.square(rows - own).sum())
@@ -146,11 +156,17 @@ def _count_and_spread(blocks: Iterable[Rows]) -> tuple[int, float]:
     return n, 0.0 if is_constant else squares / n
 
 
-def _pick(blocks: Iterable[Rows], numbers: np.ndarray) -> Rows:
+def _double(block: "TextVectors") -> "TextVectors":
+    return block.astype(np.float64)  # pyright: ignore[reportReturnType]  # SciPy's astype has no type
+
+
+def _pick(blocks: "Iterable[TextVectors]", numbers: np.ndarray) -> Rows:
     """Take the rows with the ascending `numbers` (k,) among the rows of all blocks, as float64."""
-    start, picked = 0, []
+    start = 0
+    picked = []
     for block in blocks:
-        first, last = np.searchsorted(numbers, [start, start + block.shape[0]])
-        picked.append(block[numbers[first:last] - start].astype(np.float64))
-        start += block.shape[0]
+        stop = start + shape_of(block)[0]
+        first, last = np.searchsorted(numbers, [start, stop])
+        picked.append(_double(block[numbers[first:last] - start]))
+        start = stop
     return stack_blocks(picked)

@@ -2,53 +2,72 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
+from pipeline.compute.multivectors import ScoreRule
 from pipeline.compute.precision import scale_to_unit_length
+from pipeline.models.joint_model import Features, Settings, read_number, read_setting, require_vectors
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.views import ImageView, TextView
 
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.models.linear.device_views import Projections
+    from pipeline.models.joint_model import RegionSource, Sentences
+    from pipeline.models.linear.device import Projections
+    from pipeline.models.linear.moments import Moments
 
 
 EIGENVALUES = {"correlation": 0.0, "gong": 1.0}
-"""Form of the CCA problem -> its eigenvalues less the canonical correlations rho. `correlation`: Cxy u = rho Cxx w and
-Cyx w = rho Cyy u. `gong`: all blocks against the diagonal ones, as Gong et al.'s published code (MultiviewCCA) solves
-it, so that lambda = 1 + rho."""
+"""Form of the CCA problem -> the difference between its eigenvalues and the canonical correlations rho.
+
+`correlation` solves Cxy u = rho Cxx w and Cyx w = rho Cyy u. `gong` compares all blocks with the diagonal blocks, as
+the published code of Gong et al. (MultiviewCCA) does, so that lambda = 1 + rho.
+"""
 
 
 @dataclass(frozen=True)
 class Directions:
-    """The columns of W (D, c) and U (d, c), best first, each with a value (c,); its meaning depends on the solver."""
+    """The columns of W (D, c) and U (d, c), best first, with `values` (c,), whose meaning depends on the solver."""
 
     w: np.ndarray
     u: np.ndarray
     values: np.ndarray
 
     def first(self, count: int) -> "Directions":
+        """Return the first `count` directions."""
         return Directions(self.w[:, :count], self.u[:, :count], self.values[:count])
 
 
+class Solver(Protocol):
+    """The closed form of a linear model on one set of moments, for any number of relative ridges."""
+
+    def __init__(self, moments: "Moments") -> None: ...
+
+    def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
+        """Compute the top `dimensions` directions, or fewer if the data have less rank."""
+        ...
+
+
 class LinearModel:
-    """An image x becomes finish((x - mean_x) W), a sentence y becomes finish((y - mean_y) U).
+    """A linear projection of each view: an image x becomes finish((x - mean_x) W), and a sentence y becomes
+    finish((y - mean_y) U).
 
     If the model has `maps`, x and y are the mapped views. A registered model names its `metric`, the axes of the grid
-    that matter to it, whether dev chooses among them `by_mean_rank` (else by the recall sum), and its `solver`:
-    solver(moments).solve(image_ridge, text_ridge, dimensions) gives Directions for any number of relative ridges.
+    that matter to it, whether dev chooses among them `by_mean_rank` (else by the recall sum), and its `solver`.
     """
 
-    solver: ClassVar[Any]
-    multi_vector: ClassVar[bool] = False
-    metric: ClassVar[str] = "euclidean"
+    solver: ClassVar[type[Solver]]
+    metric: str = "euclidean"
+    multi_vector: bool = False
+    rule: ScoreRule | None = None
+    region_encoders: tuple[str, ...] = ()
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False
-    by_mean_rank: ClassVar[bool] = False
-    sentence_view: ClassVar[str] = "vectors"
+    by_mean_rank: bool = False
+    sentence_view: str = "vectors"
 
     def __init__(
         self,
@@ -60,7 +79,8 @@ class LinearModel:
         eigenvalue_power: float = 0,
         maps: FeatureMaps | None = None,
     ) -> None:
-        self.view, self.text = view, text
+        self.view = view
+        self.text = text
         self.mean_x = mean_x.astype(np.float32)
         self.mean_y = mean_y.astype(np.float32)
         self.directions = Directions(*(part.astype(np.float32, copy=False) for part in vars(directions).values()))
@@ -68,17 +88,17 @@ class LinearModel:
         self.maps = maps or FeatureMaps()
         self._projections: Projections | None = None
 
-    def to(self, device: "torch.device") -> "LinearModel":
-        """This model, which embeds on `device` with torch from now on, unless one of its maps needs numpy."""
-        if self.maps.fit_devices():
-            from pipeline.models.linear.device_views import Projections
+    def to(self, device: "torch.device") -> Self:
+        """Embed on `device` with PyTorch from now on, unless a map needs NumPy, and return this model."""
+        if self.maps.can_use_gpu():
+            from pipeline.models.linear.device import Projections
 
             self._projections = Projections(self, device)
         return self
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """From projections (n, c) to embeddings (n, c); by default the same."""
+        """Turn projections (n, c) into embeddings (n, c); by default they are the same."""
         return projected
 
     @property
@@ -89,16 +109,16 @@ class LinearModel:
     def text_encoders(self) -> tuple[str, ...]:
         return self.text.encoders
 
-    def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, c) float32 from `features`, encoder -> (n, its dim)."""
+    def embed_images(self, features: Features, regions: "RegionSource | None" = None) -> np.ndarray:
+        """Embed images, (n, c) float32. Regions are not read."""
         if self._projections:
             return self._finish(self._projections.images(features))
         columns = mapped_columns(self.view.stack(features), self.maps.image)
         return self._finish(project(columns, self.mean_x, self.directions.w))
 
-    def embed_sentences(self, sentences: Mapping[str, Any]) -> np.ndarray:
-        """(n, c) float32 from `sentences`, text encoder -> (n, its dim), sparse or dense."""
-        y = self.text.stack(sentences)
+    def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
+        """Embed `sentences`, text encoder -> (n, its dim), sparse or dense, as (n, c) float32."""
+        y = self.text.stack(require_vectors(sentences))
         if self._projections:
             return self._finish(self._projections.sentences(y))
         return self._finish(project(mapped_columns(y, self.maps.text), self.mean_y, self.directions.u))
@@ -114,12 +134,13 @@ class LinearModel:
         return {"mean_x": self.mean_x, "mean_y": self.mean_y, **vars(self.directions), **self.maps.tensors()}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LinearModel":
-        """The model that `settings` and `tensors` came from."""
-        view, text = ImageView.from_dict(settings), TextView.from_dict(settings["text"])
-        power = settings["eigenvalue_power"]
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "LinearModel":
+        """Restore the model of `settings` and `tensors`."""
+        view = ImageView.from_dict(settings)
+        text = TextView.from_dict(read_setting(settings, "text", dict))
+        power = read_number(settings, "eigenvalue_power")
         directions = Directions(tensors["w"], tensors["u"], tensors["values"])
-        maps = FeatureMaps.from_parts(settings["maps"], tensors)
+        maps = FeatureMaps.from_parts(read_setting(settings, "maps", dict), tensors)
         return cls(view, text, tensors["mean_x"], tensors["mean_y"], directions, power, maps)
 
 

@@ -1,18 +1,21 @@
 """The training sets of a model: folds of pairs, restricted to some encoders, weighted, and to the first terms."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from scipy import sparse
 
 from pipeline.compute.mapreduce import LOCAL, map_reduce
+from pipeline.models.joint_model import Settings
 from pipeline.models.linear.moments import Moments, sum_moments
 from pipeline.models.linear.training import Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView, TextView, ViewBlock
+from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
+
+if TYPE_CHECKING:
+    from pipeline.models.joint_model import TextVectors
 
 MAPPED_ROWS = 1024
 """Images in one block of a second pass, which holds the mapped rows of all their sentences in memory."""
@@ -43,10 +46,10 @@ class Restriction:
     text_weights: Mapping[str, float]
     terms: int | None = None
 
-    def cut(self, sentences: Mapping[str, Any]) -> dict[str, Any]:
-        """The vectors (m, dim) of each of its text encoders."""
+    def cut(self, sentences: "Mapping[str, TextVectors]") -> "dict[str, TextVectors]":
+        """Return the vectors (m, dim) of each of its text encoders."""
         return {
-            name: sentences[name][:, : self.terms] if sparse.issparse(sentences[name]) else sentences[name]
+            name: sentences[name][:, : self.terms] if is_sparse(sentences[name]) else sentences[name]
             for name in self.text_encoders
         }
 
@@ -54,8 +57,8 @@ class Restriction:
     def text_encoders(self) -> tuple[str, ...]:
         return tuple(name for name, weight in self.text_weights.items() if weight)
 
-    def pairs(self, rows: Any) -> PairArrays:
-        """Images and sentences for `tune`, from stored rows with `features`, `sentences` and `owners`."""
+    def pairs(self, rows: PairBlock) -> PairArrays:
+        """Return the images and sentences of stored rows for `tune`."""
         return PairArrays(rows.features, self.cut(rows.sentences), rows.owners)
 
     def text(self, stored: TextView) -> TextView:
@@ -63,50 +66,72 @@ class Restriction:
         return stored.weighted(self.text_weights).select(self.text_encoders).first_terms(self.terms)
 
 
-class FoldedMoments:
-    """The moments of the folds of `source`, a pipeline.storage.pairs.PairSet; each is read once, where `scheduler`
-    says (see `map_reduce`)."""
+class PairSource(Protocol):
+    """Stored pairs in folds, such as a pipeline.storage.pairs.PairSet, with the settings of their views."""
 
-    def __init__(self, source: Any, scheduler: str = LOCAL) -> None:
-        self.source, self.scheduler = source, scheduler
-        self.view, self.text = ImageView.from_dict(source.view), TextView.from_dict(source.text)
+    @property
+    def view(self) -> Settings: ...
+    @property
+    def text(self) -> Settings: ...
+    @property
+    def n_folds(self) -> int: ...
+
+    def moments(self, folds: Sequence[int]) -> Sequence[Callable[[], dict[str, np.ndarray]]]:
+        """Return functions that read moments whose sum is the moments of `folds`."""
+        ...
+
+    def blocks(
+        self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
+    ) -> Iterable[NumberedPairBlock]:
+        """Yield the pairs of `folds` in blocks of at most `rows` images."""
+        ...
+
+
+class FoldedMoments:
+    """The moments of the folds of `source`. Each fold is read once, where `scheduler` says (see `map_reduce`)."""
+
+    def __init__(self, source: PairSource, scheduler: str = LOCAL) -> None:
+        self.source = source
+        self.scheduler = scheduler
+        self.view = ImageView.from_dict(source.view)
+        self.text = TextView.from_dict(source.text)
         self._folds: dict[int, Moments] = {}
 
     @property
     def n(self) -> float:
-        """Pairs in the folds that were read."""
+        """The number of pairs in the folds that were read."""
         return sum(fold.n for fold in self._folds.values())
 
-    def sum(self, folds: Sequence[int], restriction: Restriction) -> Moments | None:
-        """The moments of the pairs of `folds` in the restricted views; None without folds."""
+    def sum(self, folds: Sequence[int], restriction: Restriction) -> Moments:
+        """Sum the moments of `folds` in the restricted views. Without folds, return the moments of no pairs."""
+        view, text = self.view.select(restriction.encoders), restriction.text(self.text)
         if not folds:
-            return None
-        columns, text = self.view.columns(self.view.select(restriction.encoders)), restriction.text(self.text)
+            return Moments.zero(view.dim, text.dim)
+        columns = self.view.columns(view)
 
-        def part(fold: int) -> Moments:
-            moments = self._fold(fold)
+        def restrict(moments: Moments) -> Moments:
             moments = moments.select_x(columns) if len(columns) < self.view.dim else moments
             return moments.select_y(self.text.columns(text)) if text.dim < self.text.dim else moments
 
-        total = sum_moments(map(part, folds))
+        total = sum_moments(restrict(self._fold(fold)) for fold in folds)
         return total if set(text.weights) == {1.0} else total.scaled_y(text.factors())
 
     def _fold(self, fold: int) -> Moments:
         if fold not in self._folds:
             if parts := self.source.moments([fold]):
-                self._folds[fold] = add_up(parts, self.scheduler)
+                self._folds[fold] = sum_stored(parts, self.scheduler)
             else:
                 self._folds[fold] = Moments.zero(self.view.dim, self.text.dim)
         return self._folds[fold]
 
 
-def add_up(readers: Sequence[Callable[[], dict[str, np.ndarray]]], scheduler: str) -> Moments:
-    """The sum of the moments whose arrays the functions read, added where `scheduler` says (see `map_reduce`)."""
+def sum_stored(readers: Sequence[Callable[[], dict[str, np.ndarray]]], scheduler: str) -> Moments:
+    """Sum the moments whose arrays the functions read, where `scheduler` says (see `map_reduce`)."""
     return map_reduce(load_moments, readers, add, scheduler, absorb=Moments.absorb)
 
 
 def load_moments(read: Callable[[], dict[str, np.ndarray]]) -> Moments:
-    """The moments whose arrays a function reads."""
+    """Read moments by a function that reads their arrays."""
     return Moments.from_arrays(read())
 
 
@@ -117,17 +142,16 @@ def make_sets(
     auxiliary_folds: Sequence[int],
     restriction: Restriction,
 ) -> Sets:
-    """The target and auxiliary pairs of the given folds, in the restricted views."""
+    """Return the target and auxiliary pairs of the given folds, in the restricted views."""
     view, text = target.view.select(restriction.encoders), restriction.text(target.text)
 
-    def blocks(pairs: FoldedMoments, folds: Sequence[int]) -> Iterator[ViewBlock]:
-        for part in pairs.source.blocks(folds, view.encoders, text.encoders, MAPPED_ROWS):
-            yield ViewBlock(view.stack(part.features), text.stack(restriction.cut(part.sentences)), part.owners)
+    def blocks(pairs: FoldedMoments | None, folds: Sequence[int]) -> Iterator[ViewBlock]:
+        for block in pairs.source.blocks(folds, view.encoders, text.encoders, MAPPED_ROWS) if pairs else ():
+            yield ViewBlock(view.stack(block.features), text.stack(restriction.cut(block.sentences)), block.owners)
 
-    weak = auxiliary.sum(auxiliary_folds, restriction) if auxiliary else None
     return Sets(
         target.sum(target_folds, restriction),
-        weak,
+        auxiliary.sum(auxiliary_folds, restriction) if auxiliary else None,
         lambda: blocks(target, target_folds),
         lambda: blocks(auxiliary, auxiliary_folds),
     )

@@ -205,27 +205,3 @@ def pinned(cell: StudyCell, first: Mapping[str, Any]) -> StudyCell:
     """`cell` for the draws and sizes after the first, which chose the combination `first`."""
     kept = {name: (first["transfer"][name],) for name in PINNED if name in first["transfer"]}
     return replace(cell, settings={**cell.settings, **kept})
-
-
-def sweep_cells(cell: StudyCell, folds: int, overlap: bool) -> list[StudyCell]:
-    """`cell` at 1 to `folds` folds of target pairs and, where it learns from auxiliary pairs, 1 to `folds` of these."""
-    cells = []
-    for size in [0] if cell.training == "auxiliary" else range(1, folds + 1):
-        most = folds - size if overlap else folds
-        weak = [None] if cell.training == "target" else range(1, most + 1)
-        cells += [replace(cell, target_folds=size, auxiliary_folds=count) for count in weak]
-    return cells
-
-
-def sweep_rows(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A flat row for every trial of every measurement; those chosen on dev have their test recalls."""
-    rows = []
-    for cell in measured:
-        for trial in cell["trials"]:
-            row = {"target_folds": cell["target_folds"], "auxiliary_folds": cell["auxiliary_folds"], **trial}
-            row |= {"dev_recall_sum": row.pop("recall_sum"), "chosen": trial == cell["chosen"], **row.pop("transfer")}
-            for direction in ("image_to_sentence", "sentence_to_image"):
-                for name, value in cell[direction].items():
-                    row[f"test_{direction}_{name}"] = value if row["chosen"] else None
-            rows.append(row)
-    return rows

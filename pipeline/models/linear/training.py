@@ -2,10 +2,10 @@
 section 4)."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,23 +20,25 @@ from pipeline.models.linear.feature_maps import (
     NeighbourText,
     ReservoirSample,
     TanhFeatures,
-    bandwidth,
+    measure_bandwidth,
 )
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.projection import EIGENVALUES
-from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
+from pipeline.models.linear.projection import EIGENVALUES, LinearModel
+from pipeline.models.linear.tuning import Choices, GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView, Rows, TextView, ViewBlock
-
-SAMPLE = 2000
-"""Target images, and sentences, drawn at random, on which sigma of the random Fourier map is measured."""
 
 if TYPE_CHECKING:
     import torch
 
+SAMPLED_ROWS = 2000
+"""Number of target images, and of sentences, drawn at random to measure sigma of the random Fourier map."""
+FACTORS_OF_SCALE = {"unit-variance": 1.0, "published": 0.5**0.5}
+"""`transfer.scale` -> factor on the views that the random Fourier map reads; `unit-sum` depends on the pairs."""
+
 
 @dataclass(frozen=True)
 class Sets:
-    """The training data: moments of pairs, and the pairs in blocks where moments do not suffice."""
+    """The training data: moments of pairs, and the pairs in blocks for models that need more than moments."""
 
     target: Moments
     auxiliary: Moments | None
@@ -46,10 +48,10 @@ class Sets:
 
 @dataclass(frozen=True)
 class FitTask:
-    """One model to fit. `settings` are those that only this model has.
+    """One model to fit. `settings` is the section of the configuration that only this model has, or None.
 
     `memory` caches the CCA of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it. Second
-    passes over the data run on `device`, or with numpy if it is None. With `chosen`, only that combination is fitted.
+    passes over the data run on `device`, or with NumPy if it is None. With `chosen`, only this combination is fitted.
     """
 
     training: str
@@ -68,73 +70,123 @@ class FitTask:
 
     @property
     def own_grid(self) -> FitSettings:
-        """`grid`, or only the combination `chosen`."""
+        """The grid, or only the combination `chosen`."""
         if self.chosen is None:
             return self.grid
         return self.grid.model_copy(update={axis: (getattr(self.chosen, axis),) for axis in GRID} | {"search": "grid"})
 
     @property
-    def combinations(self) -> list[dict[str, Any]]:
+    def combinations(self) -> list[Choices]:
         """Every combination of the axes of `transfer` that `training` has, axis -> value, or the chosen one."""
         if self.chosen:
-            return [dict(self.chosen.transfer)]
+            return [self.chosen.transfer]
         used = {name: getattr(self.transfer, name) for name in TRAININGS[self.training]}
         axes = {name: values for name, values in used.items() if not isinstance(values, int)}
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def fit_best(model: type, tasks: Iterable[FitTask]) -> Tuned:
-    """The best `model` on dev over `tasks`, which differ in the weights of the text view; at least one."""
-    tuned = [model.fit(task) for task in tasks]
-    best = max(tuned, key=lambda result: result.merit)
-    return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
+class FittableModel(Protocol):
+    """A registered class of models that `fit` makes."""
+
+    def fit(self, task: FitTask) -> Tuned:
+        """Fit the best model on dev."""
+        ...
 
 
-def fit_on_moments(model: type, task: FitTask) -> Tuned:
-    """The best `model` on dev over both grids, by `task.training`. UsageError if it needs auxiliary pairs and there are
-    none."""
+def fit_best(model: FittableModel, tasks: Iterable[FitTask]) -> Tuned:
+    """Fit the class `model` to each of `tasks`, at least one, which differ in the weights of the text view, and return
+    the best on dev."""
+    return _best_of([model.fit(task) for task in tasks])
+
+
+def fit_on_moments(model: type[LinearModel], task: FitTask) -> Tuned:
+    """Fit the best `model` on dev over both grids, by `task.training`.
+
+    Raises UsageError if the training needs auxiliary pairs and there are none.
+    """
     if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
         raise UsageError(
             f"training {task.training} needs auxiliary pairs and there are none; check auxiliary.splits and that their"
             " images have a title, tags or a description, or remove the model from models"
         )
     trainer = _Trainer(model, task)
-    tuned = [trainer.tune(chosen) for chosen in task.combinations]
+    return _best_of([trainer.tune(choices) for choices in task.combinations])
+
+
+def _best_of(tuned: Sequence[Tuned]) -> Tuned:
+    """Return the best of several results, with the trials of all."""
     best = max(tuned, key=lambda result: result.merit)
     return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
 
 
+@dataclass(frozen=True)
+class TransferChoice:
+    """One value for each axis of `transfer` that a training reads; see pipeline.config.models.TransferSettings."""
+
+    beta: float = 0
+    neighbour_share: float = 0
+    auxiliary_dimensions: int = 0
+    auxiliary_power: float = 0
+    auxiliary_eigenvalues: str = "correlation"
+    weight: float = 0
+    second_beta: float = 0
+    rule: str = ""
+    bandwidth: float = 0
+    scale: str = ""
+
+
 class _Trainer:
-    """A method for each training; what several combinations need is computed once."""
+    """The trainings of one task. Values that several combinations need are computed once."""
 
-    def __init__(self, model: type, task: FitTask) -> None:
-        self.model, self.task, self.sets = model, task, task.sets
+    def __init__(self, model: type[LinearModel], task: FitTask) -> None:
+        self.model = model
+        self.task = task
+        self.sets = task.sets
 
-    def tune(self, chosen: Mapping[str, Any]) -> Tuned:
-        """The best over ridges, dimensions and eigenvalue powers for one combination of transfer's axes."""
-        prepared = getattr(self, "_" + self.task.training.replace("-", "_"))(**chosen)
+    def tune(self, choices: Choices) -> Tuned:
+        """Find the best ridges, dimensions and eigenvalue power for one combination of transfer's axes."""
         task = self.task
-        return tune(self.model, task.view, task.text, prepared, task.dev, task.own_grid, task.progress, chosen)
+        values: dict[str, Any] = {**choices}
+        prepared = self.prepare(TransferChoice(**values))
+        return tune(self.model, task.view, task.text, prepared, task.dev, task.own_grid, task.progress, choices)
 
-    def _target(self) -> PreparedViews:
-        return PreparedViews(self.sets.target)
+    def prepare(self, choice: TransferChoice) -> PreparedViews:
+        """Prepare the moments and maps of the task's training."""
+        match self.task.training:
+            case "target":
+                return PreparedViews(self.sets.target)
+            case "auxiliary":
+                return PreparedViews(self.auxiliary)
+            case "joint":  # CCA on [X; beta F], [Y; beta T]
+                return PreparedViews(self.sets.target + self.auxiliary.scaled(choice.beta**2))
+            case "text-feature":
+                return self.prepare_text_feature(choice)
+            case "stacked":  # CCA on XA, YB
+                a, b = self.auxiliary_projections(choice)
+                return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
+            case "sae-linear":
+                return self.prepare_linear_sae(choice)
+            case "sae":
+                return self.prepare_sae(choice)
+            case other:
+                raise UsageError(f"unknown training {other}; there are {', '.join(TRAININGS)}")
 
-    def _auxiliary(self) -> PreparedViews:
-        return PreparedViews(self.sets.auxiliary)
+    @property
+    def auxiliary(self) -> Moments:
+        assert self.sets.auxiliary is not None  # checked in fit_on_moments
+        return self.sets.auxiliary
 
-    def _joint(self, beta: float) -> PreparedViews:
-        """CCA on [X; beta F], [Y; beta T]."""
-        return PreparedViews(self.sets.target + self.sets.auxiliary.scaled(beta**2))
-
-    def _text_feature(self, neighbour_share: float) -> PreparedViews:
-        """CCA on [X, s T^], Y, where T^ is the mean text of the k nearest auxiliary images; the total variance of s T^
-        is `neighbour_share` times that of X."""
-        if not neighbour_share:
-            return self._target()
+    def prepare_text_feature(self, choice: TransferChoice) -> PreparedViews:
+        """Prepare CCA on [X, s T^], Y, where T^ is the mean text of the k nearest auxiliary images. The total variance
+        of s T^ is `neighbour_share` times the total variance of X."""
+        if not choice.neighbour_share:
+            return PreparedViews(self.sets.target)
         texts, moments = self._mean_texts
-        variances, d = np.diagonal(moments.xx), len(self.sets.target.mean_x)
-        new = variances[d:].sum(dtype=np.float64)
-        scale = np.sqrt(neighbour_share * variances[:d].sum(dtype=np.float64) / new) if new > 0 else 1.0
+        variances = np.diagonal(moments.xx)
+        d = len(self.sets.target.mean_x)
+        text_variance = variances[d:].sum(dtype=np.float64)
+        image_variance = variances[:d].sum(dtype=np.float64)
+        scale = float(np.sqrt(choice.neighbour_share * image_variance / text_variance)) if text_variance > 0 else 1.0
         factors = np.concatenate([np.ones(d), np.full(len(variances) - d, scale)])
         return PreparedViews(moments.scaled_x(factors), FeatureMaps(image=texts.weighted(scale)))
 
@@ -145,84 +197,79 @@ class _Trainer:
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
 
-    def _stacked(self, **auxiliary: Any) -> PreparedViews:
-        """CCA on XA, YB."""
-        a, b = self._projections(**auxiliary)
-        return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
-
-    def _sae_linear(self, weight: float, second_beta: float, **auxiliary: Any) -> PreparedViews:
-        """CCA on [X, XA], [Y, YB] (eq. 5 without phi)."""
-        target, weak = self.sets.target, self.sets.auxiliary
-        moments = target + weak.scaled(second_beta**2) if second_beta else target
-        if not weight:
+    def prepare_linear_sae(self, choice: TransferChoice) -> PreparedViews:
+        """Prepare CCA on [X, XA], [Y, YB] (eq. 5 without phi)."""
+        target = self.sets.target
+        moments = target + self.auxiliary.scaled(choice.second_beta**2) if choice.second_beta else target
+        if not choice.weight:
             return PreparedViews(moments)
-        a, b = self._projections(**auxiliary)
-        a = a * np.float32(weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
-        b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
+        a, b = self.auxiliary_projections(choice)
+        a = a * np.float32(choice.weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
+        b = b * np.float32(choice.weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
         return PreparedViews(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
 
-    def _sae(
-        self, weight: float, second_beta: float, rule: str, bandwidth: float, scale: str, **auxiliary: Any
-    ) -> PreparedViews:
-        """CCA on [X, phi(XA)], [Y, phi(YB)] (eq. 5)."""
-        if not weight:
-            return self._sae_linear(weight, second_beta)
-        maps = self._fourier_maps(weight, rule, bandwidth, scale, **auxiliary)
+    def prepare_sae(self, choice: TransferChoice) -> PreparedViews:
+        """Prepare CCA on [X, phi(XA)], [Y, phi(YB)] (eq. 5)."""
+        if not choice.weight:
+            return self.prepare_linear_sae(choice)
+        maps = self.fourier_maps(choice)
         moments = mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
-        if second_beta:
-            weak = mapped_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), maps, self.task.device)
-            moments = moments + weak.scaled(second_beta**2)
+        if choice.second_beta:
+            weak = mapped_moments(self.auxiliary, self.sets.auxiliary_blocks(), maps, self.task.device)
+            moments = moments + weak.scaled(choice.second_beta**2)
         return PreparedViews(moments, maps)
 
     @property
     def _embedding(self) -> Tuned:
         """The CCA of the auxiliary pairs, with ridges chosen on dev."""
-        task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
-        if (self.model, most) not in task.memory:
-            grid = task.grid.model_copy(update={"dimensions": (most,)})
-            embedding = tune(self.model, task.view, task.text, self._auxiliary(), task.dev, grid, task.progress)
-            task.memory[self.model, most] = embedding
-        return task.memory[self.model, most]
+        task = self.task
+        key = self.model, max(task.transfer.auxiliary_dimensions)
+        if key not in task.memory:
+            grid = task.grid.model_copy(update={"dimensions": (key[1],)})
+            prepared = PreparedViews(self.auxiliary)
+            task.memory[key] = tune(self.model, task.view, task.text, prepared, task.dev, grid, task.progress)
+        return task.memory[key]
 
-    def _projections(
-        self, auxiliary_dimensions: int, auxiliary_power: float, auxiliary_eigenvalues: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """A (D, c1) and B (d, c1), each column scaled by its eigenvalue to the power."""
-        directions = self._embedding.model.directions.first(auxiliary_dimensions)
+    def auxiliary_projections(self, choice: TransferChoice) -> tuple[np.ndarray, np.ndarray]:
+        """Compute A (D, c1) and B (d, c1), each column scaled by its eigenvalue to the power."""
+        directions = self._embedding.model.directions.first(choice.auxiliary_dimensions)
         correlations = directions.values - EIGENVALUES[self._embedding.chosen.eigenvalues]
-        scale = (correlations + EIGENVALUES[auxiliary_eigenvalues]) ** auxiliary_power
+        scale = (correlations + EIGENVALUES[choice.auxiliary_eigenvalues]) ** choice.auxiliary_power
         return directions.w * scale, directions.u * scale
 
-    def _fourier_maps(self, weight: float, rule: str, multiple: float, scale: str, **auxiliary: Any) -> FeatureMaps:
-        """phi of both views with the same R and b, each view with its own sigma."""
-        moments, features = self.sets.target, self.task.transfer.features
-        factor = {"unit-variance": 1.0, "unit-sum": self.sets.auxiliary.n**-0.5, "published": 0.5**0.5}[scale]
-        maps = []
-        for rows, matrix, mean, block in zip(
-            self._sample,
-            (matrix * np.float32(factor) for matrix in self._projections(**auxiliary)),
-            (self._embedding.model.mean_x, self._embedding.model.mean_y),
-            (moments.xx, moments.yy),
-            strict=True,
-        ):
-            offset = mean @ matrix
+    def fourier_maps(self, choice: TransferChoice) -> FeatureMaps:
+        """Draw phi of both views with the same R and b; each view has its own sigma."""
+        target, model = self.sets.target, self._embedding.model
+        factor = self.auxiliary.n**-0.5 if choice.scale == "unit-sum" else FACTORS_OF_SCALE[choice.scale]
+        a, b = (matrix * np.float32(factor) for matrix in self.auxiliary_projections(choice))
+        images, sentences = self._sample
+        return FeatureMaps(
+            self._fourier_map(choice, images, a, model.mean_x, float(np.trace(target.xx, dtype=np.float64))),
+            self._fourier_map(choice, sentences, b, model.mean_y, float(np.trace(target.yy, dtype=np.float64))),
+        )
+
+    def _fourier_map(
+        self, choice: TransferChoice, rows: Rows, matrix: np.ndarray, mean: np.ndarray, squares: float
+    ) -> FourierFeatures | TanhFeatures:
+        """Draw phi((row - mean) `matrix`) for one view, whose centred sum of squares over all pairs is `squares`."""
+        offset = mean @ matrix
+        if choice.rule == "tanh":
+            phi = TanhFeatures(matrix * np.float32(choice.bandwidth), offset * np.float32(choice.bandwidth))
+        else:
             rng = np.random.default_rng(self.task.seed)
-            embedded = rows @ matrix - offset
-            if rule == "tanh":
-                phi = TanhFeatures(matrix * np.float32(multiple), offset * np.float32(multiple))
-            else:
-                fourier = FourierMap.draw(rule, matrix.shape[1], features, multiple * bandwidth(embedded), rng)
-                phi = FourierFeatures(matrix, offset, fourier)
-            variance = phi(rows).var(axis=0, dtype=np.float64).sum()
-            balance = np.sqrt(np.trace(block, dtype=np.float64) / moments.n / max(variance, 1e-30))
-            maps.append(phi.weighted(float(weight * balance)))
-        return FeatureMaps(*maps)
+            sigma = choice.bandwidth * measure_bandwidth(rows @ matrix - offset)
+            features = self.task.transfer.features
+            phi = FourierFeatures(matrix, offset, FourierMap.draw(choice.rule, matrix.shape[1], features, sigma, rng))
+        variance = phi(rows).var(axis=0, dtype=np.float64).sum()
+        balance = np.sqrt(squares / self.sets.target.n / max(variance, 1e-30))
+        return phi.weighted(float(choice.weight * balance))
 
     @cached_property
-    def _sample(self) -> tuple[np.ndarray, Rows]:
+    def _sample(self) -> tuple[Rows, Rows]:
         """A random sample of target images and one of sentences, on which sigma is measured."""
-        count, seed = SAMPLE, self.task.seed
-        images, sentences = (ReservoirSample(count, np.random.default_rng([seed, side])) for side in (0, 1))
+        seed = self.task.seed
+        images = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 0]))
+        sentences = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 1]))
         for block in self.sets.target_blocks():
             images.add(block.x[np.unique(block.owners)])
             sentences.add(block.y)

@@ -1,9 +1,9 @@
-"""Choosing ridges, dimension and eigenvalue power on dev, from one set of moments."""
+"""The choice of ridges, dimensions and eigenvalue power on dev, from one set of moments."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,24 +12,30 @@ from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearModel
+from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearModel, Solver
 from pipeline.models.linear.views import ImageView, TextView
+
+if TYPE_CHECKING:
+    from pipeline.models.joint_model import TextVectors
+
+Choices = Mapping[str, float | str]
+"""The values that are chosen on dev beside the grid, axis -> value."""
 
 
 @dataclass(frozen=True)
 class PairArrays:
-    """Images and their sentences: features encoder -> (n, dim), sentences text encoder -> (m, dim), sparse or dense,
-    owners (m,) the image row of each."""
+    """n images and their m sentences: `features`, encoder -> (n, dim), `sentences`, text encoder -> (m, dim), sparse or
+    dense, and `owners` (m,), the image row of each sentence."""
 
     features: Mapping[str, np.ndarray]
-    sentences: Mapping[str, Any]
+    sentences: "Mapping[str, TextVectors]"
     owners: np.ndarray
 
 
 @dataclass(frozen=True)
 class GridTrial:
-    """One combination and its scores on dev: the sum of recall@1, 5 and 10 in both directions, at most 600, and their
-    mean rank. `eigenvalues`, one of EIGENVALUES, are those whose power scales the directions."""
+    """One combination and its scores on dev: the sum of recall@1, 5 and 10 in both directions, at most 600, and the
+    mean rank. `eigenvalues`, one of EIGENVALUES, names the eigenvalues whose power scales the directions."""
 
     image_ridge: float
     text_ridge: float
@@ -37,13 +43,13 @@ class GridTrial:
     eigenvalue_power: float
     recall_sum: float
     text_weights: Mapping[str, float] = field(default_factory=dict)
-    transfer: Mapping[str, Any] = field(default_factory=dict)
+    transfer: Choices = field(default_factory=dict)
     eigenvalues: str = "correlation"
     mean_rank: float = 1.0
 
     def merit(self, by_mean_rank: bool = False) -> tuple[float, float, int]:
-        """The greater the better. Where a small dev split leaves recalls equal, ranks decide; where all are 1, more
-        dimensions, for there will be more images to tell apart."""
+        """Return the key by which trials are compared; the greatest is the best. If a small dev split leaves recalls
+        equal, ranks decide. If all ranks are 1, more dimensions are better, because later images must be told apart."""
         if by_mean_rank:
             return -self.mean_rank, self.recall_sum, self.dimensions
         return self.recall_sum, -self.mean_rank, self.dimensions
@@ -58,8 +64,8 @@ class PreparedViews:
     maps: FeatureMaps = FeatureMaps()
     expansions: tuple[Expansion, Expansion] | None = None
 
-    def solver(self, kind: Callable[[Moments], Any]) -> Callable[[float, float, int], Directions]:
-        """`kind(moments).solve`, for directions on the views themselves."""
+    def solver(self, kind: type[Solver]) -> Callable[[float, float, int], Directions]:
+        """Return `kind(moments).solve`, whose directions are on the views themselves."""
         if self.expansions is None:
             return kind(self.moments).solve
         (x, y), expanded = self.expansions, kind(self.moments.expanded(*self.expansions))
@@ -84,7 +90,7 @@ class Tuned:
 
     @property
     def merit(self) -> tuple[float, float, int]:
-        """That of the chosen combination, as the model counts it."""
+        """The merit of the chosen combination, as the model counts it."""
         return self.chosen.merit(self.model.by_mean_rank)
 
     def refitted(self, chosen: GridTrial) -> "Tuned":
@@ -105,8 +111,8 @@ class Tuned:
 
 
 def choices_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
-    """Those choices of `chosen`, as `key value`, which are the least or the greatest of several that `trials` have, so
-    that values beyond may be better: ridges, and what is tried of `transfer`. Nothing lies beyond 0."""
+    """List the choices, as `key value`, that are the least or the greatest of several values in `trials`, so that
+    values beyond them may be better. `trials` and `chosen` are GridTrials as stored in JSON. Nothing lies beyond 0."""
     edges = []
     choices = {"image_ridge": chosen["image_ridge"], "text_ridge": chosen["text_ridge"], **chosen["transfer"]}
     for key, value in choices.items():
@@ -122,7 +128,7 @@ UNBOUNDED = (
     "image_ridge", "text_ridge", "beta", "auxiliary_dimensions", "bandwidth", "neighbour_share", "learning_rate",
     "max_norm",
 )  # fmt: skip
-"""Choices of which no value is the last that there is."""
+"""Choices whose values have no upper bound."""
 
 
 def tune(
@@ -133,74 +139,118 @@ def tune(
     dev: PairArrays,
     grid: FitSettings,
     progress: Callable[[Sequence], Iterable] = iter,
-    transfer: Mapping[str, Any] | None = None,
+    transfer: Choices | None = None,
 ) -> Tuned:
     """Fit `model` on `prepared` with the combinations of `grid` and keep the best on `dev`.
 
     `progress` wraps each sequence of ridge pairs, for a progress bar; `transfer` is recorded in the trials.
     """
-    solve, moments, maps = prepared.solver(model.solver), prepared.moments, prepared.maps
-    mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
-    x = mapped_columns(view.stack(dev.features), maps.image)
-    y = mapped_columns(text.stack(dev.sentences), maps.text)
+    solve = prepared.solver(model.solver)
+    judge = _DevJudge(model, view, text, prepared, dev)
     trials: list[GridTrial] = []
     best: tuple[GridTrial, Directions] | None = None
     tried: set[tuple[float, float]] = set()
     while pairs := _next_ridges(grid, model.uses_text_ridge, best and best[0], tried):
         for text_ridge, image_ridge in progress(pairs):
             directions = solve(image_ridge, text_ridge, max(grid.dimensions))
-            images, sentences = project(x, mean_x, directions.w), project(y, mean_y, directions.u)
-            for dimensions, power, kind in _shapes(model, grid, len(directions.values)):
-                values = directions.values[:dimensions] + EIGENVALUES[kind]
-                a = model.finish(images[:, :dimensions], values, power)
-                b = model.finish(sentences[:, :dimensions], values, power)
-                ranks = count_ranks(a, b, dev.owners, model.metric)
-                trial = GridTrial(
-                    image_ridge,
-                    text_ridge,
-                    dimensions,
-                    power,
-                    recall_sum(ranks),
-                    text.weight_of,
-                    transfer or {},
-                    kind,
-                    mean_rank(ranks),
+            shapes = _shapes(model, grid, len(directions.values))
+            scores = judge.score(directions, shapes)
+            new_trials = [
+                GridTrial(
+                    image_ridge, text_ridge, shape.dimensions, shape.power, score.recall_sum, text.weight_of,
+                    transfer or {}, shape.eigenvalues, score.mean_rank,
                 )
-                trials.append(trial)
-                if best is None or trial.merit(model.by_mean_rank) > best[0].merit(model.by_mean_rank):
-                    best = (trial, directions)
+                for shape, score in zip(shapes, scores, strict=True)
+            ]  # fmt: skip
+            trials += new_trials
+            leader = max(new_trials, key=lambda trial: trial.merit(model.by_mean_rank))
+            if best is None or leader.merit(model.by_mean_rank) > best[0].merit(model.by_mean_rank):
+                best = leader, directions
+    assert best is not None  # the first round of ridges is never empty
     chosen, directions = best
     kept = directions.first(chosen.dimensions)
     kept = replace(kept, values=kept.values + EIGENVALUES[chosen.eigenvalues])
-    fitted = model(view, text, mean_x, mean_y, kept, chosen.eigenvalue_power, maps)
-    held_out = paired_correlations(project(x, mean_x, kept.w)[dev.owners], project(y, mean_y, kept.u))
-    trained = training_correlations(moments, kept.w, kept.u)
-    return Tuned(fitted, chosen, tuple(trials), trained, held_out)
+    fitted = model(view, text, judge.mean_x, judge.mean_y, kept, chosen.eigenvalue_power, prepared.maps)
+    images, sentences = judge.project(kept)
+    dev_correlations = paired_correlations(images[dev.owners], sentences)
+    return Tuned(
+        fitted, chosen, tuple(trials), training_correlations(prepared.moments, kept.w, kept.u), dev_correlations
+    )
+
+
+class Shape(NamedTuple):
+    """The choices that need no new solution: the first `dimensions`, and the power of their eigenvalues."""
+
+    dimensions: int
+    power: float
+    eigenvalues: str
+
+
+class Score(NamedTuple):
+    """The scores of one trial on dev."""
+
+    recall_sum: float
+    mean_rank: float
+
+
+class _DevJudge:
+    """The mapped dev views, and the scores of directions on them."""
+
+    def __init__(
+        self, model: type[LinearModel], view: ImageView, text: TextView, prepared: PreparedViews, dev: PairArrays
+    ) -> None:
+        self.model = model
+        self.owners = dev.owners
+        self.x = mapped_columns(view.stack(dev.features), prepared.maps.image)
+        self.y = mapped_columns(text.stack(dev.sentences), prepared.maps.text)
+        self.mean_x = prepared.moments.mean_x.astype(np.float32)
+        self.mean_y = prepared.moments.mean_y.astype(np.float32)
+
+    def project(self, directions: Directions) -> tuple[np.ndarray, np.ndarray]:
+        """Project the dev images and sentences on all directions."""
+        return project(self.x, self.mean_x, directions.w), project(self.y, self.mean_y, directions.u)
+
+    def score(self, directions: Directions, shapes: Sequence[Shape]) -> list[Score]:
+        """Score the directions in each of `shapes`."""
+        images, sentences = self.project(directions)
+        scores = []
+        for dimensions, power, eigenvalues in shapes:
+            values = directions.values[:dimensions] + EIGENVALUES[eigenvalues]
+            finished = [self.model.finish(side[:, :dimensions], values, power) for side in (images, sentences)]
+            ranks = count_ranks(finished[0], finished[1], self.owners, self.model.metric)
+            scores.append(Score(recall_sum(ranks), mean_rank(ranks)))
+        return scores
 
 
 def _next_ridges(
     grid: FitSettings, uses_text_ridge: bool, best: GridTrial | None, tried: set[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """The (text ridge, image ridge) to try next, given the best trial so far; empty at the end. Adds them to
-    `tried`."""
-    texts = grid.text_ridge if uses_text_ridge else [0.0]
-    if grid.search == "grid":
-        lines = [itertools.product(texts, grid.image_ridge)]
-    elif grid.search == "walk":
-        if best:
-            around = _around(texts, best.text_ridge), _around(grid.image_ridge, best.image_ridge)
-        else:
-            around = [_middle(texts)], [_middle(grid.image_ridge)]
-        lines = [itertools.product(*around)]
-    else:
-        text = best.text_ridge if best else _middle(texts)
-        lines = [((text, image) for image in grid.image_ridge)]
-        lines += [((text, best.image_ridge) for text in texts)] if best else []
-    for line in lines:
+    """Return the (text ridge, image ridge) to try next, given the best trial so far, and add them to `tried`. At the
+    end the list is empty."""
+    for line in _lines_of_ridges(grid, grid.text_ridge if uses_text_ridge else (0.0,), best):
         if new := [pair for pair in line if pair not in tried]:
             tried.update(new)
             return new
     return []
+
+
+def _lines_of_ridges(
+    grid: FitSettings, text_ridges: Sequence[float], best: GridTrial | None
+) -> list[list[tuple[float, float]]]:
+    """Return lists of ridges in the order of their use; the first list with an untried pair is tried next."""
+    if grid.search == "grid":
+        return [list(itertools.product(text_ridges, grid.image_ridge))]
+    if best is None:
+        middle = _middle(text_ridges)
+        images = [_middle(grid.image_ridge)] if grid.search == "walk" else grid.image_ridge
+        return [[(middle, image) for image in images]]
+    if grid.search == "walk":
+        around = _around(text_ridges, best.text_ridge), _around(grid.image_ridge, best.image_ridge)
+        return [list(itertools.product(*around))]
+    return [
+        [(best.text_ridge, image) for image in grid.image_ridge],
+        [(text, best.image_ridge) for text in text_ridges],
+    ]
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -208,18 +258,18 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _around(values: Sequence[float], value: float) -> list[float]:
-    """`value` and its neighbours in the sorted values."""
+    """Return `value` and its neighbours in the sorted values."""
     ordered = sorted(values)
-    place = ordered.index(value)
-    return ordered[max(0, place - 1) : place + 2]
+    position = ordered.index(value)
+    return ordered[max(0, position - 1) : position + 2]
 
 
-def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[tuple[int, float, str]]:
-    """The (dimensions, power, eigenvalues) to try, with dimensions of at most `rank`."""
-    dimensions = sorted({min(c, rank) for c in grid.dimensions})
+def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[Shape]:
+    """Return the shapes to try, with dimensions of at most `rank`."""
+    dimensions = sorted({min(count, rank) for count in grid.dimensions})
     if not model.uses_eigenvalue_power:
-        return [(c, 0.0, "correlation") for c in dimensions]
-    return list(itertools.product(dimensions, grid.eigenvalue_power, grid.eigenvalues))
+        return [Shape(count, 0.0, "correlation") for count in dimensions]
+    return [Shape(*shape) for shape in itertools.product(dimensions, grid.eigenvalue_power, grid.eigenvalues)]
 
 
 def training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.ndarray:

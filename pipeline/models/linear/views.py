@@ -3,104 +3,122 @@ normalised on its own; sparse and dense, without a copy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import reduce
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from operator import add
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import scipy  # whose parts it imports when they are used: dense views do without
+import scipy  # Its parts are imported when they are used: dense views do not need them.
 
 from pipeline.compute.precision import scale_to_unit_length, to_float32
 from pipeline.encoders.tfidf import unit_rows
 from pipeline.errors import IntegrityError
+from pipeline.models.joint_model import Features, Settings, read_list
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+    from torch import Tensor
+    from typing_extensions import TypeIs
+
+    from pipeline.models.joint_model import TextVectors
+
+Matrix = TypeVar("Matrix", bound="np.ndarray | csr_array | Tensor")
+"""A matrix (n, d) of NumPy, SciPy or PyTorch."""
+Other = TypeVar("Other", bound="np.ndarray | csr_array | Tensor")
 
 
-class Columns:
-    """The `matrices`, each (n, d_k), dense or sparse, of numpy or of torch: one view of d columns."""
+class Columns(Generic[Matrix]):
+    """One view of d columns: the `matrices`, each (n, d_k), dense or sparse, side by side."""
 
-    def __init__(self, matrices: Sequence[Any]) -> None:
+    def __init__(self, matrices: Sequence[Matrix]) -> None:
         self.matrices = tuple(matrices)
-        self.shape = (self.matrices[0].shape[0], sum(matrix.shape[1] for matrix in self.matrices))
+        self.shape = (shape_of(self.matrices[0])[0], sum(shape_of(matrix)[1] for matrix in self.matrices))
 
-    def __getitem__(self, rows: Any) -> "Columns":
-        """The rows `rows`, a slice or an array."""
-        return self.map(lambda matrix: matrix[rows])
+    def __getitem__(self, rows: slice | np.ndarray) -> "Columns":
+        return Columns([matrix[rows] for matrix in self.matrices])
 
-    def map(self, function: Callable[[Any], Any]) -> "Columns":
-        """`function` of each matrix."""
+    def map(self, function: "Callable[[Matrix], Other]") -> "Columns[Other]":
+        """Apply `function` to each matrix."""
         return Columns([function(matrix) for matrix in self.matrices])
 
-    def __matmul__(self, right: Any) -> Any:
-        """(n, c): the product with `right` (d, c)."""
-        return sum(matrix @ right[columns] for columns, matrix in spans(self))
+    def __matmul__(self, right: "np.ndarray | Tensor") -> Any:
+        """Multiply by `right` (d, c) of the same library, (n, c)."""
+        return reduce(add, [matrix @ right[columns] for columns, matrix in spans(self)])
 
 
-Rows = "np.ndarray | csr_array | Columns"
+Rows: TypeAlias = "np.ndarray | csr_array | Columns"
 """Images (n, D) dense, or sentences (n, d) sparse, dense, or both side by side."""
 
 
-def is_sparse(matrix: Any) -> bool:
-    """Whether a matrix of numpy, scipy or torch is sparse."""
+def shape_of(matrix: "np.ndarray | csr_array | Tensor | Columns") -> tuple[int, int]:
+    """Return the shape of a matrix."""
+    return matrix.shape  # pyright: ignore[reportReturnType]  # SciPy has no types for the shape of a sparse array
+
+
+def is_sparse(matrix: "np.ndarray | csr_array | Tensor") -> "TypeIs[csr_array]":
+    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse."""
     return not isinstance(matrix, np.ndarray) and getattr(matrix, "is_sparse", True)
 
 
-def matrices_of(rows: Any) -> Sequence[Any]:
-    """The matrices that `rows` consist of, from left to right."""
+def matrices_of(rows: "Matrix | Columns[Matrix]") -> Sequence[Matrix]:
+    """Return the matrices of `rows` from left to right."""
     return rows.matrices if isinstance(rows, Columns) else (rows,)
 
 
-def spans(rows: Any) -> Iterator[tuple[slice, Any]]:
-    """Each matrix with its columns."""
+def spans(rows: "Matrix | Columns[Matrix]") -> Iterator[tuple[slice, Matrix]]:
+    """Yield each matrix with its columns."""
     start = 0
     for matrix in matrices_of(rows):
-        yield slice(start, start + matrix.shape[1]), matrix
-        start += matrix.shape[1]
+        width = shape_of(matrix)[1]
+        yield slice(start, start + width), matrix
+        start += width
 
 
-def side_by_side(matrices: Sequence[Any]) -> Any:
-    """`matrices` as one view; a single one as it is."""
+def side_by_side(matrices: Sequence[Matrix]) -> "Matrix | Columns[Matrix]":
+    """Join `matrices` into one view; a single one stays as it is."""
     return matrices[0] if len(matrices) == 1 else Columns(matrices)
 
 
-def map_matrices(rows: Rows, function: Callable[[Any], Any]) -> Rows:
-    """`function` of each matrix, side by side."""
-    return side_by_side([function(matrix) for matrix in matrices_of(rows)])
+def map_matrices(rows: "Matrix | Columns[Matrix]", function: Callable[[Matrix], Other]) -> "Other | Columns[Other]":
+    """Apply `function` to each matrix."""
+    return rows.map(function) if isinstance(rows, Columns) else function(rows)
 
 
 def stack_blocks(blocks: Sequence[Rows]) -> Rows:
-    """The rows of all `blocks`, one after another."""
-    return side_by_side([_stacked(matrices) for matrices in zip(*map(matrices_of, blocks), strict=True)])
+    """Stack the rows of all `blocks`, one after another."""
+    return side_by_side([_stack(matrices) for matrices in zip(*map(matrices_of, blocks), strict=True)])
 
 
-def _stacked(matrices: Sequence[Any]) -> Any:
-    return scipy.sparse.vstack(matrices, format="csr") if is_sparse(matrices[0]) else np.concatenate(matrices)
+def _stack(matrices: "Sequence[TextVectors]") -> "TextVectors":
+    dense = [matrix for matrix in matrices if not is_sparse(matrix)]
+    return np.concatenate(dense) if dense else scipy.sparse.vstack(matrices, format="csr")
 
 
-def one_matrix(rows: Rows) -> "np.ndarray | csr_array":
-    """The same values in one matrix, which is sparse where a matrix of it is."""
+def one_matrix(rows: Rows) -> "TextVectors":
+    """Join the values in one matrix, which is sparse if one of its matrices is."""
     matrices = matrices_of(rows)
     if len(matrices) == 1:
         return matrices[0]
-    if any(map(is_sparse, matrices)):
-        return scipy.sparse.hstack([scipy.sparse.csr_array(matrix) for matrix in matrices], format="csr")
-    return np.concatenate(matrices, axis=1)
+    dense = [matrix for matrix in matrices if not is_sparse(matrix)]
+    if len(dense) == len(matrices):
+        return np.concatenate(dense, axis=1)
+    return scipy.sparse.hstack([scipy.sparse.csr_array(matrix) for matrix in matrices], format="csr")
 
 
 def as_sparse(rows: Rows) -> "csr_array":
-    """The same values in one sparse matrix."""
+    """Join the values in one sparse matrix."""
     return scipy.sparse.csr_array(one_matrix(rows))
 
 
 STEPS = ("sqrt", "l2")
-"""What can be done to the features of an image, in `normalise`."""
+"""Steps of `normalise`."""
+Steps = tuple[str, ...]
 
 
-def _require_known(steps: Sequence[str | Sequence[str]]) -> None:
-    """Of a view that was stored, perhaps elsewhere."""
-    named = {name for step in steps for name in ((step,) if isinstance(step, str) else step)}
-    if unknown := named - {*STEPS}:
+def _require_known(steps: Sequence[Steps]) -> None:
+    """Check the steps of a view that was stored, perhaps elsewhere."""
+    if unknown := {name for names in steps for name in names} - {*STEPS}:
         raise ValueError(f"unknown step {min(unknown)}; there are {', '.join(STEPS)}")
 
 
@@ -116,10 +134,10 @@ class View:
     def dim(self) -> int:
         return sum(self.dims)
 
-    def select_blocks(self, blocks: Mapping[str, Any]) -> Iterator[Any]:
-        """The vectors of each encoder among `blocks`, encoder -> (n, its dim), unchanged. Raises IntegrityError when an
-        encoder is missing or has another dimension."""
-        n = next(iter(blocks.values())).shape[0] if blocks else 0
+    def select_blocks(self, blocks: Mapping[str, Matrix]) -> Iterator[Matrix]:
+        """Yield the vectors of each encoder among `blocks`, encoder -> (n, its dim), unchanged. Raises IntegrityError
+        if an encoder is missing or has another dimension."""
+        n = shape_of(next(iter(blocks.values())))[0] if blocks else 0
         for name, dim in zip(self.encoders, self.dims, strict=True):
             if name not in blocks:
                 raise IntegrityError(f"{self.vectors} {name} are missing (given: {', '.join(blocks)})")
@@ -142,27 +160,30 @@ class View:
 
 @dataclass(frozen=True)
 class ImageView(View):
-    """The features of encoders of images, with the `steps` (`sqrt`, `l2`) applied to each block; a tuple of steps for
-    each encoder, where these differ."""
+    """The features of image encoders, with the `steps` (`sqrt`, `l2`) of each block: one tuple for all encoders, or one
+    tuple per encoder."""
 
     vectors: ClassVar[str] = "features of encoder"
-    steps: tuple[str, ...] | tuple[tuple[str, ...], ...]
+    steps: Steps | tuple[Steps, ...]
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Sequence]) -> "ImageView":
-        """From JSON's lists; ignores other keys. Raises ValueError for a step that is none of STEPS."""
-        steps = [step if isinstance(step, str) else tuple(step) for step in value["steps"]]
-        _require_known(steps)
-        return cls(tuple(value["encoders"]), tuple(value["dims"]), tuple(steps))
+    def from_dict(cls, value: Settings) -> "ImageView":
+        """Restore a view from JSON; other keys are ignored. Raises ValueError for a step that is not one of STEPS."""
+        steps = read_list(value, "steps")
+        view = cls(tuple(read_list(value, "encoders")), tuple(read_list(value, "dims")), _to_steps(steps))
+        _require_known(view.steps_of_each)
+        return view
 
     @property
-    def steps_of_each(self) -> tuple[tuple[str, ...], ...]:
+    def steps_of_each(self) -> tuple[Steps, ...]:
         """The steps of each encoder."""
-        alike = not self.steps or isinstance(self.steps[0], str)
-        return (self.steps,) * len(self.encoders) if alike else self.steps
+        if shared := [step for step in self.steps if isinstance(step, str)]:
+            return (tuple(shared),) * len(self.encoders)
+        return tuple(steps for steps in self.steps if not isinstance(steps, str)) or ((),) * len(self.encoders)
 
-    def stack(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, dim) float32 from `features`, encoder -> (n, its dim) float16 or float32. Raises as `select_blocks`."""
+    def stack(self, features: Features) -> np.ndarray:
+        """Stack `features`, encoder -> (n, its dim) float16 or float32, to (n, dim) float32. Raises as
+        `select_blocks`."""
         x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
         for block, part, steps in blocks:
@@ -176,10 +197,16 @@ class ImageView(View):
     def select(self, encoders: Sequence[str]) -> "ImageView":
         """The view of some of the encoders, in this view's order."""
         kept = self.places(encoders)
-        names, dims, steps = (
-            tuple(column[place] for place in kept) for column in (self.encoders, self.dims, self.steps_of_each)
-        )
+        names = tuple(self.encoders[place] for place in kept)
+        dims = tuple(self.dims[place] for place in kept)
+        steps = tuple(self.steps_of_each[place] for place in kept)
         return ImageView(names, dims, steps[0] if len(set(steps)) == 1 else steps)
+
+
+def _to_steps(steps: Sequence[str | Sequence[str]]) -> Steps | tuple[Steps, ...]:
+    """Convert JSON's lists of steps: one list for all encoders, or one per encoder."""
+    names = tuple(step for step in steps if isinstance(step, str))
+    return names or tuple(tuple(step) for step in steps)
 
 
 def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
@@ -205,18 +232,19 @@ class TextView(View):
     weights: tuple[float, ...]
 
     @classmethod
-    def of(cls, sentences: Mapping[str, Any], steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
-        """That of `sentences`, text encoder -> (n, its dim), each by its `steps` and with the weight 1."""
-        dims, kinds = zip(*((block.shape[1], is_sparse(block)) for block in sentences.values()), strict=True)
+    def of(cls, sentences: "Mapping[str, TextVectors]", steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
+        """Describe `sentences`, text encoder -> (n, its dim), each with its `steps` and the weight 1."""
+        dims = tuple(shape_of(block)[1] for block in sentences.values())
+        sparse = tuple(is_sparse(block) for block in sentences.values())
         of_encoders = tuple(tuple((steps or {}).get(name, ())) for name in sentences)
-        return cls(tuple(sentences), dims, kinds, of_encoders, (1.0,) * len(dims))
+        return cls(tuple(sentences), dims, sparse, of_encoders, (1.0,) * len(dims))
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Sequence]) -> "TextView":
-        """From JSON's lists; ignores other keys. Raises ValueError for a step that is none of STEPS."""
-        steps = tuple(map(tuple, value["steps"]))
+    def from_dict(cls, value: Settings) -> "TextView":
+        """Restore a view from JSON; other keys are ignored. Raises ValueError for a step that is not one of STEPS."""
+        steps = tuple(map(tuple, read_list(value, "steps")))
         _require_known(steps)
-        return cls(**{**{entry.name: tuple(value[entry.name]) for entry in fields(cls)}, "steps": steps})
+        return cls(**{**{entry.name: tuple(read_list(value, entry.name)) for entry in fields(cls)}, "steps": steps})
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -226,8 +254,8 @@ class TextView(View):
         """The weight of each encoder's columns."""
         return dict(zip(self.encoders, self.weights, strict=True))
 
-    def stack(self, sentences: Mapping[str, Any]) -> Rows:
-        """(n, dim) from `sentences`, text encoder -> (n, its dim), sparse or dense; sparse ones stay sparse. Raises as
+    def stack(self, sentences: "Mapping[str, TextVectors]") -> Rows:
+        """Stack `sentences`, text encoder -> (n, its dim), to (n, dim); sparse vectors stay sparse. Raises as
         `select_blocks`."""
         blocks = zip(self.select_blocks(sentences), self.steps, self.weights, strict=True)
         return side_by_side([_prepared(block, steps, weight) for block, steps, weight in blocks])
@@ -259,11 +287,11 @@ class TextView(View):
         return np.repeat(self.weights, self.dims)
 
 
-def _prepared(block: Any, steps: Sequence[str], weight: float) -> Any:
-    """The vectors (n, d) of one encoder, normalised and weighted."""
+def _prepared(block: "TextVectors", steps: Sequence[str], weight: float) -> "TextVectors":
+    """Normalise and weight the vectors (n, d) of one encoder."""
     if is_sparse(block):
         for step in steps:
-            block = unit_rows(block) if step == "l2" else block.sign() * abs(block).sqrt()
+            block = unit_rows(block) if step == "l2" else _signed_roots(block)
         return block if weight == 1 else block * np.float32(weight)
     if not steps and weight == 1 and block.dtype == np.float32:
         return block
@@ -272,10 +300,37 @@ def _prepared(block: Any, steps: Sequence[str], weight: float) -> Any:
     return block
 
 
+def _signed_roots(block: "csr_array") -> "csr_array":
+    roots = block.copy()
+    roots.data = np.copysign(np.sqrt(np.abs(block.data)), block.data)
+    return roots
+
+
 def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """Every combination of the weights `tried` of each text encoder, but for those without a positive one."""
     every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
     return [weights for weights in every if any(weights.values())]
+
+
+class PairBlock(Protocol):
+    """Images as stored, `features`, with their m `sentences`, text encoder -> (m, its dim), and `owners` (m,), the
+    image of each sentence."""
+
+    @property
+    def features(self) -> Features: ...
+    @property
+    def sentences(self) -> "Mapping[str, TextVectors]": ...
+    @property
+    def owners(self) -> np.ndarray: ...
+
+
+class NumberedPairBlock(PairBlock, Protocol):
+    """A block that also has the id of each image and of each sentence."""
+
+    @property
+    def image_id(self) -> np.ndarray: ...
+    @property
+    def sentence_id(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Wsabie: a ranking loss over sampled negatives, by SGD or AdaGrad (Gong et al. 2014, section 3, eq. 3 and 4): the
 registered models `wsabie-sgd` and `wsabie-adagrad`, with learning rate and alpha chosen on dev."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -16,16 +16,16 @@ from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations, training_correlations
-from pipeline.models.linear.views import as_sparse
+from pipeline.models.linear.views import as_sparse, shape_of
 
 TINY = np.finfo(np.float32).tiny
 """Keeps AdaGrad from dividing by zero before the first gradient."""
 INTERVAL = 2
-"""Epochs between two looks at dev."""
+"""Number of epochs between two scores on dev."""
+PATIENCE = 5
+"""Number of scores on dev without a better one, after which training stops."""
 Images = np.ndarray | DiskRows
 Sentences = sparse.csr_array | DiskRows
-PATIENCE = 5
-"""Looks at dev without a better one, after which training stops."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
             row = rows[is_finite.argmin()]
             raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
     rng = np.random.default_rng(schedule.seed)
-    weights = _Weights(x.shape[1], y.shape[1], schedule, rng)
+    weights = _Weights(x.shape[1], y.shape[1] if isinstance(y, DiskRows) else shape_of(y)[1], schedule, rng)
     rank_weight = rank_weights(len(owners))
     yield weights.directions()
     for _ in range(schedule.epochs):
@@ -203,61 +203,100 @@ class WsabieSGD(LinearModel):
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """To unit length."""
+        """Scale to unit length."""
         return unit_rows(projected)
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """The learning rate (at the middle alpha), then the alpha that is best, stopped early on dev;
-        with `task.chosen`, those, for as many epochs as were best then."""
-        settings, moments, dev = task.settings, task.sets.target, task.dev
-        mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
-        images, sentences, owners = _gather(task, mean_x)
-        dev_x, dev_y = task.view.stack(dev.features), as_sparse(task.text.stack(dev.sentences))
+        """Choose the learning rate on dev (at the middle alpha), then alpha, with early stopping on dev.
 
-        def embed(directions: Directions) -> tuple[np.ndarray, np.ndarray]:
-            return project([dev_x], mean_x, directions.w), project([dev_y], mean_y, directions.u)
-
-        def score(directions: Directions) -> float:
-            return recall_sum(count_ranks(*map(unit_rows, embed(directions)), dev.owners, cls.metric))
-
-        rates, norms = settings.learning_rate, settings.max_norm
-        tried = [(rate, norms[len(norms) // 2]) for rate in rates]
-        epochs, interval = settings.epochs, INTERVAL
+        With `task.chosen`, fit only this combination, for as many epochs as were best when it was chosen.
+        """
+        search = _Search(cls, task)
+        settings = task.settings
         if task.chosen:
-            tried = [(task.chosen.transfer["learning_rate"], task.chosen.transfer["max_norm"])]
-            epochs = interval = task.chosen.transfer["epochs"]  # only the last epoch is scored
-        trials: list[GridTrial] = []
-        best: tuple[GridTrial, Directions] | None = None
+            chosen = {name: float(value) for name, value in task.chosen.transfer.items()}
+            epochs = int(chosen["epochs"])
+            attempts = [search.attempt(chosen["learning_rate"], chosen["max_norm"], epochs, interval=epochs)]
+        else:
+            middle = settings.max_norm[len(settings.max_norm) // 2]
+            attempts = [
+                search.attempt(rate, middle, settings.epochs, INTERVAL)
+                for rate in task.progress(settings.learning_rate)
+            ]
+            rate = float(_best(attempts).trial.transfer["learning_rate"])
+            others = [norm for norm in settings.max_norm if norm != middle]
+            attempts += [search.attempt(rate, norm, settings.epochs, INTERVAL) for norm in task.progress(others)]
+        return search.finish(attempts)
 
-        def attempt(rate: float, norm: float) -> None:
-            nonlocal best
-            batch = settings.batch_size
-            schedule = WsabieSchedule(epochs, rate, norm, cls.adaptive, settings.dimensions, task.seed, batch)
-            greatest, stopped, kept = -1.0, 0, None
-            for epoch, directions in enumerate(train(images, sentences, owners, schedule)):
-                if not epoch or (epoch % interval and epoch != epochs):
-                    continue
-                if (reached := score(directions)) > greatest:
-                    greatest, stopped, kept = reached, epoch, directions
-                if epoch - stopped >= PATIENCE * interval:
-                    break
-            chosen = {"learning_rate": rate, "max_norm": norm, "epochs": stopped}
-            trials.append(GridTrial(0.0, 0.0, settings.dimensions, 0.0, greatest, task.text.weight_of, chosen))
-            if best is None or greatest > best[0].recall_sum:
-                best = trials[-1], kept
 
-        for rate, norm in task.progress(tried):
-            attempt(rate, norm)
-        if not task.chosen:
-            rate = best[0].transfer["learning_rate"]
-            for norm in task.progress([norm for norm in norms if (rate, norm) not in tried]):
-                attempt(rate, norm)
-        chosen, directions = best
-        dev_a, dev_b = embed(directions)
-        trained = training_correlations(moments, directions.w, directions.u)
-        correlations = trained, paired_correlations(dev_a[dev.owners], dev_b)
-        return Tuned(cls(task.view, task.text, mean_x, mean_y, directions), chosen, tuple(trials), *correlations)
+class _Attempt(NamedTuple):
+    """A training with one learning rate and alpha: its score on dev, and the directions of its best epoch."""
+
+    trial: GridTrial
+    directions: Directions
+
+
+def _best(attempts: Sequence[_Attempt]) -> _Attempt:
+    return max(attempts, key=lambda attempt: attempt.trial.recall_sum)
+
+
+class _Search:
+    """The training pairs and the dev views of a task, with the trainings on them."""
+
+    def __init__(self, model: type[WsabieSGD], task: FitTask) -> None:
+        self.model = model
+        self.task = task
+        moments = task.sets.target
+        self.mean_x = moments.mean_x.astype(np.float32)
+        self.mean_y = moments.mean_y.astype(np.float32)
+        self.images, self.sentences, self.owners = _gather(task, self.mean_x)
+        self.dev_x = task.view.stack(task.dev.features)
+        self.dev_y = as_sparse(task.text.stack(task.dev.sentences))
+
+    def embed_dev(self, directions: Directions) -> tuple[np.ndarray, np.ndarray]:
+        """Project the dev images and sentences."""
+        return project([self.dev_x], self.mean_x, directions.w), project([self.dev_y], self.mean_y, directions.u)
+
+    def score(self, directions: Directions) -> float:
+        """Compute the recall sum on dev."""
+        images, sentences = self.embed_dev(directions)
+        return recall_sum(count_ranks(unit_rows(images), unit_rows(sentences), self.task.dev.owners, self.model.metric))
+
+    def attempt(self, rate: float, norm: float, epochs: int, interval: int) -> _Attempt:
+        """Train for at most `epochs`, and score every `interval` epochs until dev gets no better."""
+        task, settings = self.task, self.task.settings
+        schedule = WsabieSchedule(
+            epochs, rate, norm, self.model.adaptive, settings.dimensions, task.seed, settings.batch_size
+        )
+        greatest = -1.0
+        best_epoch = 0
+        kept = None
+        for epoch, directions in enumerate(train(self.images, self.sentences, self.owners, schedule)):
+            if not epoch or (epoch % interval and epoch != epochs):
+                continue
+            reached = self.score(directions)
+            if reached > greatest:
+                greatest, best_epoch, kept = reached, epoch, directions
+            if epoch - best_epoch >= PATIENCE * interval:
+                break
+        assert kept is not None  # the last epoch is always scored
+        chosen = {"learning_rate": rate, "max_norm": norm, "epochs": best_epoch}
+        trial = GridTrial(0.0, 0.0, settings.dimensions, 0.0, greatest, task.text.weight_of, chosen)
+        return _Attempt(trial, kept)
+
+    def finish(self, attempts: Sequence[_Attempt]) -> Tuned:
+        """Return the best model of all attempts."""
+        task = self.task
+        best, directions = _best(attempts)
+        images, sentences = self.embed_dev(directions)
+        return Tuned(
+            self.model(task.view, task.text, self.mean_x, self.mean_y, directions),
+            best,
+            tuple(attempt.trial for attempt in attempts),
+            training_correlations(task.sets.target, directions.w, directions.u),
+            paired_correlations(images[task.dev.owners], sentences),
+        )
 
 
 class WsabieAdaGrad(WsabieSGD):

@@ -3,7 +3,7 @@ ncca-recurrent that also compares regions with words."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -12,13 +12,21 @@ from torch.nn import functional
 
 from pipeline.compute.device import OomBatcher, place
 from pipeline.compute.multivectors import MultiVectors, ScoreRule
+from pipeline.config.models import (
+    FragmentTrainSettings,
+    InstanceTrainSettings,
+    RelationFragmentTrainSettings,
+    WordFragmentTrainSettings,
+)
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.joint_model import Features, RegionBlock, RegionSource, Settings, read_number, read_setting
+from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragments import (
     AlignedNetwork,
+    ArrangedFragments,
     FragmentNetwork,
     RectifiedBRNN,
     RegionMap,
@@ -29,34 +37,33 @@ from pipeline.models.neural.fragments import (
 from pipeline.models.neural.losses import MultipleInstance
 from pipeline.models.neural.networks import NetworkModel, load_arrays
 from pipeline.models.neural.recurrence import Packed, pack
-from pipeline.models.neural.task import (
-    RegionBlock,
-    RegionSource,
-    RegionView,
-    TrainingPairs,
-    TrainingTask,
-    mean_and_spread,
-)
-from pipeline.models.neural.training import Training, seeded
-from pipeline.models.neural.word_towers import InitialTowers, RecurrentTowers
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask, mean_and_spread
+from pipeline.models.neural.training import LossFunction, Training, clip_elements, seeded
+from pipeline.models.neural.word_towers import InitialTowers, RecurrentCCA, Towers
 from pipeline.text.sequences import Tokens
-from pipeline.text.trees import Trees
+
+if TYPE_CHECKING:
+    from pipeline.models.joint_model import Sentences, WordForms
 
 BLOCK = 256
-"""Images, or sentences, embedded at once."""
+"""Maximum number of images, or sentences, that are embedded at once."""
 
 
 class FragmentModel(NetworkModel):
-    """An image becomes one vector a region, a sentence one vector a word or a relation; `rule` turns them into one
-    score."""
+    """A model of one vector per region of an image, and one vector per word or relation of a sentence; `rule` turns
+    their products into one score."""
 
     multi_vector = True
-    metric: ClassVar[str] = "inner_product"
-    encoders: tuple[str, ...] = ()
-    """Encoders whose features of whole images are read beside the regions'."""
+    metric: str = "inner_product"
 
-    def __init__(self, region_view: RegionView, network: FragmentNetwork) -> None:
-        self.region_view, self.network = region_view, network.eval()
+    def __init__(self, region_view: RegionView, network: "FragmentNetwork | GroundedNetwork") -> None:
+        self.region_view = region_view
+        self.network = network.eval()
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The encoders whose features of whole images are read beside the regions' features."""
+        return ()
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
@@ -66,8 +73,9 @@ class FragmentModel(NetworkModel):
     def rule(self) -> ScoreRule:
         return self.network.rule
 
-    def embed_images(self, features: Mapping[str, np.ndarray], regions: RegionSource) -> MultiVectors:
-        """The images of `regions`, in float32 arrays; `features`, encoder -> (n, dim), are of `encoders`."""
+    def embed_images(self, features: Features, regions: RegionSource | None = None) -> MultiVectors:
+        """Embed images from their `regions`, and from the `features` of `encoders`, in float32 arrays."""
+        assert regions is not None
 
         def embed(rows: np.ndarray) -> MultiVectors:
             whole = self.stack({name: block[rows] for name, block in features.items()})
@@ -76,130 +84,132 @@ class FragmentModel(NetworkModel):
 
         return _in_blocks(embed, len(regions))
 
-    def arrange(self, sentences: Any) -> Any:
-        """The form of some sentences that the network takes."""
+    def arrange(self, sentences: "WordForms") -> ArrangedFragments:
+        """Arrange sentences for the network."""
+        assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
-    def embed_sentences(self, sentences: Tokens | Trees) -> MultiVectors:
-        """One vector a fragment, in float32 arrays; a sentence without words has the unknown word's vector."""
+    def embed_sentences(self, sentences: "Sentences") -> MultiVectors:
+        """Embed sentences, one vector per fragment, in float32 arrays. A sentence without words has the unknown word's
+        vector."""
+        assert not isinstance(sentences, Mapping)
 
         def embed(rows: np.ndarray) -> MultiVectors:
             return self.network.embed_sentences(place(self.arrange(sentences.take(rows)), self.device))
 
         return _in_blocks(embed, len(sentences))
 
-    def embed_phrases(self, phrases: Tokens) -> np.ndarray:
-        """(p, c) float32 of noun phrases: by the rules `words` and `mean-words` the score of a phrase with one region
-        alone is the product of the region's vector with the sum, or the mean, of the words' (Niu et al. 2017, section
-        5.2: every pair on its own)."""
+    def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
+        """Embed noun phrases, (p, c) float32. By the rules `words` and `mean-words` the score of a phrase with a single
+        region is the product of the region's vector with the sum, or the mean, of the words' vectors (Niu et al. 2017,
+        section 5.2)."""
         words = self.embed_sentences(phrases)
-        sums = np.zeros((len(phrases), words.vectors.shape[1]), np.float32)
-        np.add.at(sums, words.owners, words.vectors)
+        sums = np.zeros((len(phrases), words.array.shape[1]), np.float32)
+        np.add.at(sums, words.owners, words.array)
         return sums / words.lengths[:, None] if self.rule.sum == "mean-words" else sums
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
-        """(r, c) float32 of regions whose features are of the model's encoders, in its order."""
+        """Embed regions, whose features are of the model's encoders in its order, (r, c) float32."""
         x = torch.from_numpy(self.region_view.stack(block))
         with torch.inference_mode():
             regions = MultiVectors(x, block.offsets, boxes=block.boxes)
             return self.network.embed_images(*place((regions, None), self.device)).arrays().vectors
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor | None:
-        """(n, D) the view of whole images; None for a model without one."""
+        """Stack the view of whole images, (n, D); None for a model without one."""
         return None
 
-    def objective(self, task: TrainingTask) -> Callable[[Any, Tensor], Tensor]:
-        """What training minimises."""
+    def objective(self, task: TrainingTask) -> LossFunction:
+        """Return the loss that training minimises."""
         return task.objective
 
     def start_training(self, task: TrainingTask) -> Training:
-        """The training loop of this model, on the task's device."""
+        """Return the training of this model, on the task's device."""
         model, train = self.to(task.device), task.train
-        clip = task.settings.element_clip
-        for parameter in model.network.parameters() if clip else ():
-            if parameter.requires_grad:
-                parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
+        regions = train.required_regions
+        if clip := task.own_settings(FragmentTrainSettings).element_clip:
+            clip_elements(model.network, clip)
 
-        def draw(rows: np.ndarray) -> tuple[MultiVectors, Tensor | None, Any]:
+        def draw(rows: np.ndarray) -> tuple[MultiVectors, Tensor | None, ArrangedFragments]:
             whole = task.draw_images(rows) if model.encoders else None
             fragments = model.arrange(train.sentences.take(rows))
-            return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, fragments
+            return stack_regions(model.region_view, regions, train.owners[rows]), whole, fragments
 
-        return task.training(
-            model.network,
-            draw,
-            model.objective(task),
-            judge=model.judge(task.dev),
-            anchors=model.anchors(),
-            finish=model.reloaded,
-        )
+        plan = task.plan(model.network, draw, model.judge(task.dev), model.reloaded, model.objective(task))
+        return Training(replace(plan, anchors=model.anchors()))
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """A function that gives the recall sum on `dev` of the parameters at the time."""
-        features = {name: dev.features[name][np.arange(len(dev.regions))] for name in self.encoders}
+        """Return a function that computes the recall sum of the present parameters on `dev`."""
+        regions = dev.required_regions
+        features = {name: dev.features[name][np.arange(len(regions))] for name in self.encoders}
 
         def score() -> float:
-            sides = self.embed_images(features, dev.regions), self.embed_sentences(dev.sentences)
-            scores = multivector_scores(*(side.on(self.device) for side in sides), self.rule)
+            images, sentences = self.embed_images(features, regions), self.embed_sentences(dev.sentences)
+            scores = multivector_scores(images.on(self.device), sentences.on(self.device), self.rule)
             return recall_sum(rank_scores(scores.cpu().numpy(), dev.owners))
 
         return score
 
 
 def stack_regions(view: RegionView, regions: RegionSource, rows: np.ndarray) -> MultiVectors:
-    """The regions of the images `rows`, each encoder's features normalised on their own."""
+    """Stack the regions of the images `rows`; each encoder's features are normalised separately."""
     block = regions.packed(rows)
     return MultiVectors(torch.from_numpy(view.stack(block)), block.offsets, boxes=block.boxes)
 
 
 def _in_blocks(embed: Callable[[np.ndarray], MultiVectors], count: int) -> MultiVectors:
-    """`embed(rows)` of all `count` rows, BLOCK at a time."""
+    """Embed all `count` rows by `embed(rows)`, BLOCK at a time."""
     with torch.inference_mode():
         blocks = OomBatcher(BLOCK, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
         return MultiVectors.concatenate(blocks or [embed(np.arange(0)).arrays()])
 
 
 def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray, float]:
-    """The mean (D,) of all regions, and the root mean square length after subtracting it."""
+    """Compute the mean (D,) of all regions, and their root mean square length without it."""
     rows = (np.arange(start, min(start + BLOCK, len(regions))) for start in range(0, len(regions), BLOCK))
     return mean_and_spread(view.stack(regions.packed(some)) for some in rows)
 
 
 class AlignedModel(FragmentModel):
-    """Regions by Karpathy and Fei-Fei 2015, eq. 1, and sentences by a `sentence_encoder`; its argument and attribute
-    `own` is what `learn` finds, beside word vectors, the dimensions and dropout."""
+    """A model of regions by Karpathy and Fei-Fei 2015, eq. 1, and of sentences by a `sentence_encoder`.
+
+    Beside word vectors, dimensions and dropout, the encoder has the argument and attribute `own`, which `learn`
+    returns.
+    """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
     sentence_encoder: ClassVar[type]
     own: ClassVar[str]
 
     @classmethod
-    def learn(cls, task: TrainingTask) -> Any:
+    def learn(cls, task: TrainingTask) -> int | list[int]:
+        """Return the argument `own` of the sentence encoder."""
         raise NotImplementedError
 
     @classmethod
     def build(
-        cls, view: RegionView, mean: np.ndarray, scale: float, words: np.ndarray, shape: Mapping[str, Any], seed: int
+        cls, view: RegionView, mean: np.ndarray, scale: float, words: np.ndarray, shape: Settings, seed: int
     ) -> Self:
-        """Untrained, on the training regions' `mean` (D,) and word vectors (V + 1, d), the unknown word's last; `shape`
-        are `dimensions`, `dropout`, `sum` and `own`."""
-        sizes = shape["dimensions"], shape["dropout"]
+        """Make an untrained model, on the training regions' `mean` (D,) and word vectors (V + 1, d), the unknown word's
+        last. `shape` has `dimensions`, `dropout`, `sum` and `own`."""
+        dimensions, dropout = read_setting(shape, "dimensions", int), read_number(shape, "dropout")
         with seeded(seed):
-            regions = RegionMap(torch.tensor(mean), torch.tensor(scale), *sizes)
-            sentences = cls.sentence_encoder(torch.tensor(words), *sizes, shape[cls.own])
-            return cls(view, cls.network_type(regions, sentences, ScoreRule(shape["sum"], 0)))
+            regions = RegionMap(torch.tensor(mean), torch.tensor(scale), dimensions, dropout)
+            sentences = cls.sentence_encoder(torch.tensor(words), dimensions, dropout, shape[cls.own])
+            return cls(view, cls.network_type(regions, sentences, ScoreRule(read_setting(shape, "sum", str), 0)))
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """The training loop of an untrained model."""
-        mean, length = measure_regions(task.region_view, task.train.regions)
+        """Return the training of an untrained model."""
+        view = task.required_region_view
+        mean, length = measure_regions(view, task.train.required_regions)
         shape = {**task.settings.model_dump(), cls.own: cls.learn(task)}
-        model = cls.build(task.region_view, mean, 1 / length, task.words, shape, task.seed)
+        model = cls.build(view, mean, 1 / length, task.required_words, shape, task.seed)
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.set_precision(task.precision)
         return model.start_training(task)
 
-    def arrange(self, sentences: Any) -> Any:
+    def arrange(self, sentences: "WordForms") -> ArrangedFragments:
         return self.network.sentences.arrange(sentences)
 
     def settings(self) -> dict[str, Any]:
@@ -207,8 +217,8 @@ class AlignedModel(FragmentModel):
         return {**self.region_view.settings(), **shape, "sum": self.rule.sum}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Self:
-        """The model that `settings` and `tensors` came from."""
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
+        """Restore the model of `settings` and `tensors`."""
         mean, words = tensors["regions.mean"], tensors["sentences.words"]
         model = cls.build(RegionView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
         load_arrays(model.network, tensors)
@@ -227,7 +237,7 @@ class DVSA(AlignedModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> int:
-        return task.settings.hidden
+        return task.own_settings(WordFragmentTrainSettings).hidden
 
 
 class DepTree(AlignedModel):
@@ -239,7 +249,7 @@ class DepTree(AlignedModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> list[int]:
-        return learn_relations(task.train.sentences, task.settings.least_share)
+        return learn_relations(task.train.sentences, task.own_settings(RelationFragmentTrainSettings).least_share)
 
 
 class Defrag(DepTree):
@@ -248,22 +258,24 @@ class Defrag(DepTree):
 
     network_type = AlignedNetwork
 
-    def objective(self, task: TrainingTask) -> Callable[[Any, Tensor], Tensor]:
-        return MultipleInstance(task.objective, task.settings.instance_weight)
+    def objective(self, task: TrainingTask) -> LossFunction:
+        return MultipleInstance(task.objective, task.own_settings(InstanceTrainSettings).instance_weight)
 
 
 OWN = ("region", "region_mean", "to_word")
-"""The tensors that RecurrentTowers does not have."""
+"""The tensors that Towers does not have."""
 
 
-class GroundedNetwork(RecurrentTowers):
+class GroundedNetwork(Towers):
     """S = weight * g(x) . g(y) + mean over words t of max over regions i of v_i . s_t.
 
-    g, e_t and h_t are those of RecurrentTowers; v_i = unit((x_i - mean_r) W_r) is of a region, s_t = unit(e_t + Q h_t)
+    g, e_t and h_t are as in Towers; v_i = unit((x_i - mean_r) W_r) is of a region, s_t = unit(e_t + Q h_t)
     of a word. `region` (D_r, c) is the initial W_r, `region_mean` (D_r,) is mean_r; Q is initially zero, and all else
     is the `state` of trained RecurrentTowers. Unlike here, in Karpathy and Fei-Fei 2015, eq. 8, the whole image is one
     of the regions inside the maximum, vectors have any length, and words are summed.
     """
+
+    region_mean: Tensor
 
     def __init__(
         self, state: Mapping[str, Tensor], region: Tensor, region_mean: Tensor, dropout: float, rule: ScoreRule
@@ -276,11 +288,12 @@ class GroundedNetwork(RecurrentTowers):
         self.to_word = nn.Parameter(torch.zeros_like(self.to_whole))
 
     def embed_images(self, regions: MultiVectors, whole: Tensor) -> MultiVectors:
-        """From the stacked features of regions and of whole images."""
-        vectors = self.project(regions.vectors - self.region_mean, self.region)
-        return replace(regions, vectors=vectors, globals=super().embed_images(whole))
+        """Embed the stacked features of regions and of whole images."""
+        vectors = self.project(regions.tensor - self.region_mean, self.region)
+        return replace(regions, vectors=vectors, globals=self.project_images(whole))
 
     def embed_sentences(self, packed: Packed) -> MultiVectors:
+        """Embed packed words, and each sentence by a global vector."""
         words, states, whole = self.read(packed)
         each = by_sentence(functional.normalize(words + states @ self.to_word, dim=1), packed)
         return replace(each, globals=whole)
@@ -307,12 +320,14 @@ class GroundedFragments(FragmentModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """The training loop of the model that `task.start`, a RecurrentCCA with the same image view, begins."""
-        regions, settings = task.region_view, task.settings
+        """Return the training of the model that begins as `task.start`, a RecurrentCCA with the same image view."""
+        settings = task.own_settings(FragmentTrainSettings)
+        assert isinstance(task.start, RecurrentCCA)
+        state = task.start.network.state_dict()
         rule = ScoreRule(settings.sum, settings.global_weight)
-        network = GroundedNetwork(task.start.network.state_dict(), *_initial_regions(task), settings.dropout, rule)
+        network = GroundedNetwork(state, *_initial_regions(task, state["whole"]), settings.dropout, rule)
         network.set_precision(task.precision)
-        return cls(task.view, regions, network).start_training(task)
+        return cls(task.view, task.required_region_view, network).start_training(task)
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
         return stack_on(self.view, features, self.device)
@@ -325,8 +340,8 @@ class GroundedFragments(FragmentModel):
         return {**vars(self.view), **regions, **self.rule._asdict()}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GroundedFragments":
-        """The model that `settings` and `tensors` came from."""
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "GroundedFragments":
+        """Restore the model of `settings` and `tensors`."""
         state = {name: torch.tensor(array) for name, array in tensors.items()}
         towers = {name: tensor for name, tensor in state.items() if name not in OWN}
         rule = ScoreRule.from_dict(settings)
@@ -335,10 +350,11 @@ class GroundedFragments(FragmentModel):
         return cls(ImageView.from_dict(settings), RegionView.from_dict(views), load_arrays(network, tensors))
 
 
-def _initial_regions(task: TrainingTask) -> tuple[Tensor, Tensor]:
-    """The start's map of the regions' encoders (D_r, c), zero for their geometry, and the mean of the training regions
-    (D_r,)."""
-    columns = task.view.columns(task.region_view.features)
-    mean, _ = measure_regions(task.region_view, task.train.regions)
-    whole = task.start.network.whole.detach()[columns]
-    return torch.cat([whole, whole.new_zeros(len(mean) - len(whole), whole.shape[1])]), torch.from_numpy(mean)
+def _initial_regions(task: TrainingTask, whole: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the map of the regions' encoders (D_r, c) that the start has in its map `whole` (D, c), with zeros for the
+    regions' geometry, and the mean of the training regions (D_r,)."""
+    view = task.required_region_view
+    mean, _ = measure_regions(view, task.train.required_regions)
+    initial = whole[task.view.columns(view.features)]
+    padding = initial.new_zeros(len(mean) - len(initial), initial.shape[1])
+    return torch.cat([initial, padding]), torch.from_numpy(mean)

@@ -3,7 +3,7 @@ dependency tree (Karpathy and Fei-Fei 2015; Karpathy et al. 2014)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from pipeline.text.trees import Trees
 
 
 def by_sentence(words: Tensor, packed: Packed) -> MultiVectors:
-    """The packed rows `words` (total, c) sentence after sentence, each in its own order."""
+    """Order the packed rows `words` (total, c) sentence after sentence, each in word order."""
     return MultiVectors(words[packed.rows], packed.offsets)
 
 
@@ -36,6 +36,9 @@ class RegionMap(nn.Module):
     initially v too, to a root mean square length of 1, so that one learning rate suits all encoders.
     """
 
+    mean: Tensor
+    scale: Tensor
+
     def __init__(self, mean: Tensor, scale: Tensor, dimensions: int, dropout: float) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
@@ -50,7 +53,14 @@ class RegionMap(nn.Module):
         return (x @ self.weight.to(self.precision).T).float() + self.bias
 
 
-class RectifiedBRNN(nn.Module):
+class FragmentEncoder(nn.Module):
+    """A network from sentences to several vectors each, with the word vectors `words` (V + 1, d), the unknown word's
+    last."""
+
+    words: nn.Parameter
+
+
+class RectifiedBRNN(FragmentEncoder):
     """The bidirectional network of Karpathy and Fei-Fei 2015, eq. 2 to 6, f the rectifier; dropout is outside the
     recurrence.
 
@@ -60,15 +70,16 @@ class RectifiedBRNN(nn.Module):
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, hidden: int) -> None:
         super().__init__()
-        self.words, self.dropout, self.hidden = nn.Parameter(words), dropout, hidden
-        inner = (hidden, hidden)
-        shapes = {"e": (hidden, words.shape[1]), "f": inner, "b": inner, "d": (dimensions, hidden)}
-        for name, (rows, columns) in shapes.items():
-            self.register_parameter(name, uniform(rows, columns, columns**-0.5))
-            self.register_parameter(f"b_{name}", nn.Parameter(torch.zeros(rows)))
+        self.words = nn.Parameter(words)
+        self.dropout = dropout
+        self.hidden = hidden
+        self.e, self.b_e = _layer(hidden, words.shape[1])
+        self.f, self.b_f = _layer(hidden, hidden)
+        self.b, self.b_b = _layer(hidden, hidden)
+        self.d, self.b_d = _layer(dimensions, hidden)
 
     def arrange(self, tokens: Tokens) -> Packed:
-        """The words that `forward` takes; a sentence without words is the unknown one."""
+        """Pack sentences for `forward`; a sentence without words becomes the unknown word."""
         return pack(tokens, len(self.words) - 1)
 
     def forward(self, packed: Packed) -> MultiVectors:
@@ -92,49 +103,9 @@ class RectifiedBRNN(nn.Module):
         return torch.cat(states) if states else e
 
 
-class FragmentNetwork(nn.Module):
-    """Scores of images by sentences from the vectors of regions and those of `sentences`, one a word or a relation,
-    which `sentences.arrange` takes sentences to.
-
-    `precision` is the dtype of the products of regions with W_m and, in training, with words.
-    """
-
-    def __init__(self, regions: RegionMap, sentences: nn.Module, rule: ScoreRule) -> None:
-        super().__init__()
-        self.regions, self.sentences, self.rule, self.precision = regions, sentences, rule, torch.float32
-
-    def set_precision(self, precision: torch.dtype) -> None:
-        """Compute the heaviest products in `precision`."""
-        self.precision = self.regions.precision = precision
-
-    def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
-        """From the stacked features of regions; `whole` is unused, since the first region is the whole image."""
-        return replace(regions, vectors=self.regions(regions.vectors))
-
-    def embed_sentences(self, sentences: Any) -> MultiVectors:
-        return self.sentences(sentences)
-
-    def fragments(
-        self, regions: MultiVectors, whole: Tensor | None, sentences: Any
-    ) -> tuple[MultiVectors, MultiVectors]:
-        """The vectors of both sides, in `precision`."""
-        sides = self.embed_images(regions, whole), self.embed_sentences(sentences)
-        images, fragments = (replace(side, vectors=side.vectors.to(self.precision)) for side in sides)
-        return images, fragments
-
-    def forward(self, regions: MultiVectors, whole: Tensor | None, sentences: Any) -> Tensor:
-        """(n, n) float32 scores."""
-        return multivector_scores(*self.fragments(regions, whole, sentences), self.rule)
-
-
-class AlignedNetwork(FragmentNetwork):
-    """The same, with the products behind the scores, for objectives that use them."""
-
-    def forward(self, regions: MultiVectors, whole: Tensor | None, sentences: Any) -> ScoredFragments:
-        images, fragments = self.fragments(regions, whole, sentences)
-        products = images.vectors @ fragments.vectors.T
-        scores = score_products(products, images, fragments, self.rule.sum)
-        return ScoredFragments(scores, products, images.owners, fragments.owners)
+def _layer(rows: int, columns: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """Make the initial weights (rows, columns) and biases (rows,) of a layer."""
+    return uniform(rows, columns, columns**-0.5), nn.Parameter(torch.zeros(rows))
 
 
 ROOT = 0
@@ -180,11 +151,74 @@ def edges_of(trees: Trees, matrix_of: Sequence[int], unknown: int) -> Edges:
     groups = list(zip(used.tolist(), bounds, bounds[1:], strict=False))
     rows = np.argsort(sentences[order] * (len(kinds) + 1) + order, kind="stable")
     offsets = offsets_of(np.bincount(sentences[order], minlength=len(trees)))
-    columns = (torch.from_numpy(column[order].astype(np.int64)) for column in (heads, dependents))
-    return Edges(*columns, groups, torch.from_numpy(rows), offsets)
+    return Edges(
+        torch.from_numpy(heads[order].astype(np.int64)),
+        torch.from_numpy(dependents[order].astype(np.int64)),
+        groups,
+        torch.from_numpy(rows),
+        offsets,
+    )
 
 
-class RelationNetwork(nn.Module):
+ArrangedFragments = Packed | Edges
+"""Sentences in the form that a fragment encoder reads: packed words, or relations."""
+
+
+class FragmentNetwork(nn.Module):
+    """The scores of images by sentences from the vectors of regions and of words or relations, which `sentences` makes
+    of arranged sentences.
+
+    `precision` is the dtype of the products of regions with W_m and, in training, with words.
+    """
+
+    def __init__(self, regions: RegionMap, sentences: FragmentEncoder, rule: ScoreRule) -> None:
+        super().__init__()
+        self.regions = regions
+        self.sentences = sentences
+        self.rule = rule
+        self.precision = torch.float32
+
+    def set_precision(self, precision: torch.dtype) -> None:
+        """Compute the heaviest products in `precision`."""
+        self.precision = self.regions.precision = precision
+
+    def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
+        """Embed the stacked features of regions; `whole` is unused, since the first region is the whole image."""
+        return replace(regions, vectors=self.regions(regions.tensor))
+
+    def embed_sentences(self, sentences: ArrangedFragments) -> MultiVectors:
+        """Embed arranged sentences."""
+        return self.sentences(sentences)
+
+    def fragments(
+        self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
+    ) -> tuple[MultiVectors, MultiVectors]:
+        """Embed both sides, in `precision`."""
+        images, fragments = self.embed_images(regions, whole), self.embed_sentences(sentences)
+        return (
+            replace(images, vectors=images.tensor.to(self.precision)),
+            replace(fragments, vectors=fragments.tensor.to(self.precision)),
+        )
+
+    def forward(
+        self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
+    ) -> "Tensor | ScoredFragments":
+        """(n, n) float32 scores."""
+        images, fragments = self.fragments(regions, whole, sentences)
+        return multivector_scores(images, fragments, self.rule)
+
+
+class AlignedNetwork(FragmentNetwork):
+    """A FragmentNetwork that also returns the products behind the scores, for objectives that use them."""
+
+    def forward(self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments) -> ScoredFragments:
+        images, fragments = self.fragments(regions, whole, sentences)
+        products = images.tensor @ fragments.tensor.T
+        scores = score_products(products, images, fragments, self.rule.sum)
+        return ScoredFragments(scores, products, images.owners, fragments.owners)
+
+
+class RelationNetwork(FragmentEncoder):
     """s = f(W_R [W_e w1; W_e w2] + b_R) of each relation R of a head w1 and a dependent w2, f the rectifier.
 
     Paper to code: W_e `words` (V + 1, d), the unknown word's last; W_R `weight[matrix_of[R]]` (h, 2 d), b_R `bias`. The
@@ -193,13 +227,15 @@ class RelationNetwork(nn.Module):
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, matrix_of: Sequence[int]) -> None:
         super().__init__()
-        self.words, self.matrix_of, self.dropout = nn.Parameter(words), list(matrix_of), dropout
+        self.words = nn.Parameter(words)
+        self.matrix_of = list(matrix_of)
+        self.dropout = dropout
         count, inner = max(matrix_of, default=ROOT) + 1, 2 * words.shape[1]
         self.weight = nn.Parameter(uniform(count * dimensions, inner, inner**-0.5).data.view(count, dimensions, inner))
         self.bias = nn.Parameter(torch.zeros(count, dimensions))
 
     def arrange(self, trees: Trees) -> Edges:
-        """The relations that `forward` takes."""
+        """List the relations for `forward`."""
         return edges_of(trees, self.matrix_of, len(self.words) - 1)
 
     def forward(self, edges: Edges) -> MultiVectors:

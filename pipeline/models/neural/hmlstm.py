@@ -1,8 +1,7 @@
 """The hierarchical multimodal LSTM: sentences with their noun phrases, images with their regions (Niu et al. 2017)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,14 +10,19 @@ from torch.nn import functional
 
 from pipeline.compute.device import place, upload
 from pipeline.compute.ragged import Ragged, runs
+from pipeline.config.models import DenseTrainSettings
+from pipeline.models.joint_model import RegionBlock, RegionSource, Settings, read_setting
 from pipeline.models.neural.losses import Objective
-from pipeline.models.neural.networks import Score, initial
-from pipeline.models.neural.task import WHOLE, RegionBlock, RegionSource, RegionView, TrainingTask
+from pipeline.models.neural.networks import GlobalNetwork, Score, SentenceEncoder, initial, set_gate_bias
+from pipeline.models.neural.task import WHOLE, RegionView, TrainingTask
 from pipeline.models.neural.training import Training
 from pipeline.models.neural.tree_levels import Levels, forest, level
-from pipeline.models.neural.tree_rnn import by_kind
+from pipeline.models.neural.tree_rnn import KeptTrees, by_kind
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
 from pipeline.text.trees import Trees
+
+if TYPE_CHECKING:
+    from pipeline.models.joint_model import WordForms
 
 
 class HierarchicalRecurrence(torch.autograd.Function):
@@ -31,7 +35,7 @@ class HierarchicalRecurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, levels: Levels, inputs: Tensor, u: Tensor) -> Tensor:
+    def forward(ctx: KeptTrees, levels: Levels, inputs: Tensor, u: Tensor) -> Tensor:
         k = u.shape[2]
         gates, turned = inputs[:, : 3 * k].clone(), u.mT.unbind()
         cells, hidden, forgets = (inputs.new_zeros(len(inputs), k) for _ in range(3))
@@ -53,8 +57,10 @@ class HierarchicalRecurrence(torch.autograd.Function):
         return hidden
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor | None, ...]:
-        (u, gates, cells, hidden, forgets), levels = ctx.saved_tensors, ctx.levels
+    def backward(ctx: KeptTrees, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (d_states,) = gradients
+        u, gates, cells, hidden, forgets = ctx.saved_tensors
+        levels = ctx.levels
         k, straight = u.shape[2], u.unbind()
         d_hidden, d_cells = d_states.clone(), torch.zeros_like(cells)
         d_inputs, d_sums = gates.new_zeros(len(gates), 4 * k), gates.new_empty(len(gates), 4 * k)
@@ -81,7 +87,7 @@ class HierarchicalRecurrence(torch.autograd.Function):
         return None, d_inputs, d_u
 
 
-class HierarchicalLSTM(nn.Module):
+class HierarchicalLSTM(SentenceEncoder):
     """The states of all nodes of phrase trees; words enter at the leaves.
 
     Niu et al. 2017 to code: W_w `words`, W `w` (4 K, d), b `bias`, U-bar `u`[0], U-hat `u`[1]; the gates are in the
@@ -97,7 +103,7 @@ class HierarchicalLSTM(nn.Module):
         self.bias = nn.Parameter(torch.zeros(4 * dimensions))
 
     def arrange(self, trees: Trees) -> Levels:
-        """`trees` in the form that `forward` takes."""
+        """Arrange `trees` for `forward`."""
         nodes = forest(trees, len(self.words) - 1)
         return level(nodes, (nodes.labels == self.noun_phrase).astype(int), counts=None)
 
@@ -175,8 +181,9 @@ class Normalisation(nn.Module):
         return torch.cat(normalised) * self.gain + self.shift if normalised else x
 
 
-class TwoBranches(nn.Module):
-    """Each branch is a linear map, batch normalisation and unit length (Niu et al. 2017, section 3.2.2); s = v . h.
+class TwoBranches(GlobalNetwork):
+    """The network of two branches, each of which is a linear map, batch normalisation and unit length (Niu et al. 2017,
+    section 3.2.2); s = v . h.
 
     Paper to code: W_m `image_map` (K, D), for both images and regions; W_t `text_map` (K, K), for the states of roots
     and noun phrases. The biases are those of the normalisation. Our addition: with `geometry`, W_m is (K, D + 7) and
@@ -184,6 +191,8 @@ class TwoBranches(nn.Module):
     """
 
     score = "cosine"
+    mean: Tensor
+    whole: Tensor
 
     def __init__(
         self, mean: Tensor, sentences: HierarchicalLSTM, dimensions: int, dropout: float, geometry: bool
@@ -234,8 +243,8 @@ class TwoBranches(nn.Module):
         return Scores(v[:n] @ h[:n].T, v[n:] @ h[n:].T, pairs)
 
 
-REGIONS = 1 << 16
-"""Regions embedded at once."""
+MAX_REGIONS = 1 << 16
+"""Maximum number of regions that are embedded at once."""
 
 
 @dataclass(frozen=True)
@@ -276,20 +285,21 @@ class HMLSTM(GlobalModel):
 
     @classmethod
     def make_network(
-        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Mapping[str, Any], score: Score
+        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Settings, score: Score
     ) -> TwoBranches:
-        """`learned`: the label `noun_phrase`, and whether regions have `geometry`."""
-        sentences = HierarchicalLSTM(words, dimensions, dropout, learned["noun_phrase"])
-        return TwoBranches(mean, sentences, dimensions, dropout, learned.get("geometry", False))
+        """Make the network; `learned` has the label `noun_phrase`, and whether regions have `geometry`."""
+        sentences = HierarchicalLSTM(words, dimensions, dropout, read_setting(learned, "noun_phrase", int))
+        return TwoBranches(mean, sentences, dimensions, dropout, bool(learned.get("geometry", False)))
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        return {"noun_phrase": task.noun_phrase, "geometry": task.region_view.geometry}
+        return {"noun_phrase": task.noun_phrase, "geometry": task.required_region_view.geometry}
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """The alternating training of figure 3: first sentences alone, then correspondences and embedding in turn."""
-        model, train, settings = cls.untrained(task).to(task.device), task.train, task.settings
+        """Return the alternating training of figure 3: first sentences alone, then correspondences and embedding in
+        turn."""
+        model, train, settings = cls.untrained(task).to(task.device), task.train, task.own_settings(DenseTrainSettings)
         matches = model.no_correspondences(train.sentences)
 
         def correspond(epoch: int) -> None:
@@ -297,35 +307,35 @@ class HMLSTM(GlobalModel):
             if since < 0 or since % settings.correspondence_epochs:
                 return
             model.network.eval()
-            now = model.correspond(train.sentences, train.owners, train.regions, task.region_view)
+            now = model.correspond(train.sentences, train.owners, train.required_regions, task.required_region_view)
             matches.chosen.copy_(now.chosen)
             matches.confidence.copy_(now.confidence)
 
         norms = {name: b for name, b in model.network.named_buffers() if name.startswith(("image_norm", "text_norm"))}
-        return task.training(
+        plan = task.plan(
             model.network,
             lambda rows: model.draw(task, matches, rows),
+            model.judge(task.dev),
+            model.reloaded,
             DenseObjective(task.objective, settings.phrase_share, settings.phrase_contrasts),
-            judge=model.judge(task.dev),
-            extra_state={**norms, "chosen": matches.chosen, "confidence": matches.confidence},
-            before_epoch=correspond,
-            finish=model.reloaded,
         )
+        extra_state = {**norms, "chosen": matches.chosen, "confidence": matches.confidence}
+        return Training(replace(plan, extra_state=extra_state, before_epoch=correspond))
 
     def draw(
         self, task: TrainingTask, matches: "Correspondences", rows: np.ndarray
     ) -> tuple[Tensor, Levels, PhrasePairs]:
-        """What the network takes of the training pairs `rows`."""
+        """Make the network's arguments from the training pairs `rows`."""
         trees, owners = task.train.sentences.take(rows), task.train.owners[rows]
         levels = self.arrange(trees)
         images, image_of = np.unique(owners, return_inverse=True)
-        block = task.train.regions.packed(images)
+        block = task.train.required_regions.packed(images)
         places, counts = matches.places(rows), matches.lengths[rows]
         image = np.repeat(image_of, counts)
         chosen = block.offsets[image] + _or_any(matches.chosen[places].numpy(), np.diff(block.offsets)[image])
         pairs = PhrasePairs(
             phrase_rows(levels, trees, self.network.sentences),
-            torch.from_numpy(task.region_view.stack(block, chosen, task.view)),
+            torch.from_numpy(task.required_region_view.stack(block, chosen, task.view)),
             matches.confidence[places].clamp(min=0),
             torch.from_numpy(np.repeat(owners, counts)),
             torch.from_numpy(chosen),
@@ -333,25 +343,26 @@ class HMLSTM(GlobalModel):
         return task.draw_images(rows), levels, pairs
 
     @classmethod
-    def untrained(cls, task: TrainingTask) -> "HMLSTM":
+    def untrained(cls, task: TrainingTask) -> Self:
         model = super().untrained(task)
-        with torch.no_grad():
-            model.network.sentences.bias.unflatten(0, (4, -1))[3] = task.settings.forget_bias
+        set_gate_bias(model.network.sentences.bias, 3, task.own_settings(DenseTrainSettings).forget_bias)
         return model
 
-    def arrange(self, sentences: Trees) -> Levels:
+    def arrange(self, sentences: "WordForms") -> Levels:
         return self.network.sentences.arrange(sentences)
 
     def embed_regions(self, block: RegionBlock, view: RegionView | None = None) -> np.ndarray:
-        """(r, c) float32 of the regions of a block, whose features stand side by side as in `view` (by default the
-        model's own encoders in its order)."""
-        view = view or RegionView(self.view, self.learned.get("geometry", False))
+        """Embed the regions of a block, (r, c) float32. Their features are side by side as in `view`, by default the
+        model's encoders in its order."""
+        view = view or RegionView(self.view, bool(self.learned.get("geometry", False)))
         x = view.stack(block, through=self.view)
         embed = self.network.embed_regions
-        return self.in_blocks(lambda rows: embed(upload(x[rows], self.device)), len(x), "region", REGIONS)
+        return self.in_blocks(lambda rows: embed(upload(x[rows], self.device)), len(x), "region", MAX_REGIONS)
 
-    def embed_phrases(self, sentences: Trees) -> np.ndarray:
-        """(p, c) float32: the noun phrases of `sentences`, in the order of `noun_phrases`."""
+    def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
+        """Embed the noun phrases of whole sentences, in the order of `noun_phrases`, (p, c) float32."""
+        assert isinstance(phrases, Trees)
+        sentences = phrases
 
         def embed(rows: slice) -> Tensor:
             trees = sentences.take(np.arange(rows.start, rows.stop))
@@ -362,7 +373,7 @@ class HMLSTM(GlobalModel):
         return self.in_blocks(embed, len(sentences), "sentence")
 
     def no_correspondences(self, sentences: Trees) -> Correspondences:
-        """The initial ones: no region yet (-1), with no confidence."""
+        """Return the initial correspondences: no region yet (-1), with no confidence."""
         nodes = noun_phrases(sentences, self.network.sentences.noun_phrase)
         offsets = np.searchsorted(nodes, sentences.offsets)
         return Correspondences(torch.full((len(nodes),), -1), torch.zeros(len(nodes)), offsets)
@@ -370,7 +381,7 @@ class HMLSTM(GlobalModel):
     def correspond(
         self, sentences: Trees, owners: np.ndarray, regions: RegionSource, view: RegionView
     ) -> Correspondences:
-        """The best region of each noun phrase of `sentences` (m,) in their images `owners` (m,)."""
+        """Find the best region of each noun phrase of `sentences` (m,) in their images `owners` (m,)."""
         matches = self.no_correspondences(sentences)
         with torch.inference_mode():
             for start in range(0, len(sentences), BLOCK):

@@ -57,10 +57,11 @@ class Objective:
             return -(weights * positive).sum() / divisor
         once = first_of(owners) if self.negatives == "distinct" else True
         directions = ((scores, legal), (scores.T, legal & once))
-        terms = (
-            weights * self._direction(positive, *(part[:anchors] for part in direction)) for direction in directions
-        )
-        return sum(term.sum() for term in terms) / divisor
+        losses = [
+            (weights * self._direction(positive, against[:anchors], contrasts[:anchors])).sum()
+            for against, contrasts in directions
+        ]
+        return (losses[0] + losses[1]) / divisor
 
     def _direction(self, positive: Tensor, against: Tensor, legal: Tensor) -> Tensor:
         """(a,) of positive (a,) against (a, n) where legal (a, n)."""

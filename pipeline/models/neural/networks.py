@@ -2,43 +2,52 @@
 vector a sentence (Kiros et al. 2014, section 2.2)."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.linear.device_views import unit_length
+from pipeline.models.joint_model import Settings
+from pipeline.models.linear.device import unit_length
 from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, plain_cell, recur
 
+if TYPE_CHECKING:
+    from pipeline.models.neural.tree_levels import Levels
+
+ArrangedWords: TypeAlias = "Packed | Levels"
+"""Sentences in the form that a sentence encoder reads: packed words, or the nodes of trees by their height."""
 Network = TypeVar("Network", bound=nn.Module)
 Score = Literal["cosine", "product", "distance"]
-"""What compares an image with a sentence."""
+"""The comparison of an image with a sentence."""
 
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
-    """The parameters and buffers of `network` by name, from whatever device."""
+    """Return the parameters and buffers of `network` by name, from any device."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in network.state_dict().items()}
 
 
 def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
-    """`network` with the parameters and buffers `arrays`."""
+    """Load the parameters and buffers `arrays` into `network`, and return it."""
     network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
     return network
 
 
 class NetworkModel:
-    """A registered model whose `network` embeds images and sentences; the best epoch on dev is that with the greatest
-    recall sum, or `by_mean_rank` that with the least mean rank."""
+    """A registered model whose `network` embeds images and sentences. The best epoch on dev has the greatest recall
+    sum, or with `by_mean_rank` the least mean rank."""
 
-    multi_vector: ClassVar[bool] = False
+    multi_vector: bool = False
     by_mean_rank: bool = False
-    sentence_view: ClassVar[str] = "tokens"
+    sentence_view: str = "tokens"
+    text_encoders: tuple[str, ...] = ()
     network: Any
 
     def to(self, device: torch.device) -> Self:
-        """This model, whose network computes on `device` from now on."""
+        """Compute on `device` from now on, and return this model."""
         self.network.to(device)
         return self
 
@@ -52,29 +61,47 @@ class NetworkModel:
         return len(self.network.sentences.words) - 1
 
     def anchors(self) -> dict[str, Tensor]:
-        """The values, by parameter, towards which weight decay pulls; the other parameters are pulled towards zero."""
+        """Return the values, by parameter, towards which weight decay pulls; it pulls other parameters towards zero."""
         return {}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what `from_parts` needs beside the tensors, as JSON values."""
+        raise NotImplementedError
 
     def tensors(self) -> dict[str, np.ndarray]:
         return arrays_of(self.network)
 
+    @classmethod
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
+        """Restore the model of `settings` and `tensors`."""
+        raise NotImplementedError
+
     def reloaded(self) -> Self:
-        """This model as it is read from its file: in float32, without dropout."""
+        """Return this model as it is read from its file: in float32, without dropout."""
         return type(self).from_parts(self.settings(), self.tensors())
 
 
-class JointNetwork(nn.Module):
-    """s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded sentence v (Kiros et al. 2014,
-    section 2.2).
+class GlobalNetwork(nn.Module):
+    """A network of one vector per image and per sentence. `score` compares them."""
 
-    Paper to code: W_I `image_map` (K, D). Unlike the paper, `mean`, that of the training images, is subtracted first,
-    because our image view has no negative features. Where `score` is not `cosine`, vectors keep their length: s is
-    their `product` (Socher et al. 2014, eq. 5), or minus their squared `distance`, for the same paper's squared loss;
-    `mean` is zero there, because without a bias no map of centred images reaches the mean sentence.
+    score: Score
+    sentences: "SentenceEncoder"
+
+
+class JointNetwork(GlobalNetwork):
+    """The network of global models: s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded
+    sentence v (Kiros et al. 2014, section 2.2).
+
+    Paper to code: W_I `image_map` (K, D). Unlike in the paper, `mean`, the mean of the training images, is subtracted
+    first, because our image view has no negative features. If `score` is not `cosine`, vectors keep their length: s is
+    their `product` (Socher et al. 2014, eq. 5), or minus their squared `distance`, for the same paper's squared loss.
+    `mean` is then zero, because without a bias no map of centred images reaches the mean sentence.
     """
 
+    mean: Tensor
+
     def __init__(
-        self, mean: Tensor, sentences: nn.Module, dimensions: int, dropout: float, score: Score = "cosine"
+        self, mean: Tensor, sentences: "SentenceEncoder", dimensions: int, dropout: float, score: Score = "cosine"
     ) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
@@ -86,20 +113,20 @@ class JointNetwork(nn.Module):
         x = functional.dropout(x - self.mean, self.dropout, self.training)
         return self._scale(x @ self.image_map.T)
 
-    def embed_sentences(self, sentences: Any) -> Tensor:
-        """(n, K) from sentences in the form that their encoder takes."""
+    def embed_sentences(self, sentences: ArrangedWords) -> Tensor:
+        """(n, K) from sentences in the form that their encoder reads."""
         return self._scale(self.sentences(sentences))
 
     def regulariser(self) -> Tensor:
         """|theta|^2 + |W_I|, as printed: the squared length of what the sentence encoder learns, and the Frobenius norm
         of the image map (Socher et al. 2014, section 5)."""
         theta = (p.square().sum() for p in self.sentences.parameters() if p.requires_grad)
-        return sum(theta, self.image_map.norm())
+        return reduce(add, theta, self.image_map.norm())
 
     def _scale(self, vectors: Tensor) -> Tensor:
         return unit_length(vectors) if self.score == "cosine" else vectors
 
-    def forward(self, x: Tensor, sentences: Any) -> Tensor:
+    def forward(self, x: Tensor, sentences: ArrangedWords) -> Tensor:
         """(n, n) scores of n images by n sentences."""
         v, y = self.embed_images(x), self.embed_sentences(sentences)
         return -(v[:, None] - y).square().sum(dim=2) if self.score == "distance" else v @ y.T
@@ -113,7 +140,21 @@ def initial(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-INITIAL, INITIAL))
 
 
-class MeanOfWords(nn.Module):
+@torch.no_grad()
+def set_gate_bias(bias: Tensor, gate: int, value: float) -> None:
+    """Set the initial bias of one of four gates, whose biases `bias` (4 K,) are side by side."""
+    bias.unflatten(0, (4, -1))[gate] = value
+
+
+class SentenceEncoder(nn.Module):
+    """A network from arranged sentences to one vector per sentence, with the word vectors `words` (V + 1, d), the
+    unknown word's last. `precision` is the dtype of its heaviest products."""
+
+    words: nn.Parameter
+    precision: torch.dtype
+
+
+class MeanOfWords(SentenceEncoder):
     """v = mean of the sentence's word vectors, which are vectors of the joint space themselves.
 
     The mean is computed in float32, whatever `precision` says.
@@ -131,7 +172,7 @@ class MeanOfWords(nn.Module):
         return functional.dropout(mean, self.dropout, self.training)
 
 
-class Recurrent(nn.Module):
+class Recurrent(SentenceEncoder):
     """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm`.
 
     Kiros et al. 2014 to code: W_T `words`, W_x `w`, W_h `u`, K the dimension of the hidden state. `precision` is the

@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from pipeline.compute.ragged import offsets_of, runs
 from pipeline.text.sequences import Tokens
@@ -161,6 +162,7 @@ def recur(
 
 def recur_by_library(cell: RecurrentCell, sizes: Sequence[int], words: Tensor, *weights: Tensor) -> Tensor:
     """The same by `cell.library`, in float32."""
+    assert cell.library is not None
     first = (words.new_zeros(1, sizes[0], weights[1].shape[1]),) * cell.states
     with warnings.catch_warnings():  # copying the weights into one block takes microseconds
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
@@ -168,6 +170,17 @@ def recur_by_library(cell: RecurrentCell, sizes: Sequence[int], words: Tensor, *
             words, torch.tensor(sizes), first if cell.states > 1 else first[0], weights,
             has_biases=True, num_layers=1, dropout=0.0, train=torch.is_grad_enabled(), bidirectional=False,
         )[0]  # fmt: skip
+
+
+class KeptState(FunctionCtx):
+    """The values that the forward pass of a recurrence keeps for its backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    steps: list[State]
+    cell: RecurrentCell
+    sizes: Sequence[int]
+    input_bias_dimensions: int
 
 
 class Recurrence(torch.autograd.Function):
@@ -183,35 +196,47 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, cell: RecurrentCell, sizes: Sequence[int], words: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor
+        ctx: KeptState,
+        cell: RecurrentCell,
+        sizes: Sequence[int],
+        words: Tensor,
+        w: Tensor,
+        u: Tensor,
+        b: Tensor,
+        c: Tensor,
     ) -> Tensor:
         inputs = torch.addmm(b, words, w.T)
         states = words.new_empty(len(words), u.shape[1], dtype=torch.float32)
         before = torch.empty_like(states, dtype=words.dtype)
         state: State = (states.new_zeros(sizes[0], u.shape[1]),) * cell.states
-        steps, learning = [], any(ctx.needs_input_grad)
+        ctx.steps = []
+        learning = any(ctx.needs_input_grad)
         for rows in row_slices(sizes):
             state = tuple(t[: rows.stop - rows.start] for t in state)
             before[rows] = state[0]
             state, kept = cell.step(inputs[rows], torch.addmm(c, before[rows], u.T), state)
             if learning:
-                steps.append(kept)
+                ctx.steps.append(kept)
             states[rows] = state[0]
         ctx.save_for_backward(words, w, u, before)
-        ctx.steps, ctx.cell, ctx.sizes, ctx.biases = steps, cell, sizes, b.dim()
+        ctx.cell = cell
+        ctx.sizes = sizes
+        ctx.input_bias_dimensions = b.dim()
         return states
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: KeptState, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (d_states,) = gradients
         words, w, u, before = ctx.saved_tensors
-        cell: RecurrentCell = ctx.cell
+        cell = ctx.cell
         d_inputs = words.new_empty(len(words), len(u))
         d_hidden = d_inputs
-        d_next: tuple[Tensor, ...] = ()
+        d_next: tuple[Tensor | None, ...] = ()
         for rows in reversed(row_slices(ctx.sizes)):
             d_state = [d_states[rows].clone(), *(torch.zeros_like(d_states[rows]) for _ in range(cell.states - 1))]
             for total, part in zip(d_state, d_next, strict=False):
-                total[: len(part)] += part
+                if part is not None:
+                    total[: len(part)] += part
             d_x, d_a, (direct, *others) = cell.back(ctx.steps.pop(), d_state)
             _put(d_inputs[rows], d_x)
             if d_a is not None:
@@ -221,7 +246,7 @@ class Recurrence(torch.autograd.Function):
             d_next = (through if direct is None else through.add_(direct), *others)
         return (
             None, None, d_inputs @ w, d_inputs.T @ words, d_hidden.T @ before,
-            d_inputs.sum(0) if ctx.biases == 1 else d_inputs, d_hidden.sum(0),
+            d_inputs.sum(0) if ctx.input_bias_dimensions == 1 else d_inputs, d_hidden.sum(0),
         )  # fmt: skip
 
 
@@ -246,7 +271,9 @@ class PeepholeRecurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, sizes: Sequence[int], words: Tensor, w: Tensor, u: Tensor, p: Tensor, b: Tensor) -> Tensor:
+    def forward(
+        ctx: KeptState, sizes: Sequence[int], words: Tensor, w: Tensor, u: Tensor, p: Tensor, b: Tensor
+    ) -> Tensor:
         k, inputs = u.shape[1], torch.addmm(b, words, w.T).float()
         early, late = p[: 2 * k], p[2 * k :]
         gates = inputs.new_empty(len(words), 4 * k)
@@ -267,7 +294,8 @@ class PeepholeRecurrence(torch.autograd.Function):
         return hidden
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: KeptState, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (d_states,) = gradients
         words, w, u, p, gates, cells, before_hidden, before_cells = ctx.saved_tensors
         k, d_gates = u.shape[1], torch.empty_like(gates)
         early, late = p[: 2 * k], p[2 * k :]

@@ -1,20 +1,25 @@
 """The registered model `ncca-refined`: two linear towers that start as normalized CCA and learn from contrasts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import accumulate, pairwise
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import sparse
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.compute.device import place
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.device_views import stack_on, unit_length
+from pipeline.models.joint_model import Settings, read_setting
+from pipeline.models.linear.device import stack_on, unit_length
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
-from pipeline.models.linear.views import ImageView, Rows, TextView, matrices_of
+from pipeline.models.linear.views import ImageView, Rows, TextView, is_sparse, matrices_of
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training
@@ -23,7 +28,7 @@ SENTENCE_LENGTH = 3.0
 """Initial root mean square length of the sentence tower's outputs; that of the image tower is 1. Adam moves every entry
 by about the same amount, so the longer tower turns more slowly: rare terms have few sentences to learn from."""
 SCALED_BY = 4096
-"""Training pairs, about, on which these lengths are measured."""
+"""Approximate number of training pairs on which these lengths are measured."""
 
 
 class Bags(NamedTuple):
@@ -39,13 +44,14 @@ Matrices = Sequence[Bags | Tensor]
 
 
 def tensors_of(rows: Rows) -> Matrices:
-    """The matrices of `rows` (n, d)."""
-    return [bags(part) if sparse.issparse(part) else torch.from_numpy(np.asarray(part)) for part in matrices_of(rows)]
+    """Convert the matrices of `rows` (n, d) to tensors."""
+    return [bags(part) if is_sparse(part) else torch.from_numpy(np.asarray(part)) for part in matrices_of(rows)]
 
 
-def bags(matrix: sparse.csr_array) -> Bags:
-    """The rows of `matrix` (n, d)."""
-    ids, starts = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indices, matrix.indptr[:-1]))
+def bags(matrix: csr_array) -> Bags:
+    """Convert the rows of a sparse matrix (n, d) to bags."""
+    ids = torch.from_numpy(matrix.indices.astype(np.int64))
+    starts = torch.from_numpy(matrix.indptr[:-1].astype(np.int64))
     return Bags(ids, starts, torch.from_numpy(matrix.data.astype(np.float32)))
 
 
@@ -53,12 +59,16 @@ class RefinedTowers(nn.Module):
     """s(x, y) = cos((x - mean_x) W, (y - mean_y) U), with dropout on the dimensions of x and on the terms of y, whose
     matrices have `dims` columns."""
 
+    mean_x: Tensor
+    mean_y: Tensor
+
     def __init__(
         self, w: Tensor, u: Tensor, mean_x: Tensor, mean_y: Tensor, dims: Sequence[int], dropout: float
     ) -> None:
         super().__init__()
         self.dims = list(dims)
-        self.w, self.u = nn.Parameter(w), nn.Parameter(u)
+        self.w = nn.Parameter(w)
+        self.u = nn.Parameter(u)
         self.register_buffer("mean_x", mean_x)
         self.register_buffer("mean_y", mean_y)
         self.dropout = dropout
@@ -74,8 +84,10 @@ class RefinedTowers(nn.Module):
 
     def project_sentences(self, y: Matrices) -> Tensor:
         """(n, c) (y - mean_y) U."""
-        by_part = zip(y, self.u.split(self.dims), self.mean_y.split(self.dims), strict=True)
-        return sum(self._project(part, u, mean) for part, u, mean in by_part)
+        starts = [0, *accumulate(self.dims)]
+        spans = [slice(start, stop) for start, stop in pairwise(starts)]
+        parts = zip(y, spans, strict=True)
+        return reduce(add, [self._project(part, self.u[columns], self.mean_y[columns]) for part, columns in parts])
 
     def _project(self, part: Bags | Tensor, u: Tensor, mean: Tensor) -> Tensor:
         if isinstance(part, Tensor):
@@ -108,38 +120,45 @@ class RefinedCCA(LinearModel):
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """To unit length."""
+        """Scale to unit length."""
         return unit_rows(projected)
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """The training loop of the model that `task.start`, a fitted ncca of the same views, begins."""
+        """Return the training of the model that begins as `task.start`, a fitted ncca of the same views."""
         start = task.start
+        assert isinstance(start, LinearModel)
         scale = start.directions.values**start.eigenvalue_power
-        parts = (start.directions.w * scale, start.directions.u * scale, start.mean_x, start.mean_y)
-        text = start.text
-        towers = RefinedTowers(*map(torch.tensor, parts), text.dims, task.settings.dropout).to(task.device)
-        train, dev = task.train, task.dev
+        towers = RefinedTowers(
+            torch.tensor(start.directions.w * scale),
+            torch.tensor(start.directions.u * scale),
+            torch.tensor(start.mean_x),
+            torch.tensor(start.mean_y),
+            start.text.dims,
+            task.settings.dropout,
+        ).to(task.device)
+        text, train, dev = start.text, task.train, task.dev
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
         dev_sentences = place(tensors_of(text.stack(dev.sentences)), task.device)
 
         def sentences(rows: np.ndarray) -> Matrices:
             return tensors_of(text.stack({name: train.sentences[name][rows] for name in text.encoders}))
 
-        def draw(rows: np.ndarray) -> tuple[Tensor, Bags]:
+        def draw(rows: np.ndarray) -> tuple[Tensor, Matrices]:
             return task.draw_images(rows), sentences(rows)
 
         def judge() -> float:
-            sides = towers.embed_images(dev_images), towers.embed_sentences(dev_sentences)
-            return recall_sum(count_ranks(*(side.cpu().numpy() for side in sides), dev.owners, cls.metric))
+            images = towers.embed_images(dev_images).cpu().numpy()
+            return recall_sum(
+                count_ranks(images, towers.embed_sentences(dev_sentences).cpu().numpy(), dev.owners, cls.metric)
+            )
 
         some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
         towers.scale(task.images(some), place(sentences(some), task.device))
         anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
         views = {**vars(task.view), "text": text.to_dict()}
-        return task.training(
-            towers, draw, judge=judge, anchors=anchors, finish=lambda: cls.from_parts(views, arrays_of(towers))
-        )
+        plan = task.plan(towers, draw, judge, finish=lambda: cls.from_parts(views, arrays_of(towers)))
+        return Training(replace(plan, anchors=anchors))
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.view), "text": self.text.to_dict()}
@@ -148,9 +167,9 @@ class RefinedCCA(LinearModel):
         return {"w": self.directions.w, "u": self.directions.u, "mean_x": self.mean_x, "mean_y": self.mean_y}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "RefinedCCA":
-        """The model that `settings` and `tensors` came from."""
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "RefinedCCA":
+        """Restore the model of `settings` and `tensors`."""
         w, u = tensors["w"], tensors["u"]
         directions = Directions(w, u, np.ones(w.shape[1], np.float32))
-        text = TextView.from_dict(settings["text"])
+        text = TextView.from_dict(read_setting(settings, "text", dict))
         return cls(ImageView.from_dict(settings), text, tensors["mean_x"], tensors["mean_y"], directions)

@@ -1,9 +1,9 @@
-"""What a neural model is trained on, and how: the same for every registered model."""
+"""The data and settings of one training, the same for every registered model."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,28 +11,31 @@ from torch import nn
 
 from pipeline.compute.device import upload
 from pipeline.config.models import TrainSettings
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.joint_model import JointModel, RegionBlock, RegionSource, Settings
+from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective
-from pipeline.models.neural.training import Checkpoint, Training, TrainingSchedule
+from pipeline.models.neural.training import (
+    Checkpoint,
+    LossFunction,
+    TrainedModel,
+    Training,
+    TrainingPlan,
+    TrainingSchedule,
+)
+
+if TYPE_CHECKING:
+    from pipeline.models.neural.word_towers import WordStart
+
+Own = TypeVar("Own", bound=TrainSettings)
 
 WHOLE = np.sqrt(np.array([0, 0, 1, 1, 1, 1, 1], np.float32) / 5)
 """The geometry of a whole image."""
 
 
-class RegionBlock(Protocol):
-    """Regions of n images, image after image: `features` (total, dim), of several encoders side by side, `boxes`
-    (total, 4) x1, y1, x2, y2 in original pixels, `scores` (total,), and `offsets` (n + 1,)."""
-
-    features: np.ndarray
-    boxes: np.ndarray
-    scores: np.ndarray
-    offsets: np.ndarray
-
-
 def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(total, 7) float32 of unit length, from `boxes` (total, 4) in pixels: the roots of x1 / w, y1 / h, x2 / w, y2 /
-    h, of the shares of w and h that width and height are, and of the root of the area's share.
+    """Describe `boxes` (total, 4) in pixels by (total, 7) float32 of unit length: the roots of x1 / w, y1 / h, x2 / w,
+    y2 / h, of the shares of w and h that width and height are, and of the root of the area's share.
 
     The regions of image i are offsets[i] to offsets[i + 1], of which the first is the whole image, w by h pixels.
     """
@@ -53,9 +56,9 @@ class RegionView:
     geometry: bool
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "RegionView":
-        """The inverse of `settings`; ignores other keys."""
-        return cls(ImageView.from_dict(value), value.get("geometry", False))
+    def from_dict(cls, value: Settings) -> "RegionView":
+        """Restore a view from its `settings`; other keys are ignored."""
+        return cls(ImageView.from_dict(value), bool(value.get("geometry", False)))
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.features), "geometry": self.geometry}
@@ -71,7 +74,7 @@ class RegionView:
     def stack(
         self, block: RegionBlock, rows: np.ndarray | slice = slice(None), through: ImageView | None = None
     ) -> np.ndarray:
-        """(n, dim) float32 of the regions `rows` of a block. `through` replaces `features` by a view of some of the
+        """Stack the regions `rows` of a block, (n, dim) float32. `through` replaces `features` by a view of some of the
         encoders, with its own order and steps. Raises IntegrityError as `ImageView.stack` does."""
         x = (through or self.features).stack(self.features.split(block.features[rows]))
         return np.hstack([x, locate(block.boxes, block.offsets)[rows]]) if self.geometry else x
@@ -82,8 +85,10 @@ IMAGE_BLOCK = 4096
 
 
 def mean_and_spread(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, float]:
-    """The mean (D,) float32 of all rows of `blocks` (n_i, D), and the root mean square length after subtracting it."""
-    total, squares, count = np.float64(0), 0.0, 0
+    """Compute the mean (D,) float32 of all rows of `blocks` (n_i, D), and their root mean square length without it."""
+    total = np.zeros(1)
+    squares = 0.0
+    count = 0
     for x in blocks:
         total = total + x.sum(axis=0, dtype=float)
         squares += float(np.einsum("ij,ij->", x, x, dtype=float))
@@ -96,24 +101,17 @@ def mean_and_spread(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, float]:
 class RowSource(Protocol):
     """Features (n, dim) of one encoder: an array, or an object that reads its rows from shards on request."""
 
-    shape: tuple[int, ...]
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
 
 
-class RegionSource(Protocol):
-    """The regions of n images, read on request; `packed` gives those of the images `rows`, in that order."""
-
-    def __len__(self) -> int: ...
-
-    def packed(self, rows: np.ndarray) -> RegionBlock: ...
-
-
 @dataclass(frozen=True)
 class TrainingPairs:
-    """n images with their m sentences: `features` encoder -> (n, dim), `sentences` in the form that the model takes,
-    `owners` (m,) the image row of each, `names` (m,) what errors call it; `regions` of the images, for the models that
-    use them."""
+    """n images with their m sentences: `features`, encoder -> (n, dim), `sentences` in the form that the model reads,
+    `owners` (m,), the image row of each sentence, and `names` (m,), its name in errors. `regions` are the images'
+    regions, for the models that use them."""
 
     features: Mapping[str, RowSource]
     sentences: Any
@@ -121,12 +119,18 @@ class TrainingPairs:
     names: np.ndarray
     regions: RegionSource | None = None
 
+    @property
+    def required_regions(self) -> RegionSource:
+        """The regions, for a model that uses them."""
+        assert self.regions is not None
+        return self.regions
+
     def images(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Features of the images `rows`."""
+        """Read the features of the images `rows`."""
         return {name: block[rows] for name, block in self.features.items()}
 
     def stacked(self, view: ImageView) -> Iterator[np.ndarray]:
-        """All images in `view`, (n_i, D) float32, in blocks."""
+        """Yield all images in `view`, (n_i, D) float32, in blocks."""
         for start in range(0, self.n_images, IMAGE_BLOCK):
             yield view.stack(self.images(np.arange(start, min(start + IMAGE_BLOCK, self.n_images))))
 
@@ -137,9 +141,11 @@ class TrainingPairs:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """One training. `words` (V + 1, d) are the initial word vectors, fixed where `train_words` is false; `start` is the
-    model that a refinement starts from; `precision` is the dtype of the heaviest products; `noun_phrase` is the label
-    of noun phrases in trees; networks are trained on `device`.
+    """One training.
+
+    `words` (V + 1, d) are the initial word vectors, which stay fixed if `train_words` is false. `start` is the model
+    that a refinement starts from, or a WordStart. `precision` is the dtype of the heaviest products. `noun_phrase` is
+    the label of noun phrases in trees. Networks are trained on `device`.
     """
 
     view: ImageView
@@ -150,7 +156,7 @@ class TrainingTask:
     precision: torch.dtype
     train_words: bool
     words: np.ndarray | None = None
-    start: Any = None
+    start: "JointModel | WordStart | None" = None
     region_view: RegionView | None = None
     noun_phrase: int | None = None
     device: torch.device = torch.device("cpu")
@@ -159,28 +165,57 @@ class TrainingTask:
     def objective(self) -> Objective:
         return Objective(**self.settings.model_dump(include={entry.name for entry in fields(Objective)}))
 
-    def training(self, network: nn.Module, draw: Callable, objective: Callable | None = None, **more: Any) -> Training:
-        """The training loop of `network` on the training pairs; `more` as in `Training`, `objective` by default the
-        task's."""
+    def own_settings(self, kind: type[Own]) -> Own:
+        """Return the settings as the section that the model has."""
+        assert isinstance(self.settings, kind)
+        return self.settings
+
+    @property
+    def required_region_view(self) -> RegionView:
+        """The view of regions, for a model that uses them."""
+        assert self.region_view is not None
+        return self.region_view
+
+    @property
+    def required_words(self) -> np.ndarray:
+        """The initial word vectors, for a model that starts from them."""
+        assert self.words is not None
+        return self.words
+
+    def plan(
+        self,
+        network: nn.Module,
+        draw: Callable[[np.ndarray], tuple],
+        judge: Callable[[], float],
+        finish: Callable[[], TrainedModel],
+        objective: LossFunction | None = None,
+    ) -> TrainingPlan:
+        """Plan the training of `network` on the training pairs, by default with the task's objective."""
         kept = {entry.name for entry in fields(TrainingSchedule)}
-        schedule = TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept))
-        pairs = self.train
-        return Training(
-            network, draw, pairs.owners, pairs.names, objective or self.objective, schedule,
-            precision=self.precision, **more,
-        )  # fmt: skip
+        return TrainingPlan(
+            network,
+            draw,
+            self.train.owners,
+            self.train.names,
+            objective or self.objective,
+            TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept)),
+            judge,
+            precision=self.precision,
+            finish=finish,
+        )
 
     @cached_property
     def mean_image(self) -> np.ndarray:
-        """(D,) float32, the mean of the training images in `view`."""
+        """The mean of the training images in `view`, (D,) float32."""
         return mean_and_spread(self.train.stacked(self.view))[0]
 
     def images(self, rows: np.ndarray) -> torch.Tensor:
-        """(k, D) the images of the training pairs `rows` (k,)."""
+        """Stack the images of the training pairs `rows` (k,), (k, D)."""
         return stack_on(self.view, self.train.images(self.train.owners[rows]), self.device)
 
     def draw_images(self, rows: np.ndarray) -> torch.Tensor:
-        """The same for a training step: `encoder_dropout` replaces the features of some encoders by the mean."""
+        """Stack the images for a training step, in which `encoder_dropout` replaces the features of some encoders by
+        the mean."""
         images, share, count = self.images(rows), self.settings.encoder_dropout, len(self.view.dims)
         if not share or count == 1:
             return images
@@ -194,29 +229,38 @@ class TrainingTask:
 class Trained:
     """A trained model and its log, as JSON values."""
 
-    model: Any
+    model: TrainedModel
     log: Mapping[str, Any]
 
 
+class TrainableModel(Protocol):
+    """A registered class of models that `train` makes."""
+
+    def trainer(self, task: TrainingTask) -> Training:
+        """Return the training of an untrained model."""
+        ...
+
+
 def train(
-    model: Any, task: TrainingTask, checkpoint: Checkpoint | None, after_step: Callable[[Training], None]
+    model: TrainableModel, task: TrainingTask, checkpoint: Checkpoint | None, after_step: Callable[[Training], None]
 ) -> Trained:
     """Train the registered class `model` on `task`, from `checkpoint` if there is one.
 
     Raises as `Training.run` does.
     """
-    training: Training = model.trainer(task)
+    training = model.trainer(task)
     if checkpoint:
         training.resume(checkpoint)
     history = training.run(after_step)
     best = training.progress.best_epoch
-    kept, score = training.finish(), history[best].get("dev")
-    measure = "mean rank" if kept.by_mean_rank else "sum of recall@1, @5 and @10"
+    trained = training.finish()
+    score = history[best].get("dev")
+    measure = "mean rank" if trained.by_mean_rank else "sum of recall@1, @5 and @10"
     log = {
         "criterion": f"{measure} of both directions on dev",
         "pairs": len(task.train.owners),
         "best_epoch": best,
-        "chosen": {"mean_rank": -score} if kept.by_mean_rank and score is not None else {"recall_sum": score},
+        "chosen": {"mean_rank": -score} if trained.by_mean_rank and score is not None else {"recall_sum": score},
         "history": history,
     }
-    return Trained(kept, log)
+    return Trained(trained, log)

@@ -85,36 +85,51 @@ def in_order(nodes: Forest) -> np.ndarray:
 
 
 def binary(nodes: Forest) -> Forest:
-    """Phrase trees with two children in every phrase; `labels` are 0 for left children and roots, 1 for right children.
+    """Convert phrase trees to binary phrase trees, whose `labels` are 0 for left children and roots, 1 for right
+    children.
 
-    Of more children the first two are joined, then the pair with the third, and so on. A phrase of one child becomes
-    that child.
+    Of more than two children the first two are joined, then this pair with the third, and so on. A phrase of one child
+    becomes this child.
     """
-    parents, total = nodes.parents, len(nodes.parents)
+    total = len(nodes.parents)
     children = in_order(nodes)
-    above = parents[children]
-    rank = np.arange(len(children)) - np.searchsorted(above, above, "left")
-    last = np.append(above[1:] != above[:-1], True)[: len(above)]
-    joins = np.flatnonzero(rank > 0)
-    join_of = np.full(len(children), NOTHING)
-    join_of[joins] = np.arange(total, total + len(joins))
-    stands_for = np.arange(total + len(joins))
-    stands_for[above[last]] = np.where(rank[last] > 0, join_of[last], children[last])
-    while (stands_for[stands_for] != stands_for).any():
-        stands_for = stands_for[stands_for]
-    left = np.where(rank[joins] == 1, stands_for[children[joins - 1]], join_of[joins - 1])
-    right = stands_for[children[joins]]
-    up, side = np.full(total + len(joins), NOTHING), np.zeros(total + len(joins), np.int64)
-    up[left] = up[right] = join_of[joins]
-    side[right] = 1
-    kept = np.concatenate([nodes.words >= 0, np.ones(len(joins), bool)])
-    tree = np.concatenate([nodes.trees, nodes.trees[above[joins]]])
-    order = np.flatnonzero(kept)
-    order = order[np.argsort(tree[order], kind="stable")]
-    number = np.full(total + len(joins) + 1, NOTHING)
-    number[order] = np.arange(len(order))
-    words = np.concatenate([nodes.words, np.full(len(joins), NOTHING)])
-    return Forest(number[up[order]], words[order], side[order], tree[order])
+    phrases = nodes.parents[children]
+    # A child with an elder sibling is the right side of a new node: number total, total + 1, ...
+    rank = np.arange(len(children)) - np.searchsorted(phrases, phrases, "left")
+    joined = np.flatnonzero(rank > 0)
+    new_node = np.full(len(children), NOTHING)
+    new_node[joined] = total + np.arange(len(joined))
+    substitute = _substitutes(total + len(joined), phrases, np.where(rank > 0, new_node, children))
+    left = np.where(rank[joined] == 1, substitute[children[joined - 1]], new_node[joined - 1])
+    right = substitute[children[joined]]
+    parents = np.full(total + len(joined), NOTHING)
+    parents[left] = new_node[joined]
+    parents[right] = new_node[joined]
+    sides = np.zeros(total + len(joined), np.int64)
+    sides[right] = 1
+    words = np.concatenate([nodes.words, np.full(len(joined), NOTHING)])
+    trees = np.concatenate([nodes.trees, nodes.trees[phrases[joined]]])
+    return _select(Forest(parents, words, sides, trees), np.append(nodes.words >= 0, np.ones(len(joined), bool)))
+
+
+def _substitutes(total: int, phrases: np.ndarray, tops: np.ndarray) -> np.ndarray:
+    """Return the node that takes the place of each of `total` nodes: a phrase is replaced by the top of its last child,
+    again and again until nothing changes. `phrases` (k,), in ascending order, are the parents of the children."""
+    substitute = np.arange(total)
+    is_last = np.append(phrases[1:] != phrases[:-1], True)[: len(phrases)]
+    substitute[phrases[is_last]] = tops[is_last]
+    while (substitute[substitute] != substitute).any():
+        substitute = substitute[substitute]
+    return substitute
+
+
+def _select(nodes: Forest, is_kept: np.ndarray) -> Forest:
+    """Keep some nodes, whose parents are kept too, and number them tree after tree."""
+    kept = np.flatnonzero(is_kept)
+    kept = kept[np.argsort(nodes.trees[kept], kind="stable")]
+    number = np.full(len(is_kept) + 1, NOTHING)  # the last is the parent of roots, which is NOTHING too
+    number[kept] = np.arange(len(kept))
+    return Forest(number[nodes.parents[kept]], nodes.words[kept], nodes.labels[kept], nodes.trees[kept])
 
 
 class Level(NamedTuple):
@@ -178,13 +193,13 @@ def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels
     children = children[np.argsort(kind[children], kind="stable")]
     kinds_used, first = np.unique(kind[children], return_index=True)
     by_kind = np.split(children, first[1:]) if len(kinds_used) else []
-    column = [torch.from_numpy(array.astype(np.float32))[:, None] for array in (weights, own)]
     return Levels(
         levels,
         torch.from_numpy(order),
         torch.from_numpy(nodes.words[order]),
         torch.from_numpy(np.where(joined, row[above], NOTHING)),
-        *column,
+        torch.from_numpy(weights.astype(np.float32))[:, None],
+        torch.from_numpy(own.astype(np.float32))[:, None],
         torch.from_numpy(row[nodes.roots()]),
         [(int(k), torch.from_numpy(rows)) for k, rows in zip(kinds_used, by_kind, strict=True)],
     )

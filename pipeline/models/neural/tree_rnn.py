@@ -1,21 +1,36 @@
 """The registered global models on parsed sentences: ctrnn, dtrnn and sdtrnn (Socher et al. 2014, section 3)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
+from pipeline.config.models import RelationTrainSettings, TreeTrainSettings
+from pipeline.models.neural.networks import SentenceEncoder
 from pipeline.models.neural.recurrence import ACTIVATIONS
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
 from pipeline.models.neural.word_models import GlobalModel
 from pipeline.text.trees import Trees
 
+if TYPE_CHECKING:
+    from pipeline.models.joint_model import WordForms
+
 NOISE = 0.01
 """Standard deviation of the Gaussian noise on the initial block-identity matrices."""
+
+
+class KeptTrees(FunctionCtx):
+    """The values that the forward pass over trees keeps for its backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    levels: Levels
+    linear_leaves: bool
+    activation: str
 
 
 class TreeRecurrence(torch.autograd.Function):
@@ -32,7 +47,7 @@ class TreeRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, levels: Levels, linear_leaves: bool, activation: str, inputs: Tensor, matrices: Tensor
+        ctx: KeptTrees, levels: Levels, linear_leaves: bool, activation: str, inputs: Tensor, matrices: Tensor
     ) -> Tensor:
         states, turned, apply = inputs.clone(), matrices.mT.unbind(), ACTIVATIONS[activation].apply
         for height, (start, joined, stop, groups) in enumerate(levels.levels):
@@ -42,12 +57,16 @@ class TreeRecurrence(torch.autograd.Function):
                 messages = by_kind(states[start:joined], turned, groups, matrices.dtype) * levels.weights[start:joined]
                 states.index_add_(0, levels.parents[start:joined], messages)
         ctx.save_for_backward(states, matrices)
-        ctx.levels, ctx.linear_leaves, ctx.activation = levels, linear_leaves, activation
+        ctx.levels = levels
+        ctx.linear_leaves = linear_leaves
+        ctx.activation = activation
         return states
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor | None, ...]:
-        (states, matrices), levels = ctx.saved_tensors, ctx.levels
+    def backward(ctx: KeptTrees, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (d_states,) = gradients
+        states, matrices = ctx.saved_tensors
+        levels = ctx.levels
         d_inputs, d_messages, straight = d_states.clone(), torch.empty_like(d_states), matrices.unbind()
         for height, (start, joined, stop, groups) in reversed(list(enumerate(levels.levels))):
             if groups:
@@ -83,13 +102,11 @@ def block_identity(rows: int, columns: int) -> Tensor:
     return (places % min(rows, columns) == 0).float() + NOISE * torch.randn(rows, columns)
 
 
-class TreeRNN(nn.Module):
+class TreeRNN(SentenceEncoder):
     """v = the state of a sentence's root; words enter at the leaves, in dependency trees at every node.
 
     Socher et al. 2014 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f `activation`, x
-    the rows of `words`. `precision` is the dtype of the products over trees; weights are float32. An encoder defines
-    `learn`, what else its constructor takes, from the training trees; `arrange`, from trees to the Levels that
-    `forward` takes; and `inputs`, (total, K) from the words of Levels.
+    the rows of `words`. `precision` is the dtype of the products over trees; weights are float32.
     """
 
     linear_leaves = False
@@ -97,12 +114,22 @@ class TreeRNN(nn.Module):
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, matrices: int) -> None:
         """`words` (V + 1, d): the word vectors, the unknown word's last."""
         super().__init__()
-        self.words, self.dropout, self.precision = nn.Parameter(words), dropout, torch.float32
+        self.words = nn.Parameter(words)
+        self.dropout = dropout
+        self.precision = torch.float32
         self.activation = activation
         self.matrices = nn.Parameter(torch.stack([block_identity(dimensions, dimensions) for _ in range(matrices)]))
 
+    def arrange(self, trees: Trees) -> Levels:
+        """Arrange trees for `forward`."""
+        raise NotImplementedError
+
+    def inputs(self, levels: Levels) -> Tensor:
+        """Compute what each node adds to its state, (total, K)."""
+        raise NotImplementedError
+
     def vectors(self, levels: Levels) -> Tensor:
-        """(total, d) the vectors of the words, zero at nodes without one."""
+        """Look up the vectors of the words, (total, d), zero at nodes without a word."""
         rows = functional.embedding(levels.words.clamp(min=0), self.words)
         return functional.dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
 
@@ -136,12 +163,15 @@ class ConstituencyRNN(TreeRNN):
 
 class DependencyRNN(TreeRNN):
     """h_i = f(1 / l(i) (W_v x_i + sum over children j of l(j) W_kind(j) h_j)), l(i) the words at and under node i
-    (Socher et al. 2014, eq. 4). An encoder defines `kinds(parents, labels)`, (total,) the number of each node's matrix,
-    -1 for the identity."""
+    (Socher et al. 2014, eq. 4)."""
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, matrices: int) -> None:
         super().__init__(words, dimensions, dropout, activation, matrices)
         self.w = nn.Parameter(block_identity(dimensions, words.shape[1]))
+
+    def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the number of each node's matrix, (total,), -1 for the identity."""
+        raise NotImplementedError
 
     def arrange(self, trees: Trees) -> Levels:
         nodes = forest(trees, len(self.words) - 1)
@@ -202,14 +232,15 @@ class TreeModel(GlobalModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        return {"activation": task.settings.activation, **cls.sentence_encoder.learn(task.train.sentences)}
+        activation = task.own_settings(TreeTrainSettings).activation
+        return {"activation": activation, **cls.sentence_encoder.learn(task.train.sentences)}
 
     def anchors(self) -> dict[str, Tensor]:
         """The block identities, with which a sentence is about the mean of its words."""
         network = self.network.sentences
         return {f"sentences.{name}": p.detach().clone() for name, p in network.named_parameters() if name != "words"}
 
-    def arrange(self, sentences: Trees) -> Levels:
+    def arrange(self, sentences: "WordForms") -> Levels:
         return self.network.sentences.arrange(sentences)
 
 
@@ -236,5 +267,5 @@ class SDTRNN(TreeModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        matrices = RelationRNN.learn(task.train.sentences, task.settings.rare)
-        return {"activation": task.settings.activation, **matrices}
+        settings = task.own_settings(RelationTrainSettings)
+        return {"activation": settings.activation, **RelationRNN.learn(task.train.sentences, settings.rare)}

@@ -1,19 +1,25 @@
 """The registered global models on word sequences: bow, rnn, gru, lstm (Kiros et al. 2014, section 2.2)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.compute.device import OomBatcher, full_float32, place, upload
+from pipeline.compute.multivectors import ScoreRule
+from pipeline.config.models import LongShortTermTrainSettings, PlainTrainSettings
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.joint_model import Features, RegionBlock, RegionSource, Settings, read_setting
+from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import (
+    ArrangedWords,
+    GlobalNetwork,
     JointNetwork,
     LongShortTerm,
     MeanOfWords,
@@ -22,75 +28,80 @@ from pipeline.models.neural.networks import (
     Recurrent,
     Score,
     load_arrays,
+    set_gate_bias,
 )
 from pipeline.models.neural.recurrence import pack
-from pipeline.models.neural.task import RegionBlock, TrainingPairs, TrainingTask
+from pipeline.models.neural.task import TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Training, seeded
+from pipeline.text.sequences import Tokens
+
+if TYPE_CHECKING:
+    from pipeline.models.joint_model import Sentences, WordForms
 
 BLOCK = 512
-"""Sentences, or images, embedded at once."""
+"""Maximum number of sentences, or images, that are embedded at once."""
 
 
 class GlobalModel(NetworkModel):
-    """An image and a sentence each become one unit vector; their inner product is the score. By `score: product` they
-    have any length; after training with the squared loss they do, too, and are compared by distance. Both are Socher et
-    al.'s (2014), who report mean ranks, by which dev chooses there.
+    """A model of one vector per image and per sentence, whose inner product is the score.
 
-    A registered model names its `sentence_encoder`, a class or function of word vectors, the dimension of the space,
-    dropout, and what `learn` found in the training sentences.
+    The vectors are unit vectors. With `score: product` they have any length. After training with the squared loss they
+    also have any length, and are compared by distance. Both are of Socher et al. (2014), who report mean ranks, by
+    which dev then chooses. A registered model names its `sentence_encoder`, a class or function of word vectors, the
+    dimension of the space, dropout, and the values that `learn` returns.
     """
 
+    rule: ScoreRule | None = None
+    region_encoders: tuple[str, ...] = ()
     sentence_encoder: ClassVar[Any]
     in_word_space: ClassVar[bool] = False
-    """Whether the joint space has the dimension of the word vectors, whatever the settings say."""
+    """Whether the joint space has the dimension of the word vectors instead of `dimensions`."""
 
-    def __init__(self, view: ImageView, network: nn.Module, learned: Mapping[str, Any]) -> None:
-        self.view, self.network, self.learned = view, network.eval(), learned
+    def __init__(self, view: ImageView, network: GlobalNetwork, learned: Settings) -> None:
+        self.view = view
+        self.network = network.eval()
+        self.learned = learned
         self.metric = "euclidean" if network.score == "distance" else "inner_product"
         self.by_mean_rank = network.score != "cosine"
 
     @classmethod
     def make_network(
-        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Mapping[str, Any], score: Score
-    ) -> nn.Module:
-        """Untrained, with `mean` (D,) subtracted from images, and word vectors (V + 1, d), the unknown word's last."""
+        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Settings, score: Score
+    ) -> GlobalNetwork:
+        """Make an untrained network, which subtracts `mean` (D,) from images, with word vectors (V + 1, d), the unknown
+        word's last."""
         sentences = cls.sentence_encoder(words, dimensions, dropout, **learned)
         return JointNetwork(mean, sentences, words.shape[1] if cls.in_word_space else dimensions, dropout, score)
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """The training loop of an untrained model."""
+        """Return the training of an untrained model."""
         model = cls.untrained(task).to(task.device)
 
-        def draw(rows: np.ndarray) -> tuple[Tensor, Any]:
+        def draw(rows: np.ndarray) -> tuple[Tensor, ArrangedWords]:
             return task.draw_images(rows), model.arrange(task.train.sentences.take(rows))
 
         # The squared loss would shrink both sides to zero: W_I learns first, then sentences (Socher et al. 2014).
         sentences = {name for name, p in model.network.named_parameters() if p.requires_grad} - {"image_map"}
         groups = ({"image_map"}, sentences) if sentences and model.network.score == "distance" else ()
-        return task.training(
-            model.network,
-            draw,
-            judge=model.judge(task.dev),
-            anchors=model.anchors(),
-            groups=groups,
-            finish=model.reloaded,
-        )
+        plan = task.plan(model.network, draw, model.judge(task.dev), model.reloaded)
+        return Training(replace(plan, anchors=model.anchors(), groups=groups))
 
     @classmethod
-    def untrained(cls, task: TrainingTask) -> "GlobalModel":
+    def untrained(cls, task: TrainingTask) -> Self:
+        """Make a model with initial parameters."""
         settings, learned = task.settings, cls.learn(task)
         score = "distance" if settings.loss == "squared" else settings.score
         mean = torch.tensor(task.mean_image if score == "cosine" else np.zeros_like(task.mean_image))
+        words = torch.tensor(task.required_words)
         with seeded(task.seed):
-            sizes = settings.dimensions, settings.dropout
-            network = cls.make_network(mean, torch.tensor(task.words), *sizes, learned, score)
+            network = cls.make_network(mean, words, settings.dimensions, settings.dropout, learned, score)
         network.sentences.words.requires_grad_(task.train_words)
         network.sentences.precision = task.precision
         return cls(task.view, network, learned)
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """A function that gives the recall sum on `dev` of the parameters at the time, or minus their mean rank."""
+        """Return a function that scores the present parameters on `dev`: by the recall sum, or minus the mean rank."""
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
@@ -102,11 +113,12 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        """What the sentence encoder must know of the training sentences, as JSON values."""
+        """Return what the sentence encoder must know of the training sentences, as JSON values."""
         return {}
 
-    def arrange(self, sentences: Any) -> Any:
-        """`sentences` in the form that the sentence encoder takes."""
+    def arrange(self, sentences: "WordForms") -> ArrangedWords:
+        """Arrange `sentences` for the sentence encoder."""
+        assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
     @property
@@ -118,13 +130,14 @@ class GlobalModel(NetworkModel):
         """c, the dimension of the joint space."""
         return len(self.network.image_map)
 
-    def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, c) float32 from `features`, encoder -> (n, its dim)."""
+    def embed_images(self, features: Features, regions: RegionSource | None = None) -> np.ndarray:
+        """Embed images, (n, c) float32. Regions are not read."""
         embed, count = self.network.embed_images, len(next(iter(features.values())))
         return self.in_blocks(lambda rows: embed(stack_on(self.view, features, self.device, rows)), count, "image")
 
-    def embed_sentences(self, sentences: Any) -> np.ndarray:
-        """(n, c) float32 from word sequences, or trees, over the vocabulary that the model was trained with."""
+    def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
+        """Embed word sequences, or trees, over the vocabulary that the model was trained with, (n, c) float32."""
+        assert not isinstance(sentences, Mapping)
 
         def embed(rows: slice) -> Tensor:
             arranged = self.arrange(sentences.take(np.arange(rows.start, rows.stop)))
@@ -132,18 +145,18 @@ class GlobalModel(NetworkModel):
 
         return self.in_blocks(embed, len(sentences), "sentence")
 
-    def embed_phrases(self, phrases: Any) -> np.ndarray:
-        """(p, c) float32 of noun phrases, each as a sentence of its own (Niu et al. 2017, section 5.2)."""
+    def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
+        """Embed noun phrases, each as one sentence (Niu et al. 2017, section 5.2), (p, c) float32."""
         return self.embed_sentences(phrases)
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
-        """(r, c) float32 of regions, each as an image of its own; their features are of the model's encoders, in its
+        """Embed regions, each as one image, (r, c) float32. Their features are of the model's encoders, in its
         order."""
         x = self.view.stack(self.view.split(block.features))
         return self.in_blocks(lambda rows: self.network.embed_images(upload(x[rows], self.device)), len(x), "region")
 
     def in_blocks(self, embed: Callable[[slice], Tensor], count: int, what: str, size: int = BLOCK) -> np.ndarray:
-        """(count, c) from `embed(rows)`, at most `size` rows at once; a row is called `what` in errors."""
+        """Embed `count` rows by `embed(rows)`, at most `size` at once, (count, c). A row is called `what` in errors."""
         with torch.inference_mode(), full_float32():
             blocks = OomBatcher(size, what).map(lambda rows: embed(rows).cpu().numpy(), count)
         return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
@@ -152,12 +165,22 @@ class GlobalModel(NetworkModel):
         return {**vars(self.view), "dimensions": self.dim, "score": self.network.score, "learned": self.learned}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GlobalModel":
-        """The model that `settings` and `tensors` came from."""
-        first, learned = map(torch.tensor, (tensors["mean"], tensors["sentences.words"])), settings.get("learned", {})
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
+        """Restore the model of `settings` and `tensors`."""
+        mean, words = torch.tensor(tensors["mean"]), torch.tensor(tensors["sentences.words"])
+        dimensions = read_setting(settings, "dimensions", int)
+        learned = read_setting(settings, "learned", dict) if "learned" in settings else {}
         with seeded(0):
-            network = cls.make_network(*first, settings["dimensions"], 0, learned, settings["score"])
+            network = cls.make_network(mean, words, dimensions, 0, learned, read_score(settings))
         return cls(ImageView.from_dict(settings), load_arrays(network, tensors), learned)
+
+
+def read_score(settings: Settings) -> Score:
+    """Return the stored comparison. Raises ValueError for an unknown one."""
+    for score in get_args(Score):
+        if settings["score"] == score:
+            return score
+    raise ValueError(f"unknown score {settings['score']}; there are {', '.join(get_args(Score))}")
 
 
 class BagOfWords(GlobalModel):
@@ -176,7 +199,8 @@ class RNN(GlobalModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        return {"activation": task.settings.activation, "bias": task.settings.bias}
+        settings = task.own_settings(PlainTrainSettings)
+        return {"activation": settings.activation, "bias": settings.bias}
 
 
 class GRU(GlobalModel):
@@ -192,11 +216,10 @@ class LSTM(GlobalModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        return {"peepholes": True} if task.settings.peepholes else {}
+        return {"peepholes": True} if task.own_settings(LongShortTermTrainSettings).peepholes else {}
 
     @classmethod
-    def untrained(cls, task: TrainingTask) -> "LSTM":
+    def untrained(cls, task: TrainingTask) -> Self:
         model = super().untrained(task)
-        with torch.no_grad():
-            model.network.sentences.bias.unflatten(0, (4, -1))[1] = task.settings.forget_bias
+        set_gate_bias(model.network.sentences.bias, 1, task.own_settings(LongShortTermTrainSettings).forget_bias)
         return model

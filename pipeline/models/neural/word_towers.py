@@ -2,46 +2,61 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.linear.device_views import unit_length
-from pipeline.models.linear.views import ImageView, Rows, side_by_side
-from pipeline.models.neural.networks import initial, load_arrays
+from pipeline.config.models import RecurrentTrainSettings
+from pipeline.encoders.text_encoder import TextEncoder
+from pipeline.models.joint_model import Settings, read_setting
+from pipeline.models.linear.device import unit_length
+from pipeline.models.linear.projection import LinearModel
+from pipeline.models.linear.views import ImageView, Rows, one_matrix, shape_of, side_by_side
+from pipeline.models.neural.networks import GlobalNetwork, initial, load_arrays
 from pipeline.models.neural.recurrence import CELLS, Packed, recur
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 
-SAMPLE = 4096
-"""Images, or sentences, on which lengths are measured."""
+MEASURED_ROWS = 4096
+"""Approximate number of images, or sentences, on which lengths are measured."""
 
 
 @dataclass(frozen=True)
 class WordStart:
-    """A fitted ncca, and every word in its text view: `terms` (V + 1, d) has what each word of the token vocabulary
-    alone adds to the vector of a sentence, before any normalising; the last, zeros, is the unknown word."""
+    """A fitted ncca, and every word in its text view.
 
-    model: Any
+    `terms` (V + 1, d) has the addition of each word of the token vocabulary to the vector of a sentence, before any
+    normalisation. The last row, zeros, is the unknown word.
+    """
+
+    model: LinearModel
     terms: Rows
 
     @classmethod
-    def of(cls, model: Any, encoders: Mapping[str, Any], words: Sequence[str], texts: Sequence[str]) -> "WordStart":
-        """The `words` by the text `encoders` of `model`. A block of the view is scaled as a whole so that sums of words
-        are to sentences in length as they are in the first block, in `texts` at root mean square: a sentence has a
-        factor of its own in every block, and the sum of its words has none."""
-        blocks, factors = [], []
+    def of(
+        cls, model: LinearModel, encoders: Mapping[str, TextEncoder], words: Sequence[str], texts: Sequence[str]
+    ) -> "WordStart":
+        """Encode the `words` by the text `encoders` of `model`.
+
+        A sentence has its own factor in every block of the view, and the sum of its words has none. So each block is
+        scaled as a whole, such that the ratio between the root mean square lengths of sums of words and of sentences,
+        measured on `texts`, is the same as in the first block.
+        """
+        blocks = []
+        factors = []
         for name in model.text.encoders:
-            view, encoder = model.text.select([name]), encoders[name]
-            whole, sums = view.stack({name: encoder.encode(texts)}), {name: encoder.encode_words(texts)}
-            factors.append(_length(whole) / max(_length(view.unnormalised.stack(sums)), np.finfo(np.float32).tiny))
-            blocks.append(view.unnormalised.stack({name: encoder.encode_words(words)}))
-        scales = np.float32(factors) / np.float32(factors[0] or 1)
+            view = model.text.select([name])
+            encoder = encoders[name]
+            length = _length(view.stack({name: encoder.encode(texts)}))
+            length_of_sums = _length(view.unnormalised.stack({name: encoder.encode_words(texts)}))
+            factors.append(length / max(length_of_sums, float(np.finfo(np.float32).tiny)))
+            blocks.append(one_matrix(view.unnormalised.stack({name: encoder.encode_words(words)})))
+        scales = np.array(factors, np.float32) / np.float32(factors[0] or 1)
         return cls(model, side_by_side([block * scale for block, scale in zip(blocks, scales, strict=True)]))
 
 
@@ -56,13 +71,15 @@ class InitialTowers(NamedTuple):
 
 
 def initial_towers(task: TrainingTask) -> InitialTowers:
-    """The two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`."""
+    """Compute the two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`."""
+    assert isinstance(task.start, WordStart)
     start, train = task.start.model, task.train
     power = start.directions.values**start.eigenvalue_power
-    w, u = start.directions.w * power, task.start.terms @ (start.directions.u * power)
-    images = np.arange(train.n_images)[:: max(1, train.n_images // SAMPLE)]
+    w = start.directions.w * power
+    u: np.ndarray = task.start.terms @ (start.directions.u * power)
+    images = np.arange(train.n_images)[:: max(1, train.n_images // MEASURED_ROWS)]
     x = (task.view.stack(train.images(images)) - start.mean_x) @ w
-    sentences = train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // SAMPLE)])
+    sentences = train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // MEASURED_ROWS)])
     sums = np.zeros((len(sentences), u.shape[1]), np.float32)
     np.add.at(sums, sentences.owners, u[sentences.ids])
     bias = sums.mean(axis=0)
@@ -71,13 +88,14 @@ def initial_towers(task: TrainingTask) -> InitialTowers:
     return InitialTowers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
 
 
-def _length(rows: Any) -> float:
-    """Root mean square length of the rows, dense or sparse."""
-    return float(np.sqrt((rows * rows).sum() / max(1, rows.shape[0])))
+def _length(rows: Rows) -> float:
+    """Compute the root mean square length of the rows, dense or sparse."""
+    matrix = one_matrix(rows)
+    return float(np.sqrt((matrix * matrix).sum() / max(1, shape_of(matrix)[0])))
 
 
 def _rms(x: np.ndarray) -> float:
-    """Root mean square length of the rows."""
+    """Compute the root mean square length of the rows of an array."""
     return float(np.sqrt(max(np.square(x, dtype=np.float64).sum(axis=1).mean(), np.finfo(np.float32).tiny)))
 
 
@@ -115,36 +133,39 @@ class Reading(NamedTuple):
     whole: Tensor
 
 
-class RecurrentTowers(nn.Module):
-    """s(x, y) = g(x) . g(y) with g(x) = unit((x - mean) W_g) and g(y) = unit(sum of e_t - b + P mean of h_t): e_t the
-    vectors of a sentence's words, h_t the states of a BiGRU that reads them. P is initially zero and all else as in
-    `towers`, so that the recurrence adds what order and context say beyond the words.
+class Towers(nn.Module):
+    """Two towers: g(x) = unit((x - mean) W_g) of images x, and g(y) = unit(sum of e_t - b + P mean of h_t) of
+    sentences, where e_t are the vectors of a sentence's words and h_t the states of a BiGRU that reads them.
+
+    P is initially zero and all else as in `towers`, so that the recurrence adds the meaning of order and context.
     """
 
-    score = "cosine"
-    """As in JointNetwork: vectors are of unit length."""
+    mean: Tensor
+    scale: Tensor
 
     def __init__(self, towers: InitialTowers, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.whole, self.words = nn.Parameter(towers.whole), nn.Parameter(towers.words)
+        self.whole = nn.Parameter(towers.whole)
+        self.words = nn.Parameter(towers.words)
         self.bias = nn.Parameter(towers.bias)
         self.register_buffer("mean", towers.mean)
         self.register_buffer("scale", 1 / towers.words.square().mean().sqrt().clamp(min=1e-6))
         dimensions = towers.words.shape[1]
         self.states = BiGRU(dimensions, hidden)
         self.to_whole = nn.Parameter(torch.zeros(2 * hidden, dimensions))
-        self.dropout, self.precision = dropout, torch.float32
+        self.dropout = dropout
+        self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
         """Set the dtype of the heaviest products."""
         self.precision = self.states.precision = precision
 
-    def embed_images(self, x: Tensor) -> Tensor:
-        """(n, c) of unit length from the stacked features of whole images (n, D)."""
+    def project_images(self, x: Tensor) -> Tensor:
+        """Compute g(x) of the stacked features of whole images (n, D), (n, c)."""
         return self.project(x - self.mean, self.whole)
 
     def project(self, x: Tensor, w: Tensor) -> Tensor:
-        """unit(xW), with dropout on x."""
+        """Compute unit(xW), with dropout on x."""
         x = self.drop(x).to(self.precision)
         return unit_length((x @ w.to(self.precision)).float())
 
@@ -152,7 +173,7 @@ class RecurrentTowers(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
     def read(self, packed: Packed) -> Reading:
-        """In training, dropout leaves whole words out."""
+        """Read packed words. In training, dropout leaves whole words out."""
         e = functional.embedding(packed.ids, self.words)
         e = e * self.drop(e.new_ones(len(e), 1))
         h = self.drop(self.states(e * self.scale, packed))
@@ -160,6 +181,16 @@ class RecurrentTowers(nn.Module):
         sums = e.new_zeros(n, e.shape[1]).index_add(0, owners, e)
         means = h.new_zeros(n, h.shape[1]).index_add(0, owners, h) / packed.lengths[:, None]
         return Reading(e, h, functional.normalize(sums - self.bias + means @ self.to_whole, dim=1))
+
+
+class RecurrentTowers(Towers, GlobalNetwork):
+    """The network of s(x, y) = g(x) . g(y), see Towers."""
+
+    score = "cosine"
+
+    def embed_images(self, x: Tensor) -> Tensor:
+        """(n, c) of unit length from the stacked features of whole images (n, D)."""
+        return self.project_images(x)
 
     def embed_sentences(self, packed: Packed) -> Tensor:
         """(n, c) of unit length."""
@@ -177,11 +208,12 @@ class RecurrentCCA(GlobalModel):
         super().__init__(view, network, {})
 
     @classmethod
-    def untrained(cls, task: TrainingTask) -> "RecurrentCCA":
-        """The model of `task.start`, a WordStart."""
+    def untrained(cls, task: TrainingTask) -> Self:
+        """Make the model that begins as `task.start`, a WordStart."""
         towers = initial_towers(task)
         with seeded(task.seed):
-            network = RecurrentTowers(towers, task.settings.hidden, task.settings.dropout)
+            hidden = task.own_settings(RecurrentTrainSettings).hidden
+            network = RecurrentTowers(towers, hidden, task.settings.dropout)
         network.set_precision(task.precision)
         return cls(task.view, network)
 
@@ -200,8 +232,8 @@ class RecurrentCCA(GlobalModel):
         return {**vars(self.view), "hidden": self.network.states.u_first.shape[1]}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "RecurrentCCA":
-        """The model that `settings` and `tensors` came from."""
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
+        """Restore the model of `settings` and `tensors`."""
         towers = InitialTowers(*(torch.tensor(tensors[name]) for name in InitialTowers._fields))
-        network = RecurrentTowers(towers, settings["hidden"], dropout=0)
+        network = RecurrentTowers(towers, read_setting(settings, "hidden", int), dropout=0)
         return cls(ImageView.from_dict(settings), load_arrays(network, tensors))

@@ -1,42 +1,153 @@
-"""Moments in torch: of views on a GPU, and of mapped views, which take a second pass over the data, on any device."""
+"""Linear models on a device: views as tensors, projections, and moments.
 
-from collections.abc import Callable, Mapping
+The moments are sums of views on a GPU, and of mapped views, which need a second pass over the data, on any device.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
+from torch.nn import functional
 
 from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.compute.precision import fast_at_float64
-from pipeline.models.linear.device_views import rows_on, sparse_on, stack_on, transposed_on
-from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps
+from pipeline.models.joint_model import Features
+from pipeline.models.linear.feature_maps import DeviceMap, FeatureMap, FeatureMaps, project
 from pipeline.models.linear.moments import BLOCK_ROWS, SHIFT_ROWS, SMALL, Moments, mirror
 from pipeline.models.linear.views import (
+    Columns,
     ImageView,
     Rows,
     ViewBlock,
     is_sparse,
+    map_matrices,
     matrices_of,
     owner_matrix,
+    shape_of,
     spans,
     sum_by_owner,
 )
 
+if TYPE_CHECKING:
+    from pipeline.models.joint_model import TextVectors
+    from pipeline.models.linear.projection import LinearModel
+
+PROJECTED_ROWS = 1 << 15
+"""Maximum number of images, or sentences, that are projected at once."""
+
+
+def stack_on(view: ImageView, features: Features, device: torch.device, rows: slice = slice(None)) -> Tensor:
+    """Compute `view.stack(features)` of some `rows`, (n, dim) float32, on `device`, which converts and normalises
+    float16 features."""
+    features = {name: block[rows] for name, block in features.items()}
+    if device.type == "cpu":
+        return torch.from_numpy(view.stack(features))
+    blocks = zip(view.select_blocks(features), view.steps_of_each, strict=True)
+    parts = [normalise_tensor(upload(block, device).float(), steps) for block, steps in blocks]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
+    """Compute `pipeline.models.linear.views.normalise` of x (n, d) as a new tensor."""
+    for step in steps:
+        x = x.abs().sqrt_().copysign_(x) if step == "sqrt" else unit_length(x)
+    return x
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    """Scale the rows of `vectors` (n, d) to unit length. They are divided by a power of two first, which is exact, so
+    that the squares of large or small numbers neither overflow nor vanish."""
+    exponents = torch.frexp(vectors.detach().abs().amax(dim=1, keepdim=True)).exponent
+    return functional.normalize(torch.ldexp(vectors, -exponents), dim=1)
+
+
+def sparse_on(matrix: csr_array, device: torch.device) -> Tensor:
+    """Copy `matrix` (n, d) to `device`, for products with dense tensors."""
+    count = shape_of(matrix)[0]
+    rows = np.repeat(np.arange(count), np.diff(matrix.indptr))
+    positions, values = upload(np.stack([rows, matrix.indices]), device), upload(matrix.data, device)
+    return torch.sparse_coo_tensor(positions, values, shape_of(matrix), is_coalesced=True, check_invariants=False)
+
+
+def matrix_on(matrix: "TextVectors", device: torch.device) -> Tensor:
+    """Copy a matrix (n, d), dense or sparse, to `device`."""
+    return sparse_on(matrix, device) if is_sparse(matrix) else upload(matrix, device)
+
+
+def transposed_on(matrix: "TextVectors", device: torch.device) -> Tensor:
+    """Copy the transpose (d, n) of a matrix (n, d), dense or sparse, to `device`."""
+    return sparse_on(csr_array(matrix.T), device) if is_sparse(matrix) else upload(matrix, device).T
+
+
+def rows_on(rows: Rows, device: torch.device) -> Tensor | Columns[Tensor]:
+    """Copy `rows` (n, d) to `device`."""
+    return map_matrices(rows, lambda matrix: matrix_on(matrix, device))
+
+
+class Projections:
+    """The projections of both views of a LinearModel on `device`."""
+
+    def __init__(self, model: "LinearModel", device: torch.device) -> None:
+        self._view = model.view
+        self._device = device
+        self._dim = model.directions.w.shape[1]
+        self._image = self._side(model.mean_x, model.directions.w, model.maps.image)
+        self._text = self._side(model.mean_y, model.directions.u, model.maps.text)
+        self._batcher = OomBatcher(PROJECTED_ROWS, "row")
+
+    def _side(
+        self, mean: np.ndarray, matrix: np.ndarray, feature_map: FeatureMap | None
+    ) -> Callable[[Tensor | Columns[Tensor]], Tensor]:
+        """Return a function from rows of a view on the device to their projections (n, c)."""
+        mean_on, matrix_on = upload(mean, self._device), upload(matrix, self._device)
+        mapped = None
+        if feature_map is not None:
+            assert isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu
+            mapped = feature_map.on(self._device)
+
+        def project_side(rows: Tensor | Columns[Tensor]) -> Tensor:
+            columns = list(matrices_of(rows)) if feature_map is None or feature_map.keep else []
+            return project([*columns, mapped(rows)] if mapped else columns, mean_on, matrix_on)
+
+        return project_side
+
+    def images(self, features: Features) -> np.ndarray:
+        """Project images, (n, c) float32, from `features` as stored."""
+        count = len(next(iter(features.values())))
+        return self._join(lambda rows: self._image(stack_on(self._view, features, self._device, rows)), count)
+
+    def sentences(self, y: Rows) -> np.ndarray:
+        """Project stacked vectors of sentences (m, d), (m, c) float32."""
+        return self._join(lambda rows: self._text(rows_on(y[rows], self._device)), shape_of(y)[0])
+
+    def _join(self, embed: Callable[[slice], Tensor], count: int) -> np.ndarray:
+        with full_float32():
+            parts = self._batcher.map(lambda rows: embed(rows).cpu().numpy(), count)
+        return np.concatenate(parts) if parts else np.empty((0, self._dim), np.float32)
+
+
+# --- moments
+
 STRIP = 1024
 """Columns of X'X in one product; the part above the diagonal follows by symmetry and is left out."""
 MAPPED_ROWS = 1 << 16
-"""Images in a block of mapped views at most; fewer once a GPU has no memory for so many."""
+"""Maximum number of images in a block of mapped views; fewer if a GPU has no memory for so many."""
 OUTER_ROWS = 256
 """Rows of an outer product subtracted at once: they fit in the cache."""
 
 
 class DeviceAccumulator:
-    """What MomentsAccumulator does, on `device`: in double precision for small views, and wherever the device is fast
-    at it."""
+    """The sums of MomentsAccumulator on `device`, in double precision for small views and on devices that are fast at
+    it."""
 
     def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
         small = view.dim + dim_y <= SMALL
-        self._view, self._device, self._batcher = view, device, OomBatcher(BLOCK_ROWS, "image")
+        self._view = view
+        self._device = device
+        self._batcher = OomBatcher(BLOCK_ROWS, "image")
         self._stored = torch.float64 if small else torch.float32
         self._type = torch.float64 if small or fast_at_float64(device) else torch.float32
         self._shifts: tuple[Tensor, Tensor] | None = None
@@ -46,9 +157,8 @@ class DeviceAccumulator:
         for left, right in ("xx", "yx", "yy"):
             self._sums[left + right] = torch.zeros(dims[left], dims[right], dtype=self._type, device=device)
 
-    def add(self, features: Mapping[str, np.ndarray], y: Rows, owners: np.ndarray) -> None:
-        """Add a block: images as `features`, encoder -> (b, its dim) as stored, and the rest as in
-        MomentsAccumulator."""
+    def add(self, features: Features, y: Rows, owners: np.ndarray) -> None:
+        """Add a block: images as `features` as stored, and `y` and `owners` as in MomentsAccumulator."""
 
         def add_rows(rows: slice) -> None:
             inside = np.flatnonzero((owners >= rows.start) & (owners < rows.stop))
@@ -58,7 +168,7 @@ class DeviceAccumulator:
             self._batcher.map(add_rows, len(next(iter(features.values()))))
 
     def _add(self, x: Tensor, y: Rows, owners: np.ndarray) -> None:
-        """Images (b, D) with their sentences; an image without a sentence has weight zero in all sums."""
+        """Add images (b, D) with their sentences; an image without a sentence has weight zero in all sums."""
         if not len(owners):
             return
         x = x.to(self._type)
@@ -66,7 +176,8 @@ class DeviceAccumulator:
         if self._shifts is None:
             self._shifts = provisional_mean(x), torch.cat([provisional_mean(part) for _, part in blocks])
         z = x - self._shifts[0]
-        blocks = [(place, part if is_sparse(part) else part - self._shifts[1][place]) for place, part in blocks]
+        shift_y = self._shifts[1]
+        blocks = [(columns, part if part.is_sparse else part - shift_y[columns]) for columns, part in blocks]
         by_image = sparse_on(owner_matrix(owners, len(x)), self._device).to(self._type)
         weights = upload(np.bincount(owners, minlength=len(x)), self._device).to(self._type)
         weighted, ones = weights[:, None] * z, weights.new_ones(len(owners))
@@ -84,7 +195,7 @@ class DeviceAccumulator:
         self._n += len(owners)
 
     def result(self) -> Moments:
-        """The moments of all blocks; the accumulator must not be used afterwards."""
+        """Return the moments of all blocks; the accumulator must not be used afterwards."""
         if self._shifts is None:
             return Moments.zero(len(self._sums["x"]), len(self._sums["y"]))
         x, y = (self._sums[name] / self._n for name in ("x", "y"))
@@ -97,14 +208,14 @@ class DeviceAccumulator:
 
 def provisional_mean(part: Tensor) -> Tensor:
     """Compute the mean (d,) of the first rows of `part` (n, d). It is zero for a sparse part, which it would fill."""
-    if is_sparse(part):
+    if part.is_sparse:
         return torch.zeros(part.shape[1], dtype=part.dtype, device=part.device)
     return part[:SHIFT_ROWS].mean(dim=0)
 
 
 def left_product(left: Tensor, right: Tensor) -> Tensor:
-    """left' right, dense, of matrices that may be sparse."""
-    return ((right.T @ left).T if is_sparse(right) else left.T @ right).to_dense()
+    """Compute left' right, dense, of matrices that may be sparse."""
+    return ((right.T @ left).T if right.is_sparse else left.T @ right).to_dense()
 
 
 def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -115,13 +226,15 @@ def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Ten
 
 
 class MappedAccumulator:
-    """Sums over blocks the products of mapped images P (b, p) and mapped sentences Q (m, q) with each other and with
-    all else, on `device`. A map without `on` makes its rows on the processor."""
+    """The sums over blocks of the products of mapped images P (b, p) and mapped sentences Q (m, q) with each other and
+    with the views, on `device`. A map that is not a DeviceMap is computed on the CPU."""
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:
         p, q = (feature_map.dim if feature_map else 0 for feature_map in (maps.image, maps.text))
         dim_x, dim_y = len(known.mean_x), len(known.mean_y)
-        self._known, self._maps, self._device = known, maps, device
+        self._known = known
+        self._maps = maps
+        self._device = device
         self._batcher = OomBatcher(MAPPED_ROWS, "image")
         self._image, self._text = (self._placed(feature_map) for feature_map in (maps.image, maps.text))
         self._center = upload(known.mean_x.astype(np.float32), device)
@@ -139,10 +252,10 @@ class MappedAccumulator:
         self._sums |= {name: torch.zeros(shape, device=device) for name, shape in products.items()}
 
     def _placed(self, feature_map: FeatureMap | None) -> Callable[[Rows], Tensor] | None:
-        """The map from rows to a tensor on the device. On the processor numpy's own is as fast."""
+        """Return the map from rows to a tensor on the device. On the CPU NumPy is as fast."""
         if feature_map is None:
             return None
-        if self._device.type == "cpu" or not hasattr(feature_map, "on"):
+        if self._device.type == "cpu" or not isinstance(feature_map, DeviceMap):
             return lambda rows: upload(feature_map(rows), self._device)
         mapped = feature_map.on(self._device)
         return lambda rows: mapped(rows_on(rows, self._device))
@@ -180,11 +293,12 @@ class MappedAccumulator:
             total += change
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:
-        """y' other."""
+        """Compute y' other."""
         return torch.cat([transposed_on(part, self._device) @ other for part in matrices_of(y)])
 
     def result(self) -> Moments:
-        """The moments of all pairs of `known`; the accumulator must not be used afterwards."""
+        """Return the moments of all pairs of `known`; the accumulator must not be used afterwards."""
+        assert self._shifts is not None  # `known` has pairs
         known, n = self._known, self._known.n
         root = np.sqrt(n)
         sums = {name: total.cpu().numpy() for name, total in self._sums.items()}
@@ -209,7 +323,7 @@ class MappedAccumulator:
 
 
 def _subtract_outer(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """total - left right', in place."""
+    """Compute total - left right', in place."""
     for start in range(0, len(left), OUTER_ROWS):
         rows = slice(start, start + OUTER_ROWS)
         total[rows] -= np.outer(left[rows].astype(np.float32), right.astype(np.float32))
