@@ -32,6 +32,7 @@ class Jobs:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._demo = Layout(run.root, Path(run.config.data_root)).demo
         self._commits = Commits(run.root)
         self._digests: dict[str, str] = {}
         self._also: dict[tuple[str, Names], Mapping[str, str]] = {}
@@ -106,7 +107,7 @@ class Jobs:
             commit, key = source.every_commit if number is None else source.commit(number), ""
         else:
             commit, key = source.commit, source.key
-        if commit == self.run.layout.demo.commit or not commit.is_relative_to(self.run.root):
+        if commit == self._demo.commit or not commit.is_relative_to(self.run.root):
             return None
         return commit.relative_to(self.run.root).as_posix() + (f"#{key}" if key else "")
 
@@ -195,7 +196,8 @@ class StageRun(Run):
         outputs: list[Artefact | Shards] = []
         for names in every:
             outputs += stage.outputs(run.layout, *names)
-            for name, value in stage.reads(run.config, run.layout, *names).items():
+            inputs = {**stage.reads(run.config, run.layout, *names), **stage.may_read(run.config, run.layout, *names)}
+            for name, value in inputs.items():
                 before = joined.get(name)
                 joined[name] = (
                     {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
@@ -215,8 +217,9 @@ class StageRun(Run):
         return super().manifest
 
     def _require_declared(self, made: Artefact | Shards) -> None:
-        # The folder `index/ncca` belongs to its declared parts `index/ncca/00` and so on.
-        if made.name not in self._declared and not any(name.startswith(f"{made.name}/") for name in self._declared):
+        # The vocabularies of an ensemble are a part of its model, and `index/ncca/00` is a part of `index/ncca`.
+        whole = made.name.removesuffix("/vocabulary.json")
+        if whole not in self._declared and not any(name.startswith(f"{whole}/") for name in self._declared):
             raise UndeclaredInputError(
                 f"{self._stage.command} opens {made.name}, which it does not declare; add it to `reads` of the stage"
             )

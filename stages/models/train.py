@@ -180,11 +180,10 @@ def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
 
     start, _ = run.restored(run.config.start(model))
-    text_encoders = run.inputs.artefacts("text_encoders")
-    if not text_encoders:
+    if not run.config.model(model).spec.starts_from_terms:
         return start
     words = [*read_token_vocabulary(run)[0].terms, ""]
-    encoders = {name: open_text_encoder(run, name) for name in text_encoders}
+    encoders = {name: open_text_encoder(run, name) for name in start.text_encoders}
     count = sum(1 for _ in run.manifest.texts_of("train"))
     sample = islice(run.manifest.texts_of("train"), 0, None, max(1, count // SAMPLE))
     return WordStart.of(start, encoders, words, list(sample))

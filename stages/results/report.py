@@ -23,7 +23,6 @@ FORMS = click.Choice(["html", "json"])
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:
-    used = {name for model in config.models for name in config.model(model).encoders}
     aligned = config.aligned_splits(config.align.splits)
     phrases = config.phrase_splits(config.phrases.splits)
     learned = [entry.name for entry in config.prepared_text_encoders if entry.own.learns]
@@ -34,7 +33,6 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
         "summary": layout.summary,
         "indexes": {bundle: layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)},
         "embeddings": {name: layout.embeddings(name) for name in config.models},
-        "features": feature_shards([encoder.name for encoder in config.encoders if encoder.name in used], layout),
         "described": _by_name(layout.descriptions, described),
         "judged": _by_name(layout.description_evaluation, config.descriptions(config.describe.splits)),
         "phrase_rankings": _by_name(layout.phrase_ranking, phrases),
@@ -42,6 +40,14 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
         "regions": region_shards(config, layout),
         "text_encoders": {name: layout.text_encoder(name) for name in learned},
         "vocabulary": layout.token_vocabulary if reads_tokens or aligned else None,
+    }
+
+
+def _may_read(config: "Config", layout: "Layout") -> Inputs:
+    """The features that the run still has, and the findings of `audit`, which no rule makes."""
+    features = feature_shards([encoder.name for encoder in config.encoders], layout)
+    return {
+        "features": {name: shards for name, shards in features.items() if shards.folder.is_dir()},
         "audit": layout.audit if _is_current(layout.root, layout.audit.commit) else None,
     }
 
@@ -51,7 +57,7 @@ def _by_name(line: "Callable[..., Artefact]", names: "Iterable[Names]") -> "dict
 
 
 def _is_current(root: Path, commit: Path) -> bool:
-    """Whether an artefact that no rule makes is there, and was made from what is there now."""
+    """Whether an artefact is there, and was made from what is there now."""
     from pipeline.storage.commit import Commits
 
     with suppress(IntegrityError):
@@ -71,6 +77,7 @@ def _is_current(root: Path, commit: Path) -> bool:
         "seed": config.seed,
     },
     reads=_reads,
+    may_read=_may_read,
     writes=lambda layout: layout.report,
     then=lambda run: f"open {run.layout.report.path} in a browser",
     options=(
