@@ -55,8 +55,8 @@ rule ingest:
     params: decides=decides("ingest")
     log: LOGS / "ingest.log"
     benchmark: BENCHMARKS / "ingest/all.tsv"
-    threads: 8
-    resources: mem_mb=megabytes(2000)
+    threads: STAGES["ingest"].threads
+    resources: mem_mb=memory("ingest")
     shell: jointspace("ingest --check-splits")
 
 
@@ -67,8 +67,8 @@ rule prepare_encoder:
     params: decides=decides("prepare_encoder")
     log: LOGS / "prepare_encoder.{encoder}.log"
     benchmark: BENCHMARKS / "prepare_encoder/{encoder}.tsv"
-    threads: 8
-    resources: mem_mb=megabytes(3000)
+    threads: STAGES["prepare_encoder"].threads
+    resources: mem_mb=memory("prepare_encoder")
     shell: jointspace("prepare-encoder {wildcards.encoder:q}")
 
 
@@ -81,9 +81,22 @@ if PIXELS:
         params: decides=decides("extract", every_pixel_encoder)
         log: LOGS / "extract.{part}.log"
         benchmark: BENCHMARKS / "extract/{part}.tsv"
-        threads: 16
-        resources: mem_mb=megabytes(4000), gpu=GPU
+        threads: STAGES["extract"].threads
+        resources: mem_mb=memory("extract"), gpu=GPU
         shell: on_gpu("extract --part {wildcards.part}")
+
+
+rule extract_more:
+    """One of the encoders that only the study compares."""
+    input: reads("extract")
+    output: LAYOUT.features("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("extract", "encoder", but=PIXELS)
+    params: decides=decides("extract")
+    log: LOGS / "extract.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "extract_more/{encoder}.{part}.tsv"
+    threads: STAGES["extract"].threads
+    resources: mem_mb=memory("extract"), gpu=GPU
+    shell: on_gpu("extract {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule prepare_text_encoder:
@@ -93,8 +106,8 @@ rule prepare_text_encoder:
     params: decides=decides("prepare_text_encoder")
     log: LOGS / "prepare_text_encoder.{encoder}.log"
     benchmark: BENCHMARKS / "prepare_text_encoder/{encoder}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
+    threads: STAGES["prepare_text_encoder"].threads
+    resources: mem_mb=memory("prepare_text_encoder")
     shell: jointspace("prepare-text-encoder {wildcards.encoder:q}")
 
 
@@ -105,8 +118,8 @@ rule encode_sentences:
     params: decides=decides("encode_sentences")
     log: LOGS / "encode_sentences.{encoder}.{part}.log"
     benchmark: BENCHMARKS / "encode_sentences/{encoder}.{part}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(4000)
+    threads: STAGES["encode_sentences"].threads
+    resources: mem_mb=memory("encode_sentences")
     shell: jointspace("encode-sentences {wildcards.encoder:q} --part {wildcards.part}")
 
 
@@ -117,8 +130,8 @@ rule accumulate:
     params: decides=decides("accumulate")
     log: LOGS / "accumulate.{pairs}.log"
     benchmark: BENCHMARKS / "accumulate/{pairs}.tsv"
-    threads: 8
-    resources: mem_mb=megabytes(2000), gpu=GPU
+    threads: STAGES["accumulate"].threads
+    resources: mem_mb=memory("accumulate"), gpu=GPU
     shell: on_gpu("accumulate {wildcards.pairs:q}")
 
 
@@ -129,8 +142,8 @@ rule fit:
     params: decides=decides("fit")
     log: LOGS / "fit.{model}.log"
     benchmark: BENCHMARKS / "fit/{model}.tsv"
-    threads: 8
-    resources: mem_mb=megabytes(3000), gpu=GPU
+    threads: STAGES["fit"].threads
+    resources: mem_mb=memory("fit"), gpu=GPU
     shell: on_gpu("fit {wildcards.model:q}")
 
 
@@ -141,8 +154,8 @@ rule embed:
     params: decides=decides("embed")
     log: LOGS / "embed.{model}.{part}.log"
     benchmark: BENCHMARKS / "embed/{model}.{part}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000), gpu=GPU
+    threads: STAGES["embed"].threads
+    resources: mem_mb=memory("embed"), gpu=GPU
     shell: on_gpu("embed {wildcards.model:q} --part {wildcards.part}")
 
 
@@ -153,8 +166,8 @@ rule build_index:
     params: decides=decides("build_index")
     log: LOGS / "build_index.{bundle}.log"
     benchmark: BENCHMARKS / "build_index/{bundle}.tsv"
-    threads: 8
-    resources: mem_mb=megabytes(3000), gpu=GPU
+    threads: STAGES["build_index"].threads
+    resources: mem_mb=memory("build_index"), gpu=GPU
     shell: on_gpu("build-index {wildcards.bundle:q}")
 
 
@@ -165,32 +178,30 @@ rule evaluate:
     params: decides=decides("evaluate", every_protocol)
     log: LOGS / "evaluate.{model}.{split}.log"
     benchmark: BENCHMARKS / "evaluate/{model}.{split}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
+    threads: STAGES["evaluate"].threads
+    resources: mem_mb=memory("evaluate")
     shell: jointspace("evaluate {wildcards.model:q} {wildcards.split}")
 
 
 rule summarise:
     input: reads("summarise")
-    output:
-        LAYOUT.summary.commit,
-        shown(LAYOUT.summary_table, "summary", "Evaluation"),
+    output: writes(STAGES["summarise"], [])
     params: decides=decides("summarise")
     log: LOGS / "summarise.log"
     benchmark: BENCHMARKS / "summarise/all.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
+    threads: STAGES["summarise"].threads
+    resources: mem_mb=memory("summarise")
     shell: jointspace("summarise")
 
 
 rule report:
     input: reads("report")
-    output: shown(LAYOUT.report, "report", "Report")
+    output: writes(STAGES["report"], [])
     params: decides=decides("report")
     log: LOGS / "report.log"
     benchmark: BENCHMARKS / "report/all.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(4000)
+    threads: STAGES["report"].threads
+    resources: mem_mb=memory("report")
     shell: jointspace("report")
 
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,21 +10,20 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from pipeline.errors import UsageError
-from pipeline.run.run import Run
-from pipeline.run.stage import Job
+from pipeline.run.jobs import StageRun
+from pipeline.run.stage import ShardJob
 from stages.text import encode
 
 
-def slow_encoding(run: Run, encoder: str) -> Callable[[Iterator[list[Job]]], Iterator[int]]:
-    """As the stage's own, slowly, leaving a trace of the process that has begun a shard; the one before is reported
-    only then."""
-    make, begun = encode.encode_sentences.function(run, encoder), run.root / "begun"
+def slow_encoding(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
+    """Make shards as the stage does, but slowly, leaving a trace of the process that has begun a shard. A shard is
+    reported when the next one is committed."""
+    begun = run.root / "begun"
     begun.mkdir(exist_ok=True)
     (run.root / "told").mkdir(exist_ok=True)
 
-    def slowly(shards: Iterator[list[Job]]) -> Iterator[int]:
-        before: list[int] = []
-        for (job,) in shards:
+    def slowly() -> Iterator[ShardJob]:
+        for job in jobs:
             (begun / f"{job.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
             time.sleep(0.1)
             said = [os.environ.get(name, "none") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
@@ -32,15 +31,16 @@ def slow_encoding(run: Run, encoder: str) -> Callable[[Iterator[list[Job]]], Ite
             (run.root / "told" / str(os.getpid())).write_text(" ".join([*said, str(counted)]))
             if job.number == 2 and (run.root / "refused").exists():
                 raise UsageError("shard 2 names its remedy")
-            make(job)
-            yield from before
-            before = [job.number]
+            yield job
+
+    before: list[int] = []
+    for number in encode.encode_sentences.function(run, slowly(), encoder):
         yield from before
+        before = [number]
+    yield from before
 
-    return slowly
 
-
-slow_encoding = replace(encode.encode_sentences, function=slow_encoding, in_stream=True)
+slow_encoding = replace(encode.encode_sentences, function=slow_encoding)
 ON_CARDS = replace(slow_encoding, gpu=True)
 
 

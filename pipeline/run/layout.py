@@ -5,18 +5,21 @@ A name may be a wildcard, `layout.features("{encoder}")`, which makes the path a
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from pipeline.storage.files import require_no_links
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """What one job makes: `name` in messages, `path` the file or folder, and `commit` the JSON file that is written
-    last, without which the artefact does not exist. What is made from it depends on all of it, or on what its commit
-    says under `key`."""
+    """A file or folder that one job makes.
+
+    `name` stands in messages, and `path` is the file or folder. `commit` is the JSON file that is written last; without
+    it the artefact does not exist. What is made from the artefact depends on all of it, or on the value that its commit
+    has under `key`.
+    """
 
     name: str
     path: Path
@@ -26,9 +29,11 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Shards:
-    """An artefact in shards: `folder/shard-00000.h5` and so on, each with its commit, and for every part (a range of
-    shards, one job) `folder/part-00000.json`, which is written when all shards of the part are made and vouches for
-    their commits. One job makes all shards of a `whole` one."""
+    """An artefact in shards: `folder/shard-00000.h5` and so on, each with its commit.
+
+    Every part (a range of shards, which one job makes) has the file `folder/part-00000.json`. It is written when all
+    shards of the part are made, and vouches for their commits. One job makes all shards of a `whole` artefact.
+    """
 
     name: str
     folder: Path
@@ -44,7 +49,7 @@ class Shards:
 
     @property
     def every_commit(self) -> Path:
-        """Those of all shards, as the inputs of a commit name them."""
+        """The pattern of the commits of all shards, as the inputs of a commit name them."""
         return self.folder / f"shard-*{self.suffix}.json"
 
     def part(self, number: int | str) -> Path:
@@ -52,39 +57,71 @@ class Shards:
         return self.folder / f"part-{number if isinstance(number, str) else format(number, '05d')}.json"
 
 
+Made = TypeVar("Made", Artefact, Shards)
+
+
 @dataclass(frozen=True)
-class Place:
-    """A line of the layout: what `make(root, name)` says of an artefact, whose name is `pattern`. It is a property of
-    the layout, or, where the pattern has {names} in braces, a method that takes these."""
+class Line(Generic[Made]):
+    """A line of the layout: a property that is the artefact `make(root, pattern)`."""
 
     pattern: str
-    make: Callable[[Path, str], Artefact | Shards]
+    make: Callable[[Path, str], Made]
 
-    def __get__(self, layout: "Layout", owner: type | None = None) -> Any:
+    def __get__(self, layout: "Layout", owner: type | None = None) -> Made:
+        return layout.permit(self.make(layout.root, self.pattern))
+
+
+@dataclass(frozen=True)
+class NamedLine(Generic[Made]):
+    """A line of the layout whose pattern has {names} in braces: a method that takes the names."""
+
+    pattern: str
+    make: Callable[[Path, str], Made]
+
+    def __get__(self, layout: "Layout", owner: type | None = None) -> Callable[..., Made]:
         fields = re.findall(r"{(\w+)}", self.pattern)
 
-        def at(*names: str) -> Artefact | Shards:
-            return self.make(layout.root, self.pattern.format(**dict(zip(fields, names, strict=True))))
+        def at(*names: str) -> Made:
+            return layout.permit(self.make(layout.root, self.pattern.format(**dict(zip(fields, names, strict=True)))))
 
-        return at if fields else at()
-
-
-def shards(pattern: str, suffix: str = ".h5", whole: bool = False) -> Place:
-    return Place(pattern, lambda root, name: Shards(name, root / name, suffix, whole))
+        return at
 
 
-def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Place:
-    """The file or folder `pattern` + `path`, with the commit `pattern` + `commit`: the file itself, one in the folder,
-    or one beside the file."""
-    return Place(pattern, lambda root, name: Artefact(name, root / f"{name}{path}", root / f"{name}{commit}", key))
+def shards(pattern: str, suffix: str = ".h5", whole: bool = False) -> NamedLine[Shards]:
+    return NamedLine(pattern, lambda root, name: Shards(name, root / name, suffix, whole))
+
+
+def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Line[Artefact]:
+    """The file or folder `pattern` + `path`, with the commit `pattern` + `commit`: the file itself, a file in the
+    folder, or a file beside the file."""
+    return Line(pattern, lambda root, name: Artefact(name, root / f"{name}{path}", root / f"{name}{commit}", key))
+
+
+def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artefact]:
+    """Artefacts as `artefact` has them, with names in the pattern."""
+    return NamedLine(pattern, artefact(pattern, commit, path).make)
+
+
+def _permit_all(made: Artefact | Shards) -> None:
+    """Permit every artefact: the layout of a command."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The artefacts of the run whose folder is `root`, of the collection in `data_root`."""
+    """The artefacts of the run whose folder is `root`, of the collection in `data_root`.
+
+    `require` is called with each artefact that somebody asks for. The layout that the function of a stage has raises
+    UndeclaredInputError for an artefact that the stage has not declared.
+    """
 
     root: Path
     data_root: Path = Path()
+    require: Callable[[Artefact | Shards], None] = field(default=_permit_all, compare=False)
+
+    def permit(self, made: Made) -> Made:
+        """Return an artefact, after `require` has permitted it."""
+        self.require(made)
+        return made
 
     # --- the collection
 
@@ -93,15 +130,15 @@ class Layout:
 
     # --- images
 
-    encoder = artefact("encoders/{encoder}", "/model.json")
-    feature_map = artefact("encoders/{encoder}/map", ".json", ".safetensors")
+    encoder = artefacts("encoders/{encoder}", "/model.json")
+    feature_map = artefacts("encoders/{encoder}/map", ".json", ".safetensors")
     """The map of another encoder's features to those of this one."""
     features = shards("features/{encoder}")
     regions = shards("regions/{encoder}")
 
     # --- text
 
-    text_encoder = artefact("text/encoders/{encoder}", "/model.json")
+    text_encoder = artefacts("text/encoders/{encoder}", "/model.json")
     token_vocabulary = artefact("text/tokens.json")
     """The words of sequences and trees."""
     labels = artefact("text/labels.json")
@@ -110,40 +147,40 @@ class Layout:
     parser = artefact("parser", "/pipeline.json")
     sentences = shards("text/{form}")
     """The sentences as `tokens` or `trees`, or as the vectors of the text encoder of this name."""
-    parses = shards("text/parses", ".conllu")
+    parses = Line("text/parses", lambda root, name: Shards(name, root / name, ".conllu"))
     documents = shards("text/documents/{documents}/{encoder}")
     """Weak texts as the vectors of a text encoder."""
-    simulated = artefact("text/simulated/{documents}", ".parquet.json", ".parquet")
+    simulated = artefacts("text/simulated/{documents}", ".parquet.json", ".parquet")
 
     # --- models
 
     moments = shards("moments/{pairs}", whole=True)
     """Moments of the pairs `target`, `dev` or `auxiliary/<documents>`; of `study/...` in folds."""
-    model = artefact("models/{model}", "/model.json")
-    model_vocabulary = artefact("models/{model}/vocabulary.json")
+    model = artefacts("models/{model}", "/model.json")
+    model_vocabulary = artefacts("models/{model}/vocabulary.json")
     """The vocabularies of an ensemble's members, in one file."""
     embeddings = shards("embeddings/{model}")
-    index = artefact("index/{bundle}", "/card.json")
+    index = artefacts("index/{bundle}", "/card.json")
     """The bundle of a model; `<model>/00` and so on where it has several."""
 
     # --- alignments and phrases of multi-vector models
 
-    alignments = artefact("alignments/{model}/{split}.jsonl", ".json")
-    phrases = artefact("phrases/{model}/{split}", "/phrases.parquet.json")
+    alignments = artefacts("alignments/{model}/{split}.jsonl", ".json")
+    phrases = artefacts("phrases/{model}/{split}", "/phrases.parquet.json")
 
     # --- evaluation
 
-    evaluation = artefact("evaluation/{model}.{split}.{protocol}.json")
+    evaluation = artefacts("evaluation/{model}.{split}.{protocol}.json")
     summary = artefact("evaluation/summary.json", ".json")
     summary_table = artefact("evaluation/summary.md")
-    phrase_ranking = artefact("evaluation/phrases/{model}.{split}.json")
+    phrase_ranking = artefacts("evaluation/phrases/{model}.{split}.json")
 
     # --- descriptions: `subject` is a split, or `<split>.boxes`
 
-    generator = artefact("generators/{generator}", "/model.json")
-    descriptions = artefact("descriptions/{generator}.{subject}", "/descriptions.json")
-    description_page = artefact("descriptions/{generator}.{subject}/index.html")
-    description_evaluation = artefact("evaluation/descriptions/{generator}.{subject}.json")
+    generator = artefacts("generators/{generator}", "/model.json")
+    descriptions = artefacts("descriptions/{generator}.{subject}", "/descriptions.json")
+    description_page = artefacts("descriptions/{generator}.{subject}/index.html")
+    description_evaluation = artefacts("evaluation/descriptions/{generator}.{subject}.json")
 
     # --- the papers' tables, and the report
 
@@ -166,7 +203,7 @@ class Layout:
     @property
     def demo(self) -> Artefact:
         """The collection itself where the run has drawn it; it lies outside the run's folder."""
-        return Artefact("demo", self.data_root, self.data_root / "demo.json")
+        return self.permit(Artefact("demo", self.data_root, self.data_root / "demo.json"))
 
     @property
     def removed(self) -> list[Path]:
@@ -178,4 +215,4 @@ class Layout:
 
     def file(self, name: str) -> Artefact:
         """A file that is its own commit."""
-        return Artefact(name, self.root / name, self.root / name)
+        return self.permit(Artefact(name, self.root / name, self.root / name))

@@ -10,6 +10,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from pipeline.compute.device import visible_gpus
 from pipeline.compute.mapreduce import connect, import_extra
 from pipeline.compute.workers import share_threads, start_process, stream
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.run.layout import Shards
-from pipeline.run.run import Run
-from pipeline.run.stage import Names, Stage
+from pipeline.run.jobs import Jobs, StageRun
+from pipeline.run.layout import Artefact, Shards
+from pipeline.run.run import Run, share
+from pipeline.run.stage import Names, ShardJob, Stage
 from pipeline.storage.batch import sweep
 from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from
 from pipeline.storage.features import has_unfinished, remove_unfinished
@@ -49,50 +51,88 @@ NAMED_CLUSTERS = {
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One stage on one run, in a form that can be pickled: `module` is where `stage` is declared, `every` has the names
-    to make (one tuple, or several if the stage makes them together), `again` whether existing shards are made anew, and
-    `call` is unique to a call of the runner, so that a worker that outlives it opens everything anew for the next."""
+    """One stage on one run, in a form that can be pickled.
+
+    `module` is where `stage` is declared. `every` has the names to make: one tuple, or several if the stage makes them
+    together. `again` says whether existing shards are made anew. `call` is unique to a call of the runner, so that a
+    worker that outlives it opens everything anew for the next call.
+    """
 
     module: str
     stage: str
     root: Path
-    every: tuple[tuple[str, ...], ...]
+    every: tuple[Names, ...]
     again: bool
     call: str
     what: ClassVar[str] = "shard"
 
     @property
     def names(self) -> list[str]:
-        """What the stage's function is called with."""
+        """The names that the stage's function is called with."""
         return [name for names in self.every for name in names]
 
     def key(self, number: int) -> str:
-        """What Dask calls the task of a shard; its pages show the stage and its names, which end before the call's."""
+        """Return what Dask calls the task of a shard. Its pages show the stage and its names, which end before the
+        call."""
         label = " ".join([self.stage, *self.names]).replace("-", "_")
         return f"{label}-{self.call}-{number}"
 
     def __call__(self, number: int) -> int:
         """Make one shard, unless a worker that died has committed it; returns its number."""
-        for _ in self.make([number]):
-            pass
+        _opened(self).make_one(number)
         return number
 
     def make(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Make the shards that are not there; yields the number of each that is committed."""
-        run, stage, make = _opened(self)
-        every = ([run.job(stage, names, number) for names in self.every] for number in numbers)
-        missing = filter(None, ([job for job in jobs if self.again or not run.is_done(job)] for jobs in every))
-        if stage.in_stream:
-            yield from make(missing)
-            return
-        for jobs in missing:
-            make(*jobs)
-            yield jobs[0].number
+        """Make the shards that are not there; yields the number of each shard that is committed."""
+        return OpenStage(self).make(numbers)
+
+
+class OpenStage:
+    """The function of a stage over shards, in the process that calls it."""
+
+    def __init__(self, task: ShardTask) -> None:
+        # Dask's workers are daemons, which may start no processes. Stages decode images in processes, which end with
+        # this one.
+        multiprocessing.current_process().daemon = False
+        self.task = task
+        self.stage: Stage = getattr(importlib.import_module(task.module), task.stage)
+        run = Run(task.root)
+        self.jobs = Jobs(run)
+        self.view = StageRun(run, self.stage, task.every)
+        self._waiting: deque[int] = deque()
+        self._making: Iterator[int] = iter(())
+
+    def make(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Make shards in one call of the function, which may take the next shard before the last is committed."""
+        with ExitStack() as opening:
+            opening.enter_context(runtime.without_collection())  # torch is imported until the first job is taken
+            yield from self.stage.function(self.view, self._missing(numbers, opening.close), *self.task.names)
+
+    def make_one(self, number: int) -> None:
+        """Make one shard by the function that made the last one, if that still takes jobs."""
+        self._waiting.append(number)
+        if next(self._making, None) is None and self._waiting:
+            self._making = self.make(self._take())
+            next(self._making, None)
+
+    def _take(self) -> Iterator[int]:
+        while self._waiting:
+            yield self._waiting.popleft()
+
+    def _missing(self, numbers: Iterable[int], opened: Callable[[], None]) -> Iterator[ShardJob]:
+        """Yield the jobs of each shard that is not there."""
+        for number in numbers:
+            jobs = [self.jobs.shard_job(self.stage, names, number) for names in self.task.every]
+            missing = [job for job in jobs if self.task.again or not self.jobs.is_done(job)]
+            if missing:
+                opened()
+                yield from missing
+        opened()
 
 
 def run_stage(
     run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False, **options: Any
-) -> None:
+) -> None:  # Any: the options of the stage's command
     """Make what `stage` writes of `names`; of a sharded stage one part, or all of them.
 
     What was made from the same inputs by the same version is kept unless `again`. Raises JointspaceError where another
@@ -102,22 +142,24 @@ def run_stage(
         make_shards(run, stage, [names], part, again)
         return
     with hold(stage.outputs(run.layout, *names)[0].path):
-        job = run.job(stage, names)
-        if not again and run.is_done(job):
-            log.info("%s %s: already made from the same inputs", stage.command, " ".join(names))
-            for output in job.outputs:
-                os.utime(output.commit)  # Snakemake compares its time with those of what it was made from
-                # A killed process may have begun to make the output again.
-                for folder, _, _ in os.walk(output.path if output.path.is_dir() else output.path.parent):
-                    sweep(Path(folder))
-        else:
-            stage.function(run, job, *names, **options)
+        jobs = Jobs(run)
+        job = jobs.job(stage, names)
+        if again or not jobs.is_done(job):
+            stage.function(StageRun(run, stage, [names]), job, *names, **options)
+            return
+        log.info("%s %s: already made from the same inputs", stage.command, " ".join(names))
+        for path, commit in ((output.path, output.commit) for output in job.outputs if isinstance(output, Artefact)):
+            os.utime(commit)  # Snakemake compares its time with those of what it was made from
+            # A killed process may have begun to make the output again.
+            for folder, _, _ in os.walk(path if path.is_dir() else path.parent):
+                sweep(Path(folder))
 
 
 def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> None:
-    """As `run_stage`, for a sharded stage: `every` lists the names to make, all in one pass."""
-    outputs = [stage.outputs(run.layout, *names)[0] for names in every]
-    parts = [range(run.manifest.n_shards)] if outputs[0].whole else run.parts
+    """Make shards as `run_stage` does; `every` lists the names to make, all in one pass."""
+    outputs = [_shards_of(stage, run, names) for names in every]
+    count, jobs = run.manifest.n_shards, Jobs(run)
+    parts = [range(count)] if outputs[0].whole else [share(count, n, run.config.parts) for n in range(run.config.parts)]
     if part is not None and part >= len(parts):
         raise UsageError(f"{run.root} has {len(parts)} parts, from 0; there is no part {part}")
     root, call = run.root.absolute(), uuid4().hex
@@ -127,7 +169,10 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
             for shards in outputs:
                 locks.enter_context(hold(shards.part(number)))
             numbers = parts[number]
-            missing = [n for n in numbers if again or not all(run.is_done(run.job(stage, one, n)) for one in every)]
+            missing = [
+                n for n in numbers
+                if again or not all(jobs.is_done(jobs.shard_job(stage, names, n)) for names in every)
+            ]  # fmt: skip
             if there := len(numbers) - len(missing):
                 log.info("%s: %d of %d shards were already made", outputs[0].folder, there, len(numbers))
             for shard in _progress(task, _map(run, stage, task, missing), len(missing)):
@@ -137,7 +182,14 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
                 commit_part(shards, number, numbers, Provenance(run.root, stage.name, stage.version), summed)
             if number == 0:
                 for shards in outputs:
-                    remove_former(shards, run.manifest.n_shards, len(parts))
+                    remove_former(shards, count, len(parts))
+
+
+def _shards_of(stage: Stage, run: Run, names: Names) -> Shards:
+    """Return what a stage over shards writes."""
+    output = stage.outputs(run.layout, *names)[0]
+    assert isinstance(output, Shards)
+    return output
 
 
 def commit_part(
@@ -169,7 +221,7 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
         return on_cluster(task, numbers, config.scheduler, config.cluster.model_dump())
     environments = _environments(run, stage)[: len(numbers)]
     if len(environments) < 2:
-        return in_process(task, numbers)
+        return task.make(numbers)
     return on_processes(task, numbers, environments)
 
 
@@ -192,22 +244,9 @@ def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]
 
 
 @lru_cache(maxsize=1)
-def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
-    """What a process keeps open from one shard to the next."""
-    # Dask's workers are daemons, which may start no processes; stages decode images in some, which end with this one.
-    multiprocessing.current_process().daemon = False
-    stage = getattr(importlib.import_module(task.module), task.stage)
-    run = Run(task.root)
-    with runtime.without_collection():  # torch is imported here
-        return run, stage, stage.function(run, *task.names)
-
-
-def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
-    """One after another, in this process."""
-    try:
-        yield from task.make(numbers)
-    finally:
-        _opened.cache_clear()
+def _opened(task: ShardTask) -> OpenStage:
+    """Return what a worker of a cluster keeps open from one shard to the next."""
+    return OpenStage(task)
 
 
 def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence[Mapping[str, str]]) -> Iterator[int]:

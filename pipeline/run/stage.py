@@ -5,9 +5,9 @@ manifest, other artefacts), and what it writes. `pipeline.run.runner` calls it; 
 `stages/rules` ask `common.smk` for its inputs; `stages.commands` makes its command.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from pipeline.errors import UsageError, meant
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
+    import click
     import numpy as np
 
     from pipeline.config.names import Config
@@ -28,18 +29,31 @@ Names = tuple[str, ...]
 @dataclass(frozen=True)
 class Outside:
     """A file that a person brought (weights, a list of the collection, a treebank), and its `name` in the commits of
-    what is made from it."""
+    the artefacts that are made from it."""
 
     name: str
     path: Path
 
 
 Input = Artefact | Shards | Outside
-Inputs = Iterable[Input]
+Inputs = Mapping[str, Input | Sequence[Input] | Mapping[str, Input] | None]
+"""What a stage reads, by name: one artefact, several, several by name (such as the features of each encoder), or None
+for an input that this job does not have."""
+
+
+def list_inputs(inputs: Inputs) -> Iterator[Input]:
+    """Yield every single input, in order."""
+    for value in inputs.values():
+        if isinstance(value, Artefact | Shards | Outside):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from value.values()
+        elif value is not None:
+            yield from value
 
 
 def outside_files(name: str, folder: Path) -> list[Outside]:
-    """All files below a person's folder as `name`/path, but hidden ones."""
+    """All files below a person's folder as `name`/path, except hidden files."""
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return [
         Outside(f"{name}/{below.as_posix()}", path)
@@ -50,20 +64,35 @@ def outside_files(name: str, folder: Path) -> list[Outside]:
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a stage's function: what it makes, of which `names`, and what its commit must record.
+    """One artefact that a call of a stage's function makes.
 
-    `outputs` are what the stage's `writes` says, `path` the file or folder of the first; of a sharded stage `path` is
-    the shard's file, `number` its number and `rows` its images and sentences. `provenance` goes into the commit;
-    `inputs` are the digests of all that the stage `reads`, and of what `also` decides, by name.
+    `outputs` are what `writes` of the stage says, and `path` is the file or folder of the first. `names` say what the
+    artefact is of. `provenance` goes into its commit. `digests` are the digests of everything that the stage reads, and
+    of what `also` decides, by name.
     """
 
     provenance: "Provenance"
-    inputs: Mapping[str, str]
+    digests: Mapping[str, str]
     path: Path
     outputs: Sequence[Artefact | Shards]
     names: Names = ()
-    number: int | None = None
-    rows: "ShardRows | None" = None
+
+    @property
+    def commits(self) -> list[Path]:
+        """The commits of the outputs."""
+        return [output.commit for output in self.outputs if isinstance(output, Artefact)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardJob(Job):
+    """One shard that a stage makes: the shard `number`, whose images and sentences are `rows`; `path` is its file."""
+
+    number: int
+    rows: "ShardRows"
+
+    @property
+    def commits(self) -> list[Path]:
+        return [output.commit(self.number) for output in self.outputs if isinstance(output, Shards)]
 
     @property
     def image_id(self) -> "np.ndarray":
@@ -86,63 +115,75 @@ def _range(first: int, last: int) -> "np.ndarray":
 class Stage:
     """A stage, declared by `@stage(version=..., ...)` above its function.
 
-    That is `function(run, job, *names)`, or, over shards, `function(run, *names)`, which opens what all shards share
-    and returns the function of one `job`. Its parameters say what one job is of, such as `model` and `split`.
+    The function has one of two forms. `function(run, job, *names)` makes one artefact. `function(run, jobs, *names)`
+    makes shards: it opens what all shards share, takes the jobs of the shards in turn, and yields the number of each
+    shard as soon as it is committed. It may take further jobs before it yields. The other parameters say what a job is
+    of, such as `model` and `split`. `run` is a StageRun, which opens only what the stage declares.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # Any: the parameters say which of the two forms it has
     version: int
-    """Raised when the same inputs give other results. Results of an older version are made again; what was made from
-    them only if the new files differ."""
+    """Raised when the same inputs give other results. Results of an older version are made again. What was made from
+    these is made again only if the new files differ."""
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
     """What `(layout, *names)` makes, first of all what others read."""
-    reads: Callable[..., Inputs] = lambda *_: ()
-    """The artefacts and files that `(config, layout, *names)` is made from."""
-    keys: Callable[..., Mapping[str, Any]] = lambda *_: {}
+    reads: Callable[..., Inputs] = lambda *_: {}
+    """The artefacts and files that `(config, layout, *names)` is made from, by name. `run.inputs` has them."""
+    may_read: Callable[..., Inputs] = lambda *_: {}
+    """Further inputs of a page, which it shows if they are there. The workflow does not wait for them, and does not make
+    the page again when they change."""
+    keys: Callable[..., Mapping[str, object]] = lambda *_: {}
     """The part of the configuration that decides the result of `(config, *names)`."""
     columns: tuple[str, ...] = ()
-    """Those of the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends."""
+    """Columns of the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends."""
     also: Callable[..., Mapping[str, str]] = lambda *_: {}
     """Fingerprints of whatever else decides, of `(run, *names)`, found once for all shards."""
     choices: "Callable[[Config], Iterable[Names]]" = lambda config: [()]
     """All names that the configuration knows."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
-    """Those that `all` makes, and a command that is given no names."""
+    """The names that `all` makes, and a command that is given no names."""
     gpu: bool = False
-    """Whether a job computes on one."""
+    """Whether a job computes on a GPU."""
+    threads: int = 1
+    """Number of threads that the workflow reserves for a job."""
+    memory: int = 2000
+    """Megabytes of memory that the workflow reserves for a job."""
+    shown: tuple[str, str] | None = None
+    """The caption (a file of docs/captions) and the category of the last output in Snakemake's own report."""
     has_rule: bool = True
     """Whether the workflow makes it."""
-    options: tuple[Any, ...] = ()
-    """Of the command alone, click's; they are passed to the function of a stage without shards."""
+    options: "tuple[click.Option, ...]" = ()
+    """Options of the command only. They are passed to the function of a stage without shards."""
     then: "Callable[..., str | None]" = lambda run, *names: None
-    """What a person may type next; None for the rest of the run."""
-    finish: Callable[..., Sequence[Path]] = lambda *_: ()
-    """Called with `(run, *names)` after the last shard and before the commit of a whole artefact, which also vouches
-    for the commits whose paths this returns."""
-    together: str = ""
-    """What one job over shards is of, where several share the work: `function(run, *names)` gets them all and returns a
-    function of one job for each that is still to be made."""
-    in_stream: bool = False
-    """Whether the function of the jobs is a generator instead: it takes the jobs of each shard in turn, begins with one
-    before the last is committed, and yields the number of each that is."""
+    """A command that a person may type next, of `(run, *names)`; None for the rest of the run."""
+    finish: "Callable[..., Sequence[Path]]" = lambda *_: ()
+    """Called with `(run, *names)` after the last shard and before the commit of a whole artefact. That commit also
+    vouches for the commits whose paths are returned."""
 
     @cached_property
-    def _parameters(self) -> list[str]:
+    def _parameters(self) -> list[Parameter]:
         parameters = signature(self.function).parameters.values()
-        return [one.name for one in parameters if one.default is Parameter.empty][1:]
+        return [parameter for parameter in parameters if parameter.default is Parameter.empty][1:]
 
     @property
     def sharded(self) -> bool:
-        return "job" not in self._parameters
+        return self._parameters[0].name == "jobs"
+
+    @property
+    def together(self) -> bool:
+        """Whether one call of the function makes the shards of several names, as `*encoders` in its parameters says.
+        The jobs of one shard follow each other then, and the number is yielded when all of them are committed."""
+        return self._parameters[-1].kind is Parameter.VAR_POSITIONAL
 
     @property
     def names(self) -> Names:
         """What one job is of: ("model", "split")."""
-        return (self.together,) if self.together else tuple(name for name in self._parameters if name != "job")
+        names = [parameter.name for parameter in self._parameters[1:]]
+        return tuple(name.removesuffix("s") for name in names) if self.together else tuple(names)
 
     @property
     def name(self) -> str:
-        """As Snakemake calls the rule; the command has hyphens."""
+        """The name of the Snakemake rule. The command has hyphens in place of underscores."""
         return self.function.__name__
 
     @property
@@ -150,36 +191,38 @@ class Stage:
         return self.name.replace("_", "-")
 
     def outputs(self, layout: Layout, *names: str) -> Sequence[Artefact | Shards]:
-        """What it makes, as a sequence."""
+        """Return what it makes, as a sequence."""
         made = self.writes(layout, *names)
         return [made] if isinstance(made, Artefact | Shards) else list(made)
 
     def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
-        """The choices that start with the names `given`; where names are left out, those that are wanted, or all if
-        none is. Raises UsageError naming the first of `given` that is in no choice, and the known ones.
+        """Return the choices that start with the names `given`. Where names are left out, return the wanted choices, or
+        all if none is wanted.
+
+        Raises UsageError naming the first of `given` that is in no choice, and the known names.
         """
-        found = [tuple(choice) for choice in self.choices(config)]
-        for place, name in enumerate(given):
-            there = list(dict.fromkeys(choice[place] for choice in found))
-            found = [choice for choice in found if choice[place] == name]
-            if not found:
+        choices = [tuple(choice) for choice in self.choices(config)]
+        for position, name in enumerate(given):
+            known = list(dict.fromkeys(choice[position] for choice in choices))
+            choices = [choice for choice in choices if choice[position] == name]
+            if not choices:
                 raise UsageError(
-                    f"{self.command}: the configuration has no {self.names[place]} {name};"
-                    f" {meant(name, there)}there are {', '.join(there) or 'none'}"
+                    f"{self.command}: the configuration has no {self.names[position]} {name};"
+                    f" {meant(name, known)}there are {', '.join(known) or 'none'}"
                 )
-        if not found:
+        if not choices:
             missing = f"has no {' and '.join(self.names)} to make" if self.names else "leaves it out"
             raise UsageError(f"{self.command}: the configuration {missing}")
         if len(given) == len(self.names):
-            return found
+            return choices
         wanted = set(map(tuple, self.wanted(config)))
-        return [choice for choice in found if choice in wanted] or found
+        return [choice for choice in choices if choice in wanted] or choices
 
-    def depends(self, config: "Config", *names: str) -> dict[str, Any]:
-        """The version and the part of the configuration that decide the result."""
+    def depends(self, config: "Config", *names: str) -> dict[str, object]:
+        """Return the version and the part of the configuration that decide the result."""
         return {"version": self.version, "keys": self.keys(config, *names)}
 
 
-def stage(**declaration: Any) -> Callable[[Callable[..., Any]], Stage]:
-    """Declares the function below as a stage; see Stage."""
-    return partial(Stage, **declaration)
+def stage(**declaration: Any) -> Callable[[Callable[..., Any]], Stage]:  # Any: the fields of Stage, and any function
+    """Declare the function below as a stage; see Stage."""
+    return lambda function: Stage(function, **declaration)

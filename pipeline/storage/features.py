@@ -2,7 +2,7 @@
 loses at most one part."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +110,14 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
 
 
 class Features:
-    """The feature shards `<root>/<encoder>/shard-00000.h5` of a manifest; the last of each encoder stays open."""
+    """The feature shards of a manifest: `shard-00000.h5` and so on in the folder `folder_of(encoder)`.
 
-    def __init__(self, manifest: Manifest, root: Path) -> None:
-        self.manifest, self.root = manifest, Path(root)
+    The last shard of each encoder stays open.
+    """
+
+    def __init__(self, manifest: Manifest, folder_of: Callable[[str], Path]) -> None:
+        self.manifest = manifest
+        self.folder_of = folder_of
         self._computed: dict[str, tuple[Path, str]] = {}
         self._last: dict[str, tuple[int, Shard]] = {}
 
@@ -121,7 +125,7 @@ class Features:
         """Shard `number` of `encoder`. Raises IntegrityError where two shards were computed in different precisions."""
         if self._last.get(encoder, (None,))[0] == number:
             return self._last[encoder][1]
-        shard = Shard(shard_path(self.root / encoder, number), FEATURES)
+        shard = Shard(shard_path(self.folder_of(encoder), number), FEATURES)
         precision = shard.details.get("encoder", {}).get("precision", "their own")
         path, first = self._computed.setdefault(encoder, (shard.path, precision))
         if precision != first:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from pipeline.collections.assembly import Assembly, Collection
     from pipeline.collections.files import CollectionFolder
     from pipeline.config.collection import CollectionSettings
+    from pipeline.config.names import Config
     from pipeline.foreign.image_names import Takedown
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
 
 PARTS = "manifest.parts"
 """Folder beside the manifest: what was found out about images so far."""
@@ -23,7 +26,7 @@ SCRATCH = "tables.parts"
 logger = logging.getLogger(__name__)
 
 
-def _keys(config) -> dict:
+def _keys(config: "Config") -> dict[str, object]:
     """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
     from pipeline.collections.inventory import describe_state
 
@@ -34,26 +37,27 @@ def _keys(config) -> dict:
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
 
-def _takedown_lists(config, layout) -> dict[str, Path]:
-    """The list of what is to be taken down, and those of what `remove` has taken out of an index."""
-    given = {"takedown": Path(config.collection.takedown)} if config.collection.takedown else {}
-    return given | {path.relative_to(layout.root).as_posix(): path for path in layout.removed}
-
-
-def _reads(config, layout) -> Inputs:
-    """The demo, or the lists of the collection; and the lists of what is to be taken down."""
+def _reads(config: "Config", layout: "Layout") -> Inputs:
+    """The demo, or the lists of the collection; the takedown list, and the lists of the photos that `remove` has taken
+    out of an index."""
     from pipeline.collections.inventory import list_files
 
-    chosen = config.collection
-    taken = [Outside(name, path) for name, path in _takedown_lists(config, layout).items()]
-    if config.demo.generate:
-        return [layout.demo, *taken]
-    lists = list_files(layout.data_root, chosen.format, chosen.files)
-    return [*(Outside(str(path), path) for path in lists), *taken]
+    chosen, lists = config.collection, []
+    if not config.demo.generate:
+        paths = list_files(layout.data_root, chosen.format, chosen.files)
+        lists = [Outside(str(path), path) for path in paths]
+    removed = {path.relative_to(layout.root).as_posix(): path for path in layout.removed}
+    return {
+        "demo": layout.demo if config.demo.generate else None,
+        "lists": lists,
+        "takedown": Outside("takedown", Path(chosen.takedown)) if chosen.takedown else None,
+        "removed": {name: Outside(name, path) for name, path in removed.items()},
+    }
 
 
 @stage(
     version=16,
+    threads=8,
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,
@@ -68,7 +72,7 @@ def _reads(config, layout) -> Inputs:
         ),
     ),
 )
-def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool = False) -> None:
+def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits: bool = False) -> None:
     """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
     from tqdm import tqdm
 
@@ -91,10 +95,12 @@ def ingest(run: Run, job: Job, processes: int | None = None, check_splits: bool 
     options = Options.from_settings(settings)
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
     folder = None if settings.format == FORMAT else CollectionFolder(root, options)
-    lists = _takedown_lists(run.config, run.layout)
-    takedown = {name: read_lines(path) for name, path in lists.items()}
-    asked = takedown.pop("takedown", [])
-    removed = list(parse_removed(line for lines in takedown.values() for line in lines))
+    lists = run.inputs.paths("removed")
+    removed = list(parse_removed(line for path in lists.values() for line in read_lines(path)))
+    asked = []
+    if takedown := run.inputs.path("takedown"):
+        asked = read_lines(takedown)
+        lists = {"takedown": takedown, **lists}
     parts, scratch, longest = job.path.with_name(PARTS), job.path.with_name(SCRATCH), settings.max_sentence_chars
     memory = settings.memory_gb
     with closing(Intake(longest, settings.kept_columns, scratch, folder, asked, memory, removed)) as intake:

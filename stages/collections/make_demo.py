@@ -11,6 +11,7 @@ from stages.commands import FOLDER, begin, config_option
 
 @stage(
     version=2,
+    threads=8,
     choices=lambda config: [()] if config.demo.generate else [],
     keys=lambda config: config.demo.model_dump(),
     writes=lambda layout: layout.demo,

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, Outside, Run, stage
+from pipeline.run import Inputs, Job, Outside, stage
 
 if TYPE_CHECKING:
     from pipeline.config.images import FinetuneSettings
+    from pipeline.config.names import Config
     from pipeline.encoders.preparation import LabelledImage
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -20,27 +23,29 @@ CLIP = 100
 """Greatest norm of the gradient."""
 
 
-def _keys(config, encoder: str) -> dict:
+def _keys(config: "Config", encoder: str) -> dict[str, object]:
     tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
     chosen = config.encoder(encoder).decisive()
     return {"seed": config.seed, "finetune": tuning, "encoder": chosen}
 
 
-def _reads(config, layout, encoder: str) -> Inputs:
-    start = config.finetune
-    weights = [Outside("weights", Path(config.weights_root) / start.file)] if start.start == "file" else []
-    return [layout.manifest, *weights]
+def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
+    file = config.finetune.file
+    weights = Outside("weights", Path(config.weights_root) / file) if file is not None else None
+    return {"manifest": layout.manifest, "weights": weights}
 
 
 @stage(
     version=10,
     gpu=True,
+    threads=8,
+    memory=4000,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),
 )
-def finetune(run: Run, job: Job, encoder: str) -> None:
+def finetune(run: "StageRun", job: Job, encoder: str) -> None:
     """Finetune an encoder's network to classify labelled boxes. Resumable."""
     from tqdm import tqdm
 

@@ -1,15 +1,24 @@
 """`import-features`: features made elsewhere, as the shards that `extract` would have written."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Inputs, ShardJob, stage
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
 
 
-def _reads(config, layout, encoder: str) -> Inputs:
+def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     from pipeline.run.reading.precomputed import given_inputs
 
     chosen = config.encoder(encoder)
-    return [*given_inputs(config, chosen), *([layout.encoder(encoder)] if chosen.prepared else [])]
+    return {
+        "source": given_inputs(config, chosen),
+        "encoder": layout.encoder(encoder) if chosen.prepared else None,
+    }
 
 
 @stage(
@@ -23,19 +32,17 @@ def _reads(config, layout, encoder: str) -> Inputs:
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),
 )
-def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
+def import_features(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Match imported features to the run's images by path or file name."""
     from pipeline.run.reading.precomputed import match_given
     from pipeline.storage.features import to_stored, write_features
 
     matched, storage = match_given(run, run.config.encoder(encoder)), run.config.extract.storage
     matched.require_stored(storage, "extract.storage")  # before the first shard is written
-
-    def make(job: Job) -> None:
+    for job in jobs:
         rows = range(job.rows.first_image, job.rows.last_image)
         stored = to_stored(matched.features(rows), storage, matched.names(rows))
-        files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
+        files = {name: digest for name, digest in job.digests.items() if name.startswith("source/")}
         details = {"encoder": {"name": encoder, "imported": files}}
         write_features(job.path, stored, job.image_id, job.provenance, details)
-
-    return make
+        yield job.number

@@ -2,9 +2,13 @@
 on photographs that both have seen."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from pipeline.run import Job, Run, stage
+from pipeline.run import Job, ShardJob, stage
+
+if TYPE_CHECKING:
+    from pipeline.run.jobs import StageRun
 
 
 @stage(
@@ -14,14 +18,16 @@ from pipeline.run import Job, Run, stage
     keys=lambda config, encoder: {
         **config.extract.decisive(), "images": config.extract.mapping_images, "seed": config.seed
     },
-    reads=lambda config, layout, encoder: [
-        layout.manifest,
-        layout.encoder(encoder),
-        layout.features(config.extract.mapped[encoder]),
-    ],
+    threads=16,
+    memory=4000,
+    reads=lambda config, layout, encoder: {
+        "manifest": layout.manifest,
+        "encoder": layout.encoder(encoder),
+        "features": layout.features(config.extract.mapped[encoder]),
+    },
     writes=lambda layout, encoder: layout.feature_map(encoder),
 )  # fmt: skip
-def fit_map(run: Run, job: Job, encoder: str) -> None:
+def fit_map(run: "StageRun", job: Job, encoder: str) -> None:
     """Fit a map from another encoder's features to those of ENCODER, on a sample of photos."""
     import numpy as np
 
@@ -58,45 +64,44 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     version=1,
     choices=lambda config: [(name,) for name in config.extract.mapped],
     keys=lambda config, encoder: {"storage": config.extract.storage},
-    reads=lambda config, layout, encoder: [
-        layout.encoder(encoder),
-        layout.feature_map(encoder),
-        layout.features(config.extract.mapped[encoder]),
-    ],
+    threads=8,
+    reads=lambda config, layout, encoder: {
+        "encoder": layout.encoder(encoder),
+        "map": layout.feature_map(encoder),
+        "features": layout.features(config.extract.mapped[encoder]),
+    },
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),
 )
-def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
+def map_features(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Map another encoder's features to those of ENCODER, except in shards that `extract` has made."""
     import numpy as np
 
     from pipeline.compute.precision import to_float32
     from pipeline.models.linear.ridge import EncoderMap
+    from pipeline.run.jobs import Jobs
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.parameters import FEATURE_MAP, read_parameters
     from stages.catalogue import declared
 
-    stored = read_parameters(run.layout.feature_map(encoder).path, FEATURE_MAP)
-    arrays, about = stored.tensors, stored.details
+    fitted = read_parameters(run.inputs.artefact("map").path, FEATURE_MAP)
+    arrays, about = fitted.tensors, fitted.details
     sampled, weights = arrays["image_id"], (arrays[name] for name in ("weight", "mean_x", "mean_y"))
-    mapping = EncoderMap(*weights, stored.settings["roots"], about["ridge"], about["loss"])
-
-    extract = declared()["extract"]
-
-    def make(job: Job) -> None:
-        if run.is_done(run.job(extract, (encoder,), job.number)):
-            return
-        features = mapping(to_float32(run.features.open(about["from"], job.number)["features"]))
-        here = np.flatnonzero(np.isin(job.image_id, sampled))
-        features[here] = arrays["vectors"][np.isin(sampled, job.image_id)]
-        names = [f"image {image_id}" for image_id in job.image_id]
-        mapped = {key: about[key] for key in ("from", "images", "loss")}
-        details = {
-            "encoder": about["encoder"],
-            "origin": {"encoder": job.inputs[run.layout.encoder(encoder).name]},
-            "mapped": {**mapped, "but_for": here.tolist()},
-        }
-        stored = to_stored(features, run.config.extract.storage, names)
-        write_features(job.path, stored, job.image_id, job.provenance, details)
-
-    return make
+    mapping = EncoderMap(*weights, fitted.settings["roots"], about["ridge"], about["loss"])
+    origin = run.inputs.artefact("encoder").name
+    extract, extracted = declared()["extract"], Jobs(run)
+    for job in jobs:
+        if not extracted.is_done(extracted.shard_job(extract, (encoder,), job.number)):
+            features = mapping(to_float32(run.features.open(about["from"], job.number)["features"]))
+            here = np.flatnonzero(np.isin(job.image_id, sampled))
+            features[here] = arrays["vectors"][np.isin(sampled, job.image_id)]
+            mapped = {key: about[key] for key in ("from", "images", "loss")}
+            details = {
+                "encoder": about["encoder"],
+                "origin": {"encoder": job.digests[origin]},
+                "mapped": {**mapped, "but_for": here.tolist()},
+            }
+            names = [f"image {image_id}" for image_id in job.image_id]
+            rows = to_stored(features, run.config.extract.storage, names)
+            write_features(job.path, rows, job.image_id, job.provenance, details)
+        yield job.number

@@ -2,45 +2,53 @@
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.config.registry import TRAINED
-from pipeline.run import Inputs, Job, Outside, Run, outside_files, stage
+from pipeline.run import Inputs, Job, Outside, outside_files, stage
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
 
 
-def _keys(config, encoder: str) -> dict:
+def _keys(config: "Config", encoder: str) -> dict[str, object]:
     chosen = config.encoder(encoder)
     if chosen.spec.reads == "regions":
         return {**chosen.decisive(), "regions": config.regions.decisive()}
     return {"seed": config.seed, "encoder": chosen.decisive()}
 
 
-def _reads(config, layout, encoder: str) -> Inputs:
+def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     """The encoder whose regions it takes or that made its features, the images that it learns from or is compared on,
     its file of weights."""
     from pipeline.run.reading.precomputed import given_inputs
 
-    chosen, reads = config.encoder(encoder), []
-    if other := chosen.of or chosen.made_by:
-        reads.append(layout.encoder(other))
-    if chosen.spec.learned or chosen.made_by:
-        reads.append(layout.manifest)
-    if chosen.made_by:
-        reads += given_inputs(config, chosen)
+    chosen, weights = config.encoder(encoder), []
     if chosen.file is not None:
-        reads.append(Outside("weights", Path(config.weights_root) / chosen.file))
+        weights.append(Outside("weights", Path(config.weights_root) / chosen.file))
     if chosen.spec.own_defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():
-        reads += outside_files("weights", folder)
-    return reads
+        weights += outside_files("weights", folder)
+    other = chosen.of or chosen.made_by
+    return {
+        "encoder": layout.encoder(other) if other else None,
+        "manifest": layout.manifest if chosen.spec.learned or chosen.made_by else None,
+        "source": given_inputs(config, chosen) if chosen.made_by else None,
+        "weights": weights,
+    }
 
 
 @stage(
     version=7,
+    threads=8,
+    memory=3000,
     choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),
 )
-def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
+def prepare_encoder(run: "StageRun", job: Job, encoder: str) -> None:
     """Check an encoder's weights and keep those its layer needs, or learn the encoder from the train split.
 
     For imported features this is the encoder that made them; it is compared with them on some photos.

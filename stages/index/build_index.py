@@ -7,28 +7,45 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run.reading.inputs import feature_shards
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
 
 
-def _keys(config, bundle: str) -> dict:
+def _keys(config: "Config", bundle: str) -> dict[str, object]:
     """Only multi-vector models have a shortlist."""
     model, number = _split(bundle)
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
     return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
 
 
-def _reads(config, layout, bundle: str) -> Inputs:
+def _reads(config: "Config", layout: "Layout", bundle: str) -> Inputs:
     model, _ = _split(bundle)
     configured, members = config.model(model), config.members(model)
-    read = [layout.manifest, layout.model(model), layout.embeddings(model)]
-    read += [layout.token_vocabulary] if configured.spec.words and not members else []
-    for member in map(config.model, members or [model]):
-        if member.spec.sentences == "vectors":
-            read += [layout.text_encoder(name) for name in member.text_encoders if config.text_encoder(name).prepared]
+    text_encoders = [
+        name
+        for member in map(config.model, members or [model])
+        if member.spec.sentences == "vectors"
+        for name in member.text_encoders
+        if config.text_encoder(name).prepared
+    ]
     regions = config.regions.encoders if configured.spec.multi_vector else ()
-    return read + [layout.encoder(name) for name in (*configured.encoders, *regions) if config.encoder(name).prepared]
+    encoders = [name for name in (*configured.encoders, *regions) if config.encoder(name).prepared]
+    return {
+        "manifest": layout.manifest,
+        "model": layout.model(model),
+        "embeddings": layout.embeddings(model),
+        "vocabulary": layout.token_vocabulary if configured.spec.words and not members else None,
+        "text_encoders": {name: layout.text_encoder(name) for name in text_encoders},
+        "encoders": {name: layout.encoder(name) for name in encoders},
+        # Their commits say which photos have mapped features; other features are not read.
+        "mapped_features": feature_shards(
+            [name for name in configured.encoders if name in config.extract.mapped], layout
+        ),
+    }
 
 
 def _search(run: Run, bundle: str) -> str | None:
@@ -41,6 +58,8 @@ def _search(run: Run, bundle: str) -> str | None:
 @stage(
     version=14,
     gpu=True,
+    threads=8,
+    memory=3000,
     choices=lambda config: _bundles(config, config.every_model()),
     wanted=lambda config: _bundles(config, config.models),
     keys=_keys,
@@ -48,7 +67,7 @@ def _search(run: Run, bundle: str) -> str | None:
     writes=lambda layout, bundle: layout.index(bundle),
     then=_search,
 )
-def build_index(run: Run, job: Job, bundle: str) -> None:
+def build_index(run: "StageRun", job: Job, bundle: str) -> None:
     """Build the image and caption indexes, measure them, and add the encoders that queries need."""
     from pipeline.run.reading.application import refresh_additions
     from pipeline.run.reading.indexes import write_bundle

@@ -1,29 +1,35 @@
 """`accumulate`: the moments of pairs of images and texts."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipeline.compute import runtime
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Inputs, Run, ShardJob, stage
+from pipeline.run.reading.inputs import feature_shards
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout, Shards
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
 """Prefixes of the names of pairs that are summed in folds, and of pairs of images and weak texts."""
 
 
-def _choices(config) -> list[tuple[str]]:
+def _choices(config: "Config") -> list[tuple[str]]:
     plain = ["target", *(f"{AUXILIARY}{name}" for name in config.documents)]
     return [(name,) for name in ["dev", *plain, *(f"{STUDY}{name}" for name in plain)]]
 
 
-def _encoders(config, pairs: str) -> list[str]:
-    """The encoders of a run's own moments, and for what the study compares encoders on those of the study too."""
+def _encoders(config: "Config", pairs: str) -> list[str]:
+    """The encoders of the run, and for pairs on which the study compares encoders also the encoders of the study."""
     every = pairs in (f"{STUDY}target", f"{STUDY}{AUXILIARY}all")
     return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
 
 
-def _texts(config, layout, pairs: str) -> dict[str, Any]:
-    """Text encoder -> the vectors of the sentences or documents of the pairs."""
+def _texts(config: "Config", layout: "Layout", pairs: str) -> "dict[str, Shards]":
+    """The vectors of the sentences or documents of the pairs, by text encoder."""
     kind, _, documents = pairs.removeprefix(STUDY).partition("/")
     names = [encoder.name for encoder in config.text_encoders]
     if kind == "auxiliary":
@@ -31,19 +37,32 @@ def _texts(config, layout, pairs: str) -> dict[str, Any]:
     return {name: layout.sentences(name) for name in names}
 
 
-def _keys(config, pairs: str) -> dict:
-    kind, study = pairs.removeprefix(STUDY).partition("/")[0], config.study
-    splits = {"target": ["train"], "dev": ["dev"], "auxiliary": list(config.auxiliary.splits)}[kind]
-    folds = {"count": 1}
+def _splits(config: "Config", pairs: str) -> list[str]:
+    """The splits of the images of the pairs."""
+    kind = pairs.removeprefix(STUDY).partition("/")[0]
+    return {"target": ["train"], "dev": ["dev"], "auxiliary": list(config.auxiliary.splits)}[kind]
+
+
+def _keys(config: "Config", pairs: str) -> dict[str, object]:
+    study, folds = config.study, {"count": 1}
     if pairs.startswith(STUDY):
         folds = {"count": study.folds, "order": study.order, "seed": config.seed}
-    text = {encoder.name: encoder.normalise for encoder in config.text_encoders}
-    steps = config.image_steps(_encoders(config, pairs))
-    return {"pairs": kind, "splits": splits, "folds": folds, "normalise": steps, "text": text}
+    return {
+        "pairs": pairs.removeprefix(STUDY).partition("/")[0],
+        "splits": _splits(config, pairs),
+        "folds": folds,
+        "normalise": config.image_steps(_encoders(config, pairs)),
+        "text": {encoder.name: encoder.normalise for encoder in config.text_encoders},
+    }
 
 
-def _reads(config, layout, pairs: str) -> Inputs:
-    return [*_texts(config, layout, pairs).values(), *map(layout.features, _encoders(config, pairs))]
+def _reads(config: "Config", layout: "Layout", pairs: str) -> Inputs:
+    return {
+        # The fold of an image depends on how many images of its split there are in all shards.
+        "manifest": layout.manifest if pairs.startswith(STUDY) and config.study.folds > 1 else None,
+        "texts": _texts(config, layout, pairs),
+        "features": feature_shards(_encoders(config, pairs), layout),
+    }
 
 
 def _sum_stored(run: Run, pairs: str) -> list[Path]:
@@ -64,6 +83,7 @@ def _sum_stored(run: Run, pairs: str) -> list[Path]:
 @stage(
     version=6,
     gpu=True,
+    threads=8,
     finish=_sum_stored,
     choices=_choices,
     keys=_keys,
@@ -71,7 +91,7 @@ def _sum_stored(run: Run, pairs: str) -> list[Path]:
     columns=("images", "splits"),
     writes=lambda layout, pairs: layout.moments(pairs),
 )
-def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
+def accumulate(run: "StageRun", jobs: Iterator[ShardJob], pairs: str) -> Iterator[int]:
     """Sum the moments of image-caption pairs over the features of all image and text encoders.
 
     PAIRS are target (images of the train split, with their sentences), dev (likewise), auxiliary/NAME (images of
@@ -87,30 +107,30 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline.storage.parameters import origin_of
     from pipeline.storage.texts import open_texts
 
-    config, manifest, features, gpu = run.config, run.manifest, run.features, run.gpu
-    texts = _texts(config, run.layout, pairs)
-    keys, encoders = _keys(config, pairs), _encoders(config, pairs)
+    config, manifest, features = run.config, run.manifest, run.features
+    texts, encoders, splits = run.inputs.all_shards("texts"), run.inputs.all_shards("features"), _splits(config, pairs)
+    keys = _keys(config, pairs)
     fold_of = np.zeros(manifest.n_images, np.int64)
-    if keys["folds"]["count"] > 1:
-        fold_of = assign_folds(manifest.splits, keys["folds"]["count"], config.study.order, config.seed)
-
-    def make(job: Job) -> None:
+    if pairs.startswith(STUDY) and config.study.folds > 1:
+        fold_of = assign_folds(manifest.splits, config.study.folds, config.study.order, config.seed)
+    for job in jobs:
         shards = {name: features.open(name, job.number) for name in encoders}
         vectors = open_texts(texts, job.number)
         dims = tuple(shard["features"].shape[1] for shard in shards.values())
-        view = ImageView(tuple(shards), dims, keys["normalise"])
-        text = TextView.of({name: shard.matrix for name, shard in vectors.items()}, keys["text"])
+        view = ImageView(tuple(shards), dims, config.image_steps(list(encoders)))
+        normalised = {encoder.name: encoder.normalise for encoder in config.text_encoders}
+        text = TextView.of({name: shard.matrix for name, shard in vectors.items()}, normalised)
         first = next(iter(vectors.values()))
         start, stop = job.rows.first_image, job.rows.last_image
         folds = fold_of[start:stop]
-        wanted = np.isin(manifest.shard_splits(job.number).astype(str), keys["splits"])
+        wanted = np.isin(manifest.shard_splits(job.number).astype(str), splits)
         rows = np.unique(first.image_id - start)
         rows = rows[wanted[rows]]
         sums = {}
         for fold in np.unique(folds[rows]).tolist():
             of_fold = wanted & (folds == fold)
             blocks = read_pairs(features, texts, view.encoders, lambda _, rows=of_fold: rows, BLOCK_ROWS, [job.number])
-            sums[fold] = sum_blocks(blocks, view, text, runtime.threads(), gpu).to_arrays()
+            sums[fold] = sum_blocks(blocks, view, text, runtime.threads(), run.gpu).to_arrays()
         details = {
             "view": vars(view),
             "text": text.to_dict(),
@@ -121,5 +141,4 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
             "range": [start, stop],
         }
         write_moments(job.path, sums, rows + start, folds[rows], provenance=job.provenance, details=details)
-
-    return make
+        yield job.number

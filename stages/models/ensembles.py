@@ -1,26 +1,34 @@
 """Score-level ensembles of embedded models: their weights, and their vectors."""
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Inputs, Job, Run, ShardJob, stage
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from pipeline.config.names import Config
     from pipeline.models.linear.ensemble import Ensemble
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
     from pipeline.storage.parameters import Parameters
 
 
-def _reads_words(config, model: str) -> bool:
+def _reads_words(config: "Config", model: str) -> bool:
     return any(config.model(member).spec.words for member in config.members(model))
 
 
-def _reads(config, layout, model: str) -> Inputs:
+def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     members, base = config.members(model), config.refitted(model)
-    read = [layout.manifest, *map(layout.model, members), *map(layout.embeddings, members)]
-    read += [layout.token_vocabulary] if _reads_words(config, model) else []
-    read += [layout.model(base)] if base else []
-    return read
+    return {
+        "manifest": layout.manifest,
+        "members": {name: layout.model(name) for name in members},
+        "embeddings": {name: layout.embeddings(name) for name in members},
+        "vocabulary": layout.token_vocabulary if _reads_words(config, model) else None,
+        "base": layout.model(base) if base else None,
+    }
 
 
 @stage(
@@ -30,7 +38,7 @@ def _reads(config, layout, model: str) -> Inputs:
     reads=_reads,
     writes=lambda layout, model: layout.model(model),
 )
-def combine(run: Run, job: Job, model: str) -> None:
+def combine(run: "StageRun", job: Job, model: str) -> None:
     """Choose the weights of the ensemble MODEL on dev and join its members into one model.
 
     A refit has the weights of the ensemble that it refits."""
@@ -72,7 +80,7 @@ def combine(run: Run, job: Job, model: str) -> None:
     logging.getLogger(__name__).info("%s: %s, with %s", model, judged, weights)
 
 
-def _choose_weights(run: Run, ensemble: str) -> dict[str, Any]:
+def _choose_weights(run: Run, ensemble: str) -> "dict[str, JsonValue]":
     """The weights of the members that are best on dev, and how they were chosen."""
     from tqdm import tqdm
 
@@ -107,7 +115,7 @@ def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensem
     return Ensemble(parts)
 
 
-def _read_vocabularies(run: Run, ensemble: "Ensemble") -> dict[str, Any]:
+def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]":
     """The vocabulary of every form of tokens or trees that the members take, under its name; with one fingerprint."""
     from pipeline.storage.commit import read_record
     from pipeline.storage.json_files import fingerprint
@@ -123,11 +131,14 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> dict[str, Any]:
 @stage(
     version=3,
     choices=lambda config: [(name,) for name in config.every_model() if config.members(name)],
-    reads=lambda config, layout, model: [layout.model(model), *map(layout.embeddings, config.members(model))],
+    reads=lambda config, layout, model: {
+        "model": layout.model(model),
+        "embeddings": {name: layout.embeddings(name) for name in config.members(model)},
+    },
     columns=("images", "sentences"),
     writes=lambda layout, model: layout.embeddings(model),
 )
-def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
+def join_embeddings(run: "StageRun", jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
     """Concatenate the weighted embeddings of an ensemble's members."""
     from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
     from pipeline.run.reading.models import describe_embeddings
@@ -138,13 +149,11 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     members = [run.embeddings(name) for name in weights]
     rules = [member.comparison if member.multi_vector else None for member in members]
     details = describe_embeddings(stored, "inner_product")
-
-    def make(job: Job) -> None:
+    for job in jobs:
         ids = {"images": job.image_id, "sentences": job.sentence_id}
         sides = {}
         for modality, join in (("images", join_images), ("sentences", join_sentences)):
             parts = [member.read(modality, ids[modality]) for member in members]
             sides[modality] = join(parts, list(weights.values()), rules)
         write_embeddings(job.path, sides, ids, details, joint_rule(rules), provenance=job.provenance)
-
-    return make
+        yield job.number

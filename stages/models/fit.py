@@ -1,88 +1,132 @@
 """Linear models: fitted, their parameters chosen on the dev split, or a space that encoders share already."""
 
 import logging
+from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, Run, stage
-from pipeline.run.reading.inputs import sentence_shards
+from pipeline.run import Inputs, Job, stage
+from pipeline.run.reading.inputs import feature_shards, sentence_shards
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.models.linear.sets import FoldedMoments
+    from pipeline.models.linear.training import FitTask
+    from pipeline.models.linear.tuning import GridTrial, Tuned
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
+    from pipeline.storage.pairs import PairSet, SplitRows
+
+log = logging.getLogger(__name__)
 
 
-def _fit_reads(config, layout, model: str) -> Inputs:
+def _fit_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     configured, base = config.model(model), config.refitted(model)
-    texts, documents = configured.text_encoders, configured.documents
-    read = [layout.moments("target"), *map(layout.sentences, texts), *map(layout.features, configured.encoders)]
-    if configured.training != "target":
-        read.append(layout.moments(f"auxiliary/{documents}"))
-        read += [layout.documents(documents, name) for name in texts]
-    if base:
-        read += [layout.model(base), layout.moments("dev")]
-    return read
+    has_weak = configured.training != "target"
+    documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
+    return {
+        "manifest": layout.manifest,  # whose splits say which images are of dev
+        "target": layout.moments("target"),
+        "sentences": sentence_shards(configured, layout),
+        "features": feature_shards(configured.encoders, layout),
+        "weak": layout.moments(f"auxiliary/{configured.documents}") if has_weak else None,
+        "documents": documents if has_weak else None,
+        "base": layout.model(base) if base else None,
+        "dev": layout.moments("dev") if base else None,
+    }
 
 
 @stage(
     version=10,
     gpu=True,
+    threads=8,
+    memory=3000,
     choices=lambda config: [(name,) for name in config.made_by("fit")],
     keys=lambda config, model: config.model(model).hyperparameters,
     reads=_fit_reads,
     writes=lambda layout, model: layout.model(model),
 )
-def fit(run: Run, job: Job, model: str) -> None:
+def fit(run: "StageRun", job: Job, model: str) -> None:
     """Fit MODEL in closed form: a registered model, a variant from the configuration, or a refit of either."""
-    from tqdm import tqdm
-
-    from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-    from pipeline.models.linear.training import FitTask, fit_best
-    from pipeline.models.linear.tuning import GridTrial, choices_at_edges
+    from pipeline.models.linear.sets import FoldedMoments
+    from pipeline.models.linear.training import fit_best
+    from pipeline.models.linear.tuning import GridTrial
     from pipeline.models.linear.views import weightings
     from pipeline.run.reading.models import describe_model
-    from pipeline.storage.pairs import JoinedPairs, PairSet, read_split
+    from pipeline.storage.pairs import JoinedPairs, read_split
 
-    configured, layout, features, base = run.config.model(model), run.layout, run.features, run.chosen(model)
-    sentences = {name: layout.sentences(name) for name in configured.text_encoders}
-    target = PairSet(features, sentences, layout.moments("target").folder)
-    source, chosen, weak = target, None, None
+    configured, base = run.config.model(model), run.chosen(model)
+    target = _open_pairs(run, "target", "sentences")
+    source, chosen = target, None
     if base:
-        dev_pairs = PairSet(features, sentences, layout.moments("dev").folder)
-        source = JoinedPairs(target, dev_pairs)
+        source = JoinedPairs(target, _open_pairs(run, "dev", "sentences"))
         chosen = GridTrial(**base.details["training_log"]["chosen"])
+    moments, weak = FoldedMoments(source, run.sums), None
     if configured.training != "target":
-        documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
-        folder = layout.moments(f"auxiliary/{configured.documents}").folder
-        weak = PairSet(features, documents, folder)
-    moments = FoldedMoments(source, run.sums)
-    weak_moments = FoldedMoments(weak, run.sums) if weak else None
-    dev = read_split(features, sentences, configured.encoders, "dev", configured.fit.dev_images)
-
-    def task(weights: dict[str, float]) -> FitTask:
-        restriction = Restriction(configured.encoders, weights)
-        weak_folds = range(weak.n_folds if weak else 0)
-        return FitTask(
-            configured.training,
-            moments.view.select(configured.encoders),
-            restriction.text(moments.text),
-            make_sets(moments, range(source.n_folds), weak_moments, weak_folds, restriction),
-            restriction.pairs(dev),
-            configured.fit,
-            configured.transfer,
-            configured.settings,
-            configured.seed,
-            progress=lambda trials: tqdm(trials, desc=f"fit {model}", unit="trial", disable=None),
-            device=run.gpu,
-            chosen=chosen,
-        )
-
-    weightings_tried = [chosen.text_weights] if base else weightings(configured.text_weights)
-    tuned = fit_best(configured.spec.load(), map(task, weightings_tried))
-    tuned = tuned.refitted(chosen) if base else tuned
-    origins = {
+        weak = FoldedMoments(_open_pairs(run, "weak", "documents"), run.sums)
+    sentences = run.inputs.all_shards("sentences")
+    dev = read_split(run.features, sentences, configured.encoders, "dev", configured.fit.dev_images)
+    tried = [chosen.text_weights] if chosen else weightings(configured.text_weights)
+    tasks = (_make_task(run, model, weights, moments, weak, dev, chosen) for weights in tried)
+    tuned = fit_best(configured.spec.load(), tasks)
+    if chosen:
+        tuned = tuned.refitted(chosen)
+    details = {
+        **describe_model(run, model),
         "encoders": {name: target.encoders[name] for name in configured.encoders},
         "text_encoders": {name: target.text_encoders[name] for name in configured.text_encoders},
+        "training_log": tuned.log(),
     }
+    run.write_model(job, tuned.model, details)
+    _report(model, tuned, moments.n, len(dev.image_id))
+
+
+def _open_pairs(run: "StageRun", moments: str, texts: str) -> "PairSet":
+    """Open the pairs whose `moments` and `texts` are inputs of these names."""
+    from pipeline.storage.pairs import PairSet
+
+    return PairSet(run.features, run.inputs.all_shards(texts), run.inputs.shards(moments).folder)
+
+
+def _make_task(
+    run: "StageRun",
+    model: str,
+    weights: dict[str, float],
+    moments: "FoldedMoments",
+    weak: "FoldedMoments | None",
+    dev: "SplitRows",
+    chosen: "GridTrial | None",
+) -> "FitTask":
+    """Return the task that fits a model with one weighting of its text encoders."""
+    from tqdm import tqdm
+
+    from pipeline.models.linear.sets import Restriction, make_sets
+    from pipeline.models.linear.training import FitTask
+
+    configured = run.config.model(model)
+    restriction = Restriction(configured.encoders, weights)
+    weak_folds = range(weak.source.n_folds if weak else 0)
+    return FitTask(
+        configured.training,
+        moments.view.select(configured.encoders),
+        restriction.text(moments.text),
+        make_sets(moments, range(moments.source.n_folds), weak, weak_folds, restriction),
+        restriction.pairs(dev),
+        configured.fit,
+        configured.transfer,
+        configured.settings,
+        configured.seed,
+        progress=lambda trials: tqdm(trials, desc=f"fit {model}", unit="trial", disable=None),
+        device=run.gpu,
+        chosen=chosen,
+    )
+
+
+def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
+    """Log what was chosen, and a warning where dev has chosen the end of a grid."""
+    from pipeline.models.linear.tuning import choices_at_edges
+
     training_log = tuned.log()
-    run.write_model(job, tuned.model, {**describe_model(run, model), **origins, "training_log": training_log})
-    log = logging.getLogger(__name__)
-    log.info("%s on %d pairs, chosen on %d dev images: %s", model, moments.n, len(dev.image_id), tuned.chosen)
+    log.info("%s on %d pairs, chosen on %d dev images: %s", model, pairs, dev_images, tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     if edges := choices_at_edges(training_log["trials"], training_log["chosen"]):
         log.warning("%s: dev chose %s, where the grid ends; values beyond may be better", model, " and ".join(edges))
@@ -90,26 +134,32 @@ def fit(run: Run, job: Job, model: str) -> None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 
 
+def _adopt_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
+    configured = config.model(model)
+    return {
+        "features": feature_shards(configured.encoders, layout),
+        "sentences": sentence_shards(configured, layout),
+    }
+
+
 @stage(
     version=1,
     choices=lambda config: [(name,) for name in config.made_by("adopt")],
     keys=lambda config, model: config.model(model).hyperparameters,
-    reads=lambda config, layout, model: [
-        *map(layout.features, config.model(model).encoders),
-        *sentence_shards(config.model(model), layout),
-    ],
+    reads=_adopt_reads,
     writes=lambda layout, model: layout.model(model),
 )
-def adopt(run: Run, job: Job, model: str) -> None:
+def adopt(run: "StageRun", job: Job, model: str) -> None:
     """Use the vectors of an image encoder and a text encoder, unchanged, as the space of MODEL."""
     from pipeline.run.reading.models import describe_model
     from pipeline.storage.parameters import origin_of
+    from pipeline.storage.shards import FEATURES, Shard
     from pipeline.storage.texts import VectorShard
 
     configured = run.config.model(model)
-    (encoder,), (text_encoder,) = configured.encoders, configured.text_encoders
-    features = run.features.open(encoder, 0)
-    sentences = VectorShard(run.layout.sentences(text_encoder).shard(0))
+    ((encoder, feature_shards),) = run.inputs.all_shards("features").items()
+    ((text_encoder, sentence_shards),) = run.inputs.all_shards("sentences").items()
+    features, sentences = Shard(feature_shards.shard(0), FEATURES), VectorShard(sentence_shards.shard(0))
     dim, text_dim = features["features"].shape[1], sentences.matrix.shape[1]
     if dim != text_dim:
         raise UsageError(

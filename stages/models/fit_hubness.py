@@ -2,30 +2,45 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError
-from pipeline.run import Inputs, Job, Outside, Run, stage
+from pipeline.run import Inputs, Job, Outside, stage
 from pipeline.run.reading.inputs import vocabulary_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.compute.multivectors import Items
+    from pipeline.config.names import Config
+    from pipeline.models.joint_model import JointModel
+    from pipeline.models.linear.hubness import Bank
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
+    from pipeline.storage.embeddings import Embeddings
 
 BANK_OF_SETS = 2000
 """Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
 
 
-def _reads(config, layout, model: str) -> Inputs:
-    plain, base = config.uncorrected(model), config.refitted(model)
-    read = [layout.manifest, layout.model(plain), layout.embeddings(plain), *([layout.model(base)] if base else [])]
-    if (queries := config.hubness.queries) is None:
-        return read
+def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
+    plain, base, queries = config.uncorrected(model), config.refitted(model), config.hubness.queries
     reader = config.model(plain)
-    encoders = reader.text_encoders if reader.spec.sentences == "vectors" else ()
-    vocabulary = vocabulary_of(config, layout, plain)
-    read += [*map(layout.text_encoder, encoders), *([vocabulary] if vocabulary else [])]
-    return [*read, Outside("queries", Path(queries))]
+    encoders = reader.text_encoders if queries is not None and reader.spec.sentences == "vectors" else ()
+    return {
+        "manifest": layout.manifest,
+        "plain": layout.model(plain),
+        "embeddings": layout.embeddings(plain),
+        "base": layout.model(base) if base else None,
+        "text_encoders": {name: layout.text_encoder(name) for name in encoders},
+        "vocabulary": vocabulary_of(config, layout, plain) if queries is not None else None,
+        "queries": Outside("queries", Path(queries)) if queries is not None else None,
+    }
 
 
 @stage(
     version=6,
+    memory=4000,
     choices=lambda config: [(name,) for name in config.every_model() if config.uncorrected(name)],
     keys=lambda config, model: {
         "method": config.hubness_method(model),
@@ -36,7 +51,7 @@ def _reads(config, layout, model: str) -> Inputs:
     reads=_reads,
     writes=lambda layout, model: layout.model(model),
 )
-def fit_hubness(run: Run, job: Job, model: str) -> None:
+def fit_hubness(run: "StageRun", job: Job, model: str) -> None:
     """Make MODEL, a variant with `hubness`, from the same model without it."""
     from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
     from pipeline.models.linear.hubness import choose_correction
@@ -61,7 +76,7 @@ def fit_hubness(run: Run, job: Job, model: str) -> None:
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
-def _draw_bank(run: Run, embeddings: Any, model: Any, splits: tuple[str, ...]) -> Any:
+def _draw_bank(run: "StageRun", embeddings: "Embeddings", model: "JointModel", splits: tuple[str, ...]) -> "Bank":
     """Some images and some sentences of the splits, and the queries of `hubness.queries`."""
     import numpy as np
 
@@ -76,15 +91,15 @@ def _draw_bank(run: Run, embeddings: Any, model: Any, splits: tuple[str, ...]) -
     return Bank(*sides, embeddings.comparison, queries=_embed_queries(run, model, most, rng))
 
 
-def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
+def _embed_queries(run: "StageRun", model: "JointModel", most: int, rng: "np.random.Generator") -> "Items | None":
     """At most `most` of the queries of `hubness.queries` in the joint space; None where there are none."""
     from pipeline.foreign.files import read_lines
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
     from pipeline.text.sequences import encode_tokens
 
-    if (file := run.config.hubness.queries) is None:
+    if (file := run.inputs.path("queries")) is None:
         return None
-    if not (queries := [line.strip() for line in read_lines(Path(file)) if line.strip()]):
+    if not (queries := [line.strip() for line in read_lines(file) if line.strip()]):
         raise InputError(f"{file} has no query; write one per line, or leave out hubness.queries")
     queries = [queries[row] for row in sorted(rng.choice(len(queries), min(most, len(queries)), replace=False))]
     if model.sentence_view == "tokens":

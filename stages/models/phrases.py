@@ -2,15 +2,17 @@
 
 import logging
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipeline.run import Job, Run, stage
+from pipeline.run import Job, stage
 from pipeline.run.reading.inputs import label_names, region_shards
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from pipeline.models.joint_model import JointModel
+    from pipeline.run.jobs import StageRun
     from pipeline.storage.regions import RegionRows
 
 ALIGNED, EMBEDDED = 1024, 512
@@ -22,10 +24,15 @@ ALIGNED, EMBEDDED = 1024, 512
     choices=lambda config: config.aligned_splits(),
     wanted=lambda config: config.aligned_splits(config.align.splits),
     keys=lambda config, model, split: {"beta": config.align.beta},
-    reads=lambda config, layout, model, split: [layout.manifest, layout.embeddings(model), layout.token_vocabulary],
+    memory=3000,
+    reads=lambda config, layout, model, split: {
+        "manifest": layout.manifest,
+        "embeddings": layout.embeddings(model),
+        "vocabulary": layout.token_vocabulary,
+    },
     writes=lambda layout, model, split: layout.alignments(model, split),
 )
-def align(run: Run, job: Job, model: str, split: str) -> None:
+def align(run: "StageRun", job: Job, model: str, split: str) -> None:
     """Write the segments of each caption in a split and the boxes they match, one caption per line."""
     from tqdm import tqdm
 
@@ -60,13 +67,18 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     gpu=True,
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),
-    reads=lambda config, layout, model, split: [
-        *(layout.manifest, layout.model(model), layout.parses, layout.token_vocabulary, layout.labels),
-        *region_shards(config, layout),
-    ],
+    memory=6000,
+    reads=lambda config, layout, model, split: {
+        "manifest": layout.manifest,
+        "model": layout.model(model),
+        "parses": layout.parses,
+        "vocabulary": layout.token_vocabulary,
+        "labels": layout.labels,
+        "regions": region_shards(config, layout),
+    },
     writes=lambda layout, model, split: layout.phrases(model, split),
 )
-def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
+def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     """Embed the noun phrases of a split's captions and the regions of its images.
 
     A model of whole sentences takes each phrase as one, and one of whole images each region.
@@ -94,7 +106,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     if mapping.sentence_view == "tokens":
         vectors = mapping.embed_phrases(encode_tokens([phrase.text for phrase in spoken], vocabulary))
     else:
-        labels = LabelTable.from_dict(read_record(run.layout.labels.path))
+        labels = LabelTable.from_dict(read_record(run.inputs.artefact("labels").path))
         vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, labels)[1])
     phrase_table = {
         "sentence_id": np.repeat(pairs.sentence_id, counts),
@@ -110,7 +122,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
 
 
-def _embed_regions(model: Any, regions: "RegionRows", image_id: "np.ndarray") -> "pa.Table":
+def _embed_regions(model: "JointModel", regions: "RegionRows", image_id: "np.ndarray") -> "pa.Table":
     """The table of all regions of the images `image_id` (n,)."""
     import numpy as np
     import pyarrow as pa
@@ -140,19 +152,24 @@ def _embed_regions(model: Any, regions: "RegionRows", image_id: "np.ndarray") ->
         "bootstrap": config.evaluate.bootstrap,
         "phrases": config.phrases.model_dump(exclude={"splits"}),
     },
-    reads=lambda config, layout, model, split: [layout.manifest, layout.phrases(model, split), *label_names(config)],
+    memory=8000,
+    reads=lambda config, layout, model, split: {
+        "manifest": layout.manifest,
+        "phrases": layout.phrases(model, split),
+        "names": label_names(config),
+    },
     writes=lambda layout, model, split: layout.phrase_ranking(model, split),
 )
-def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
+def rank_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     """Rank regions for noun phrases and the reverse, and count correct correspondences."""
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
-    from pipeline.run.reading.boxes import read_gold
+    from pipeline.run.reading.regions import read_gold
     from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.records import write_measured
 
     log, settings = logging.getLogger(__name__), run.config
-    stored = PhraseVectors(run.layout.phrases(model, split).path)
+    stored = PhraseVectors(run.inputs.artefact("phrases").path)
     phrases = PhraseSet(
         [text.lower() for text in stored.phrases["text"].to_pylist()],
         [head.lower() for head in stored.phrases["head"].to_pylist()],

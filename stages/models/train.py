@@ -1,24 +1,29 @@
 """`train`: a neural model from stored features and sentences, stopped where dev is best."""
 
 import logging
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, Outside, Run, stage
-from pipeline.run.reading.inputs import region_shards, sentence_shards
+from pipeline.run import Inputs, Job, Outside, stage
+from pipeline.run.reading.inputs import feature_shards, region_shards, sentence_shards
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.config.names import Config
+    from pipeline.config.text import WordVectorSettings
+    from pipeline.models.joint_model import JointModel
+    from pipeline.models.linear.views import ImageView
+    from pipeline.models.neural.task import RegionView, TrainingPairs
+    from pipeline.models.neural.word_towers import WordStart
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
     from pipeline.run.reading.texts import Sentences
 
 
-def _word_file(config, settings: Any) -> Path:
-    return Path(config.weights_root) / settings.file
-
-
-def _keys(config, model: str) -> dict:
+def _keys(config: "Config", model: str) -> dict[str, object]:
     configured = config.model(model)
     keys = {
         "seed": config.seed,
@@ -33,32 +38,38 @@ def _keys(config, model: str) -> dict:
     return keys
 
 
-def _reads(config, layout, model: str) -> Inputs:
+def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     configured, start, base = config.model(model), config.start(model), config.refitted(model)
     spec, words = configured.spec, configured.word_vectors
-    read = [layout.manifest, *sentence_shards(configured, layout), *map(layout.features, configured.encoders)]
-    read += region_shards(config, layout) if spec.regions != "none" else []
-    read += [layout.token_vocabulary] if spec.words else []
-    read += [layout.labels] if spec.trees else []
-    read += map(layout.text_encoder, configured.text_encoders) if spec.starts_from_terms else []
-    read += [layout.model(name) for name in (start, base) if name]
-    if start or words.source == "random":
-        return read
-    if words.source == "corpus":
-        return [*read, layout.word_vectors]
-    return [*read, Outside("words", _word_file(config, words))]
+    source = None if start else words.source
+    encoders = configured.text_encoders if spec.starts_from_terms else ()
+    return {
+        "manifest": layout.manifest,
+        "sentences": sentence_shards(configured, layout),
+        "features": feature_shards(configured.encoders, layout),
+        "regions": region_shards(config, layout) if spec.regions != "none" else {},
+        "vocabulary": layout.token_vocabulary if spec.words else None,
+        "labels": layout.labels if spec.trees else None,
+        "text_encoders": {name: layout.text_encoder(name) for name in encoders},
+        "start": layout.model(start) if start else None,
+        "base": layout.model(base) if base else None,
+        "corpus_vectors": layout.word_vectors if source == "corpus" else None,
+        "words": Outside("words", Path(config.weights_root) / words.file) if source == "file" else None,
+    }
 
 
 @stage(
     version=12,
     gpu=True,
+    threads=8,
+    memory=6000,
     choices=lambda config: [(name,) for name in config.made_by("train")],
     keys=_keys,
     reads=_reads,
     also=lambda run, model: {"precision": str(run.precision(run.config.model(model).settings.precision))},
     writes=lambda layout, model: layout.model(model),
 )
-def train(run: Run, job: Job, model: str) -> None:
+def train(run: "StageRun", job: Job, model: str) -> None:
     """Train MODEL: a registered neural model, a variant from the configuration, or a refit of either.
 
     A killed training is resumed from its last checkpoint.
@@ -70,15 +81,16 @@ def train(run: Run, job: Job, model: str) -> None:
     configured, base = run.config.model(model), run.chosen(model)
     spec, settings = configured.spec, configured.settings
     if base:
-        # Refit for dev's best number of epochs; dev is training data now, so there is no early stopping.
+        # Refit for dev's best number of epochs. Dev is training data now, so there is no early stopping.
         settings = settings.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
-    splits = {"train": ("train", "dev") if base else ("train",), "dev": ("dev",)}
     sentences = open_sentences(run, model)
-    view, region_view, pairs = _read_pairs(run, model, splits, sentences)
-    features, regions = pairs["train"].features, pairs["train"].regions
+    training = _read_pairs(run, model, ("train", "dev") if base else ("train",), sentences)
+    dev = _read_pairs(run, model, ("dev",), sentences)
+    view, region_view = _make_views(run, model, dev)
     task = TrainingTask(
         view,
-        **pairs,
+        train=training,
+        dev=dev,
         settings=settings,
         seed=configured.seed,
         precision=run.precision(settings.precision),
@@ -93,8 +105,8 @@ def train(run: Run, job: Job, model: str) -> None:
         trained = train(spec.load(), task, checkpoint, after_step)
         details = {
             **describe_model(run, model),
-            "encoders": {name: rows.origin for name, rows in features.items()},
-            **({"regions": regions.encoders} if regions is not None else {}),
+            "encoders": {name: rows.origin for name, rows in training.features.items()},
+            **({"regions": training.regions.encoders} if training.regions is not None else {}),
             **sentences.learned,
             "labels": sentences.labels,
             "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
@@ -107,45 +119,46 @@ def train(run: Run, job: Job, model: str) -> None:
         log.info("%s on %d pairs: %s", model, count, trained.log["chosen"])
 
 
-def _read_pairs(
-    run: Run, model: str, splits: Mapping[str, tuple[str, ...]], sentences: "Sentences"
-) -> tuple[Any, Any, dict[str, Any]]:
-    """The view of images, that of regions, if `model` needs these, and the pairs of `splits` (use -> splits)."""
-    from pipeline.models.linear.views import ImageView
-    from pipeline.models.neural.task import RegionView, TrainingPairs
+def _read_pairs(run: "StageRun", model: str, splits: tuple[str, ...], sentences: "Sentences") -> "TrainingPairs":
+    """Open the pairs of some splits, as the model takes them."""
+    from pipeline.models.neural.task import TrainingPairs
     from pipeline.run.reading.models import open_region_rows
     from pipeline.storage.features import FeatureRows
 
-    config, configured = run.config, run.config.model(model)
-    region_encoders = config.regions.encoders if configured.spec.regions != "none" else ()
-    pairs = {}
-    for use, names in splits.items():
-        rows = run.pairs(*names)
-        features = {name: FeatureRows(run.features, name, rows.image_id) for name in configured.encoders}
-        regions = open_region_rows(run, region_encoders, rows.image_id) if region_encoders else None
-        forms = sentences.take(rows.sentence_id)
-        pairs[use] = TrainingPairs(features, forms, rows.owners, rows.sentence_id, regions)
-    dims = tuple(block.shape[1] for block in features.values())
-    view = ImageView(configured.encoders, dims, config.image_steps(configured.encoders))
-    if not region_encoders:
-        return view, None, pairs
-    of_regions = ImageView(region_encoders, regions.dims, config.image_steps(region_encoders))
-    return view, RegionView(of_regions, config.regions.geometry), pairs
+    rows, region_encoders = run.pairs(*splits), tuple(run.inputs.all_shards("regions"))
+    features = {name: FeatureRows(run.features, name, rows.image_id) for name in run.config.model(model).encoders}
+    regions = open_region_rows(run, region_encoders, rows.image_id) if region_encoders else None
+    return TrainingPairs(features, sentences.take(rows.sentence_id), rows.owners, rows.sentence_id, regions)
 
 
-def _read_noun_phrase(run: Run) -> int:
-    """The number that noun phrases have in the label table."""
+def _make_views(run: "StageRun", model: str, pairs: "TrainingPairs") -> "tuple[ImageView, RegionView | None]":
+    """Return the view of whole images, and the view of regions if the pairs have regions."""
+    from pipeline.models.linear.views import ImageView
+    from pipeline.models.neural.task import RegionView
+
+    config = run.config
+    encoders, region_encoders = config.model(model).encoders, config.regions.encoders
+    dims = tuple(block.shape[1] for block in pairs.features.values())
+    view = ImageView(encoders, dims, config.image_steps(encoders))
+    if pairs.regions is None:
+        return view, None
+    of_regions = ImageView(region_encoders, pairs.regions.dims, config.image_steps(region_encoders))
+    return view, RegionView(of_regions, config.regions.geometry)
+
+
+def _read_noun_phrase(run: "StageRun") -> int:
+    """Return the number that noun phrases have in the label table."""
     from pipeline.storage.commit import read_record
 
-    path = run.layout.labels.path
+    path = run.inputs.artefact("labels").path
     table = read_record(path)
     if "NP" not in table["phrases"]:
         raise UsageError(f"{path} has no NP; use a parser that labels noun phrases NP")
     return table["phrases"].index("NP")
 
 
-def _read_words(run: Run, settings: Any) -> Any:
-    """The first word vectors, (V + 1, d): from a file, learned on the corpus, or drawn, as `settings` say."""
+def _read_words(run: "StageRun", settings: "WordVectorSettings") -> "np.ndarray":
+    """Return the first word vectors (V + 1, d): from a file, learned on the corpus, or random."""
     from pipeline.models.neural.networks import INITIAL
     from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
     from pipeline.text.wordvectors import random_vectors
@@ -155,11 +168,14 @@ def _read_words(run: Run, settings: Any) -> Any:
         return random_vectors(len(terms), settings.dim, INITIAL, seed)
     if settings.source == "corpus":
         return read_corpus_vectors(run)
-    return read_word_file(_word_file(run.config, settings), settings.format, terms).table(terms, seed)
+    path = run.inputs.path("words")
+    assert path is not None
+    return read_word_file(path, settings.format, terms).table(terms, seed)
 
 
-def _read_start(run: Run, model: str) -> Any:
-    """The model that `model` starts from, with the vectors of every word if it reads words and that one vectors."""
+def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
+    """Return the model that `model` starts from, with the vectors of every word if `model` reads words and the other
+    model reads vectors."""
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.compute import runtime
-from pipeline.run import Job, Run, stage
-from pipeline.run.layout import Shards
+from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run.reading.inputs import feature_shards
 from stages.commands import FILE, FOLDER
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.names import Config
     from pipeline.models.linear.cross_fit import Scores
+    from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
 
 KEPT = ("test", "dev", "train", "weak", "gallery")
@@ -77,15 +78,14 @@ def command(root: Path, exclude: Path | None) -> None:
         click.echo(f"shown in {run.layout.report.path}")
 
 
-def _features(config: "Config", layout: "Layout") -> dict[str, Shards]:
-    """The features of whole photographs that the run has."""
-    return {encoder.name: layout.features(encoder.name) for encoder in config.encoders}
-
-
-def _texts(config: "Config", layout: "Layout") -> dict[str, Shards]:
-    """The vectors of captions that the run has."""
-    every = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
-    return {name: shards for name, shards in every.items() if shards.part(config.parts - 1).exists()}
+def _reads(config: "Config", layout: "Layout") -> Inputs:
+    """The features of whole photos, and the vectors of captions that the run has."""
+    texts = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
+    return {
+        "manifest": layout.manifest,
+        "features": feature_shards([encoder.name for encoder in config.encoders], layout),
+        "texts": {name: shards for name, shards in texts.items() if shards.part(config.parts - 1).exists()},
+    }
 
 
 @stage(
@@ -94,15 +94,11 @@ def _texts(config: "Config", layout: "Layout") -> dict[str, Shards]:
         "normalise": config.image_steps([encoder.name for encoder in config.encoders]),
         "seed": config.seed,
     },
-    reads=lambda config, layout: [
-        layout.manifest,
-        *_features(config, layout).values(),
-        *_texts(config, layout).values(),
-    ],
+    reads=_reads,
     writes=lambda layout: layout.audit,
     has_rule=False,
 )
-def audit(run: Run, job: Job) -> None:
+def audit(run: "StageRun", job: Job) -> None:
     """Compare the photographs with each other, and their captions with those of others."""
     import pyarrow as pa
 
@@ -115,10 +111,10 @@ def audit(run: Run, job: Job) -> None:
         {"kind": "copy", "image_id": first, "other_image_id": second, "score": score, "threshold": MIN_COPY_CORRELATION}
         for (first, second), score in zip(pairs.tolist(), correlations.tolist(), strict=True)
     ]
-    texts = _texts(run.config, run.layout)
+    texts = run.inputs.all_shards("texts")
     described = len(set(run.manifest.sentence_images.tolist())) if texts else 0
     if described >= LEAST_PHOTOGRAPHS:
-        findings += _worst_captions(*_score_captions(run, texts, pairs))
+        findings += _worst_captions(*_score_captions(run, pairs))
     fields = {
         **dict.fromkeys(("kind", "image", "split"), pa.string()),
         **dict.fromkeys(("image_id", "sentence_id", "other_image_id", "rank", "rivals"), pa.int64()),
@@ -159,7 +155,7 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     return pairs[order], correlations[order]
 
 
-def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray") -> "tuple[Scores, Scores]":
+def _score_captions(run: "StageRun", copies: "np.ndarray") -> "tuple[Scores, Scores]":
     """The scores of photographs with all their captions, and of single captions; `copies` (p, 2) stay together."""
     import numpy as np
 
@@ -169,8 +165,8 @@ def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray")
     from pipeline.storage.pairs import read_pairs
     from pipeline.storage.texts import open_texts
 
-    config, manifest, features = run.config, run.manifest, run.features
-    encoders = tuple(_features(config, run.layout))
+    config, manifest, features, texts = run.config, run.manifest, run.features, run.inputs.all_shards("texts")
+    encoders = tuple(run.inputs.all_shards("features"))
     dims = tuple(features.open(name, 0)["features"].shape[1] for name in encoders)
     view = ImageView(encoders, dims, config.image_steps(encoders))
     vectors = {name: shard.matrix for name, shard in open_texts(texts, 0).items()}

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry import ranker
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Input, Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.metrics.paired import Columns, Draw
     from pipeline.papers.reproduction import System
+    from pipeline.run.layout import Layout
 
 REPORTED = "test"
 TRANSFER = "transfer.html"
@@ -24,7 +25,7 @@ RESULT = "reproduction.json"
 LIBRARIES = ("numpy", "scipy", "torch", "scikit-learn")
 
 
-def _reads(config, layout) -> Inputs:
+def _reads(config: "Config", layout: "Layout") -> Inputs:
     judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
     study = [layout.manifest, layout.study, layout.tables]
     described = [
@@ -32,17 +33,19 @@ def _reads(config, layout) -> Inputs:
         for name in _generators(config)
         for split in _subjects(config).values()
     ]
-    return [
-        layout.summary,
-        *(layout.evaluation(*names) for names in judged),
-        *described,
-        *(study if "gong" in config.reproduce.papers else []),
-        *(_tree_reads(config, layout) if config.reproduce.trees else []),
-    ]
+    return {
+        "summary": layout.summary,
+        "evaluations": [layout.evaluation(*names) for names in judged],
+        "described": described,
+        "study": study if "gong" in config.reproduce.papers else [],
+        "trees": _tree_reads(config, layout) if config.reproduce.trees else [],
+    }
 
 
 @stage(
     version=17,
+    memory=8000,
+    shown=("reproduction", "Tables"),
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),
@@ -300,7 +303,7 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     return draw_of_ranks(ranks, {direction: own.get(direction, owners) for direction in ranks}, columns)
 
 
-def _tree_reads(config, layout) -> Inputs:
+def _tree_reads(config: "Config", layout: "Layout") -> "list[Input]":
     """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
     models = [layout.model(name) for name in _relation_models(config)]
     embeddings = map(layout.embeddings, _word_models(config))

@@ -68,19 +68,23 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
 def study_reads(config: "Config", layout: "Layout") -> Inputs:
     """What `read_study` reads."""
     texts = [encoder.name for encoder in config.text_encoders]
-    return [
-        layout.manifest,
-        layout.moments("study/target"),
-        *map(layout.sentences, texts),
-        *(layout.features(encoder.name) for encoder in config.every_encoder),
-        *(layout.documents(name, text) for name in DOCUMENTS for text in texts),
-        *(layout.moments(f"study/auxiliary/{name}") for name in DOCUMENTS),
-    ]
+    simulated = [name for name in DOCUMENTS if config.documents[name].simulate is not None]
+    return {
+        "manifest": layout.manifest,
+        "target": layout.moments("study/target"),
+        "sentences": {name: layout.sentences(name) for name in texts},
+        "features": {encoder.name: layout.features(encoder.name) for encoder in config.every_encoder},
+        "documents": [layout.documents(name, text) for name in DOCUMENTS for text in texts],
+        "auxiliary": [layout.moments(f"study/auxiliary/{name}") for name in DOCUMENTS],
+        "simulated": [layout.simulated(name) for name in simulated],
+    }
 
 
 @stage(
     version=7,
     gpu=True,
+    threads=8,
+    memory=4000,
     keys=study_keys,
     reads=study_reads,
     writes=lambda layout: layout.study,
@@ -236,13 +240,14 @@ def _describe_text(config: "Config") -> str:
 
 @stage(
     version=8,
+    shown=("tables", "Tables"),
     keys=lambda config: {
         "seed": config.seed,
         "name": config.name,
         "bootstrap": config.evaluate.bootstrap,
         "folds": config.study.folds,
     },
-    reads=lambda config, layout: [layout.study],
+    reads=lambda config, layout: {"study": layout.study},
     writes=lambda layout: layout.tables,
 )
 def tabulate(run: Run, job: Job) -> None:

@@ -1,17 +1,28 @@
 """Generated captions: generators are trained, describe images and boxes, and are judged."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, UsageError
 from pipeline.run import Inputs, Job, Run, stage
-from pipeline.run.reading.inputs import generator_inputs, joint_space, label_names, region_texts_path, text_files
+from pipeline.run.layout import Shards
+from pipeline.run.reading.inputs import (
+    feature_shards,
+    generator_inputs,
+    label_names,
+    region_texts_path,
+    text_files,
+)
 
 if TYPE_CHECKING:
+    from pipeline.config.names import Config
     from pipeline.generate.material import Ranker
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
     from pipeline.run.reading.generators import DescribedImages, StoredGenerator
 
 log = logging.getLogger(__name__)
@@ -22,7 +33,7 @@ DESCRIBED, SHOWN = 256, 200
 """Images that are described at once, and how many of the first are on the page; the lists have all."""
 
 
-def _training_keys(config, generator: str) -> dict:
+def _training_keys(config: "Config", generator: str) -> dict[str, object]:
     configured = config.generator(generator)
     own = {"generator": configured.spec.name, **configured.settings.model_dump(exclude={"checkpoint_seconds"})}
     text = config.language_text.model_dump() if configured.spec.text else {}
@@ -30,30 +41,37 @@ def _training_keys(config, generator: str) -> dict:
     return {"seed": configured.seed, "image_view": view, "text": text, "own": own}
 
 
-def _training_reads(config, layout, generator: str) -> Inputs:
+def _training_reads(config: "Config", layout: "Layout", generator: str) -> Inputs:
     configured = config.generator(generator)
     spec, encoders = configured.spec, configured.encoders
-    read = [*map(layout.features, encoders)]
-    if spec.regions:
-        snippets = configured.settings.snippets
-        read += map(layout.regions, encoders)
-        read += [layout.alignments(snippets, split) for split in SNIPPETS_OF]
-    if spec.ranks:
-        read += [layout.model(snippets), layout.embeddings(snippets)]
-    texts = text_files(config, generator, "lines", "treebank")
-    return [*read, *generator_inputs(config, layout, generator), *texts]
+    aligner = configured.settings.snippets if spec.regions else None
+    return {
+        **generator_inputs(config, layout, generator),
+        "features": feature_shards(encoders, layout),
+        "regions": _regions(encoders, layout) if spec.regions else {},
+        "alignments": {split: layout.alignments(aligner, split) for split in SNIPPETS_OF} if aligner else {},
+        "ranker": layout.model(aligner) if spec.ranks else None,
+        "ranker_embeddings": layout.embeddings(aligner) if spec.ranks else None,
+        "texts": text_files(config, generator, "lines", "treebank"),
+    }
+
+
+def _regions(encoders: Iterable[str], layout: "Layout") -> dict[str, Shards]:
+    return {name: layout.regions(name) for name in encoders}
 
 
 @stage(
     version=5,
     gpu=True,
+    threads=8,
+    memory=6000,
     choices=lambda config: [(name,) for name in config.generators],
     keys=_training_keys,
     reads=_training_reads,
     also=lambda run, generator: {"precision": str(run.precision(run.config.generator(generator).precision))},
     writes=lambda layout, generator: layout.generator(generator),
 )
-def train_generator(run: Run, job: Job, generator: str) -> None:
+def train_generator(run: "StageRun", job: Job, generator: str) -> None:
     """Train a registered caption generator. Resumable."""
     from pipeline.generate.material import Material
     from pipeline.models.linear.views import ImageView
@@ -67,6 +85,9 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     pairs = _read_snippets(run, settings, people) if spec.regions else people.pairs
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
     space = open_space(run, generator)
+    ranker = None
+    if spec.ranks:
+        ranker = _read_ranker(run, settings.snippets, run.inputs.artefacts("alignments")["train"].path)
     with follow_training(generator, settings, job) as (checkpoint, after_step):
         learned = spec.load().learn(
             Material(
@@ -83,7 +104,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
                 checkpoint=checkpoint,
                 after_step=after_step,
                 device=run.device,
-                ranker=_read_ranker(run, settings.snippets) if spec.ranks else None,
+                ranker=ranker,
             )
         )
         details = {
@@ -97,17 +118,17 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
 
-def _read_snippets(run: Run, settings: Any, people: "DescribedImages") -> dict[str, Any]:
+def _read_snippets(run: "StageRun", settings: Any, people: "DescribedImages") -> dict[str, Any]:
     """The pairs of regions with snippets of their images' sentences, as the model `settings.snippets` aligns them."""
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
-    from pipeline.run.reading.boxes import read_regions
+    from pipeline.run.reading.regions import read_regions
     from pipeline.storage.records import read_alignments
 
     snippets = []
-    for split in SNIPPETS_OF:
-        segments = read_alignments(run.layout.alignments(settings.snippets, split).path)
+    for alignments in run.inputs.artefacts("alignments").values():
+        segments = read_alignments(alignments.path)
         snippets += [Snippet(*(segment[name] for name in Snippet._fields)) for segment in segments]
     image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
     regions = read_regions(run, people.encoders, image_id)
@@ -115,9 +136,11 @@ def _read_snippets(run: Run, settings: Any, people: "DescribedImages") -> dict[s
     return region_pairs(snippets, regions, run.manifest.splits, people.vocabulary, whole)
 
 
-def _read_ranker(run: Run, model: str) -> "Ranker":
-    """A model and the sums of the word vectors of the snippets that it found in train. UsageError for one that also
-    reads whole images or the places of regions."""
+def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
+    """Return a model and the sums of the word vectors of the snippets that it found in train.
+
+    Raises UsageError for a model that also reads whole images or the positions of regions.
+    """
     import numpy as np
 
     from pipeline.generate.material import Ranker
@@ -130,7 +153,7 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
         raise UsageError(
             f"{model} also reads whole images or the positions of regions; rank snippets with a plain dvsa"
         )
-    segments = read_alignments(run.layout.alignments(model, "train").path)
+    segments = read_alignments(alignments)
     ids = np.array([segment["sentence_id"] for segment in segments])
     lengths = np.array([len(segment["words"]) for segment in segments])
     starts = np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist()
@@ -141,7 +164,7 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     return Ranker(stored.details["registered"], restored, np.concatenate(sums))
 
 
-def _describe_keys(config, generator: str, subject: str) -> dict:
+def _describe_keys(config: "Config", generator: str, subject: str) -> dict[str, object]:
     text = {"text": config.language_text.model_dump(exclude={"treebank"})}
     return {
         "seed": config.seed,
@@ -150,25 +173,31 @@ def _describe_keys(config, generator: str, subject: str) -> dict:
     }
 
 
-def _describe_reads(config, layout, generator: str, subject: str) -> Inputs:
-    inputs = [layout.generator(generator), *generator_inputs(config, layout, generator)]
-    encoders = config.generator(generator).encoders
-    inputs += text_files(config, generator, "lines")
-    if subject.endswith(".boxes"):
-        return [*inputs, *label_names(config), *map(layout.regions, encoders)]
-    return [*inputs, *map(layout.features, encoders)]
+def _describe_reads(config: "Config", layout: "Layout", generator: str, subject: str) -> Inputs:
+    encoders, of_boxes = config.generator(generator).encoders, subject.endswith(".boxes")
+    return {
+        **generator_inputs(config, layout, generator),
+        "generator": layout.generator(generator),
+        "texts": text_files(config, generator, "lines"),
+        "features": {} if of_boxes else feature_shards(encoders, layout),
+        "regions": _regions(encoders, layout) if of_boxes else {},
+        "names": label_names(config) if of_boxes else None,
+    }
 
 
 @stage(
     version=6,
     gpu=True,
+    threads=8,
+    memory=8000,
+    shown=("descriptions", "Generated sentences"),
     choices=lambda config: config.descriptions(),
     wanted=lambda config: config.descriptions(config.describe.splits),
     keys=_describe_keys,
     reads=_describe_reads,
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
 )
-def describe(run: Run, job: Job, generator: str, subject: str) -> None:
+def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
     """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
     import numpy as np
     from tqdm import tqdm
@@ -177,15 +206,13 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     from pipeline.images.opening import ImageLimits
     from pipeline.report.page import descriptions_as_text, render_descriptions
     from pipeline.report.photographs import Photographs
-    from pipeline.run.reading.generators import gather_sources, read_corpus, read_generator
-    from pipeline.storage.bundle import Bundle
+    from pipeline.run.reading.generators import gather_sources, open_space_bundle, read_corpus, read_generator
     from pipeline.storage.commit import publish_record
 
     split, _, kind = subject.partition(".")
     settings, stored = run.config.describe, read_generator(run, generator)
     features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
-    space = joint_space(run.config, run.layout, generator)
-    sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
+    sources = gather_sources(run, stored, read_corpus(run), open_space_bundle(run, generator))
     described = []
     for start in tqdm(range(0, len(shown), DESCRIBED), f"describe with {generator}", unit="batch", disable=None):
         part = np.arange(start, min(start + DESCRIBED, len(shown)))
@@ -204,7 +231,7 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
 
 def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
-    from pipeline.run.reading.boxes import read_boxes, read_gold
+    from pipeline.run.reading.regions import read_boxes, read_gold
 
     gold, whole = read_gold(run, region_texts_path(run.config)), getattr(stored.generator, "whole", False)
     return read_boxes(run, gold, stored.encoders, split, whole)
@@ -225,32 +252,36 @@ def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[
     return features, [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]
 
 
-def _judging_keys(config, generator: str, subject: str) -> dict:
+def _judging_keys(config: "Config", generator: str, subject: str) -> dict[str, object]:
     if subject.endswith(".boxes"):
         return {"names": config.phrases.names, "meteor": config.describe.meteor}
     return {"seed": config.seed, "text": config.language_text.model_dump(), "meteor": config.describe.meteor}
 
 
-def _judging_reads(config, layout, generator: str, subject: str) -> Inputs:
-    features = map(layout.features, config.generator(generator).encoders)
-    inputs = [layout.generator(generator), layout.descriptions(generator, subject), *features]
-    inputs += generator_inputs(config, layout, generator)
-    if not subject.endswith(".boxes"):
-        return [*inputs, *text_files(config, generator, "treebank")]
-    parses = [] if config.describe.region_texts else [layout.parses]
-    return [*inputs, *parses, *label_names(config)]
+def _judging_reads(config: "Config", layout: "Layout", generator: str, subject: str) -> Inputs:
+    of_boxes = subject.endswith(".boxes")
+    return {
+        **generator_inputs(config, layout, generator),
+        "generator": layout.generator(generator),
+        "descriptions": layout.descriptions(generator, subject),
+        "features": feature_shards(config.generator(generator).encoders, layout),
+        "texts": {} if of_boxes else text_files(config, generator, "treebank"),
+        "parses": layout.parses if of_boxes and not config.describe.region_texts else None,
+        "names": label_names(config) if of_boxes else None,
+    }
 
 
 @stage(
     version=3,
     gpu=True,
+    memory=6000,
     choices=lambda config: config.descriptions(),
     wanted=lambda config: config.descriptions(config.describe.splits),
     keys=_judging_keys,
     reads=_judging_reads,
     writes=lambda layout, *names: layout.description_evaluation(*names),
 )
-def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
+def evaluate_descriptions(run: "StageRun", job: Job, generator: str, subject: str) -> None:
     """Score generated captions of a split or of SPLIT.boxes against texts that people wrote."""
     import numpy as np
 
@@ -261,7 +292,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     from pipeline.text.tokens import make_analyzer
 
     split, _, kind = subject.partition(".")
-    path = run.layout.descriptions(generator, subject).commit
+    path = run.inputs.artefact("descriptions").commit
     described, stored = read_record(path)["images"], run.generator(generator)
     restored = run.config.generator(generator).spec.load().from_parts(stored.settings, stored.tensors)
     people = read_described(run, restored.encoders, (split,))
@@ -307,7 +338,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
 
 def _read_box_texts(run: Run, boxes: list[dict], analyze: Callable[[str], list[str]]) -> list[list[list[str]]]:
     """What people wrote for each of the described `boxes`, or the noun phrases that name it, as words."""
-    from pipeline.run.reading.boxes import read_naming_phrases, read_region_texts
+    from pipeline.run.reading.regions import read_naming_phrases, read_region_texts
 
     path = region_texts_path(run.config)
     if path is None:

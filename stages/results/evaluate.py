@@ -4,11 +4,17 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipeline.config.registry import ranker
-from pipeline.run import Inputs, Job, Names, Run, stage
-from pipeline.run.reading.inputs import generator_inputs, text_files
+from pipeline.run import Inputs, Job, Names, stage
+from pipeline.run.reading.inputs import feature_shards, generator_inputs, text_files
+
+if TYPE_CHECKING:
+    from pipeline.compute.multivectors import Items
+    from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +31,13 @@ def _every(names: Iterable[str]) -> Iterator[Names]:
     choices=lambda config: _every(config.every_model()),
     wanted=lambda config: [names for names in config.evaluations() if names[0] in config.models],
     keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},
-    reads=lambda config, layout, model, *names: [layout.manifest, layout.embeddings(model)],
+    reads=lambda config, layout, model, *names: {
+        "manifest": layout.manifest,
+        "embeddings": layout.embeddings(model),
+    },
     writes=lambda layout, *names: layout.evaluation(*names),
 )
-def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
+def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -> None:
     """Measure retrieval in both directions, by protocol all-sentences (Karpathy) or first-sentence (Gong).
 
     Without captions, an evaluation has 0 images.
@@ -55,7 +64,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
     sentences = embeddings.read("sentences", pairs.sentence_id[chosen])
     several_each = not embeddings.multi_vector and np.bincount(owners).min() > 1
 
-    def rank_all(images: Any, sentences: Any, owners: np.ndarray) -> Ranks:
+    def rank_all(images: "Items", sentences: "Items", owners: np.ndarray) -> Ranks:
         ranks = rank(images, sentences, owners, embeddings.comparison)
         if not several_each:
             return ranks
@@ -85,15 +94,20 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
             log.info(line)
 
 
-def _reads(config, layout, generator: str, split: str, protocol: str) -> Inputs:
-    features = map(layout.features, config.generator(generator).encoders)
-    inputs = [layout.generator(generator), *features, *generator_inputs(config, layout, generator)]
-    return [*inputs, *text_files(config, generator, "treebank")]
+def _reads(config: "Config", layout: "Layout", generator: str, split: str, protocol: str) -> Inputs:
+    return {
+        "generator": layout.generator(generator),
+        "features": feature_shards(config.generator(generator).encoders, layout),
+        **generator_inputs(config, layout, generator),
+        "texts": text_files(config, generator, "treebank"),
+    }
 
 
 @stage(
     version=1,
     gpu=True,
+    threads=8,
+    memory=8000,
     choices=lambda config: _every(config.evaluate.generators),
     wanted=lambda config: product(config.evaluate.generators, config.evaluate.splits, config.evaluate.protocols),
     keys=lambda config, *names: {
@@ -103,7 +117,7 @@ def _reads(config, layout, generator: str, split: str, protocol: str) -> Inputs:
     reads=_reads,
     writes=lambda layout, generator, *names: layout.evaluation(ranker(generator), *names),
 )
-def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str) -> None:
+def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protocol: str) -> None:
     """Measure retrieval by the perplexity of every caption of a split given every image."""
     import numpy as np
 
@@ -149,11 +163,12 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
 
 @stage(
     version=2,
+    shown=("summary", "Evaluation"),
     wanted=lambda config: [()],
-    reads=lambda config, layout: [layout.evaluation(*names) for names in config.evaluations()],
+    reads=lambda config, layout: {"evaluations": [layout.evaluation(*names) for names in config.evaluations()]},
     writes=lambda layout: (layout.summary, layout.summary_table),
 )
-def summarise(run: Run, job: Job) -> None:
+def summarise(run: "StageRun", job: Job) -> None:
     """Collect all evaluations of the run in one list and one table."""
     from pipeline.evaluate.summary import markdown
     from pipeline.storage.commit import read_record

@@ -1,44 +1,74 @@
 """`report`: the page that a person looks at."""
 
 import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.run import Inputs, Job, Run, stage
-from pipeline.run.layout import Artefact
+from pipeline.errors import IntegrityError
+from pipeline.run import Inputs, Job, stage
+from pipeline.run.reading.inputs import feature_shards, region_shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Artefact, Layout
+    from pipeline.run.stage import Names
 
 FORMS = click.Choice(["html", "json"])
 
 
-def _artefacts(config, layout) -> dict[str, list[Artefact]]:
-    """What is shown where it is there, by section; of what generators say, the first split."""
-    described = [layout.descriptions(name, split) for name in config.generators for split in config.describe.splits[:1]]
+def _reads(config: "Config", layout: "Layout") -> Inputs:
+    aligned = config.aligned_splits(config.align.splits)
+    phrases = config.phrase_splits(config.phrases.splits)
+    learned = [entry.name for entry in config.prepared_text_encoders if entry.own.learns]
     reads_tokens = any(config.model(name).spec.sentences != "vectors" for name in config.models)
+    described = [(name, split) for name in config.generators for split in config.describe.splits[:1]]
     return {
-        "described": described,
-        "judged": [layout.description_evaluation(*names) for names in config.descriptions(config.describe.splits)],
-        "phrases": [layout.phrase_ranking(*names) for names in config.phrase_splits(config.phrases.splits)],
-        "vocabulary": [layout.token_vocabulary] if reads_tokens else [],
+        "manifest": layout.manifest,
+        "summary": layout.summary,
+        "indexes": {bundle: layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)},
+        "embeddings": {name: layout.embeddings(name) for name in config.models},
+        "described": _by_name(layout.descriptions, described),
+        "judged": _by_name(layout.description_evaluation, config.descriptions(config.describe.splits)),
+        "phrase_rankings": _by_name(layout.phrase_ranking, phrases),
+        "phrases": _by_name(layout.phrases, phrases),
+        "regions": region_shards(config, layout),
+        "text_encoders": {name: layout.text_encoder(name) for name in learned},
+        "vocabulary": layout.token_vocabulary if reads_tokens or aligned else None,
     }
 
 
-def _reads(config, layout) -> Inputs:
-    aligned = config.aligned_splits(config.align.splits)
-    read = [layout.manifest, layout.summary]
-    read += [layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)]
-    for artefacts in _artefacts(config, layout).values():
-        read += artefacts
-    read += [layout.phrases(*names) for names in config.phrase_splits(config.phrases.splits)]
-    read += [layout.regions(name) for name in config.regions.encoders]
-    read += [layout.text_encoder(entry.name) for entry in config.prepared_text_encoders if entry.own.learns]
-    read += [layout.embeddings(model) for model, _ in aligned]
-    if aligned:
-        read.append(layout.token_vocabulary)
-    return read
+def _may_read(config: "Config", layout: "Layout") -> Inputs:
+    """The features that the run still has, and the findings of `audit`, which no rule makes."""
+    features = feature_shards([encoder.name for encoder in config.encoders], layout)
+    return {
+        "features": {name: shards for name, shards in features.items() if shards.folder.is_dir()},
+        "audit": layout.audit if _is_current(layout.root, layout.audit.commit) else None,
+    }
+
+
+def _by_name(line: "Callable[..., Artefact]", names: "Iterable[Names]") -> "dict[str, Artefact]":
+    return {".".join(each): line(*each) for each in names}
+
+
+def _is_current(root: Path, commit: Path) -> bool:
+    """Whether an artefact is there, and was made from what is there now."""
+    from pipeline.storage.commit import Commits
+
+    with suppress(IntegrityError):
+        return not any(Commits(root).faults(commit.relative_to(root).as_posix()))
+    return False
 
 
 @stage(
     version=11,
+    memory=4000,
+    shown=("report", "Report"),
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,
@@ -47,6 +77,7 @@ def _reads(config, layout) -> Inputs:
         "seed": config.seed,
     },
     reads=_reads,
+    may_read=_may_read,
     writes=lambda layout: layout.report,
     then=lambda run: f"open {run.layout.report.path} in a browser",
     options=(
@@ -55,13 +86,13 @@ def _reads(config, layout) -> Inputs:
         ),
     ),
 )
-def report(run: Run, job: Job, form: str = "html") -> None:
+def report(run: "StageRun", job: Job, form: str = "html") -> None:
     """Write the report of a run: recalls, collection, and examples of what its best model finds."""
     from pipeline.report.page import as_json, render
     from pipeline.run.reading.report import RunReport
     from pipeline.storage.batch import publish_text
 
-    shown = RunReport(run, _artefacts(run.config, run.layout))
+    shown = RunReport(run)
     if form == "json":
         click.echo(as_json(shown))
         return

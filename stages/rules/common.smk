@@ -16,6 +16,7 @@ from pipeline.config.registry import allow, named_places
 from pipeline.errors import JointspaceError
 from pipeline.run import Outside, Run
 from pipeline.run.layout import Shards
+from pipeline.run.stage import list_inputs
 from stages.catalogue import declared
 
 try:
@@ -73,7 +74,7 @@ def reads(stage, every=None):
         part = getattr(wildcards, "part", None)
         found = commits(LAYOUT.manifest) if stage.sharded else []
         for names in jobs(stage, every, wildcards):
-            for artefact in stage.reads(CONFIG, LAYOUT, *names):
+            for artefact in list_inputs(stage.reads(CONFIG, LAYOUT, *names)):
                 found += commits(artefact, part)
         return list(dict.fromkeys(found))
 
@@ -109,12 +110,12 @@ def wanted(stage):
     return [path for names in stage.wanted(CONFIG) for made in stage.outputs(LAYOUT, *names) for path in commits(made)]
 
 
-def writes(stage, names, caption=None):
-    """The commits of what a job makes, of shards that of its part; and of a file that Snakemake's own report shows
-    under the `caption` (its name and category) that too."""
+def writes(stage, names):
+    """The commits of what a job makes, of shards the commit of its part; and the file that Snakemake's own report shows.
+    """
     artefacts = stage.outputs(LAYOUT, *names)
-    if caption:
-        return [*(str(artefact.commit) for artefact in artefacts[:-1]), *shown(artefacts[-1], *caption)]
+    if stage.shown:
+        return [*(str(artefact.commit) for artefact in artefacts[:-1]), *shown(artefacts[-1], *stage.shown)]
     return [str(artefact.part("{part}") if isinstance(artefact, Shards) else artefact.commit) for artefact in artefacts]
 
 
@@ -139,6 +140,6 @@ def shown(artefact, caption, category):
     return [file] if artefact.commit == artefact.path else [str(artefact.commit), file]
 
 
-def megabytes(least):
-    """Memory; a retry asks for more."""
-    return lambda wildcards, attempt: least * attempt
+def memory(stage):
+    """The megabytes that a job of a stage needs; a retry asks for more."""
+    return lambda wildcards, attempt: STAGES[stage].memory * attempt

@@ -1,40 +1,48 @@
 """Sentences and documents (the collection's, or simulated ones) as vectors, and sentences as sequences of words."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Inputs, Job, ShardJob, stage
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
 
 
 @stage(
     version=7,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],
     keys=lambda config, encoder: {"storage": config.text_encoder(encoder).storage},
-    reads=lambda config, layout, encoder: [layout.text_encoder(encoder)],
+    memory=4000,
+    reads=lambda config, layout, encoder: {"encoder": layout.text_encoder(encoder)},
     columns=("sentences",),
     writes=lambda layout, encoder: layout.sentences(encoder),
 )
-def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
+def encode_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Encode the captions with a text encoder."""
     from pipeline.run.reading.texts import open_text_encoder
     from pipeline.storage.texts import write_vectors
 
     text_encoder = open_text_encoder(run, encoder)
     about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage}
-
-    def make(job: Job) -> None:
+    for job in jobs:
         vectors = text_encoder.encode(run.manifest.texts(job.number))
         owners = run.manifest.owners(job.number)
         write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
+        yield job.number
 
-    return make
 
-
-def _imported_reads(config, layout, encoder: str) -> Inputs:
+def _imported_reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.text_encoder(encoder)
-    return [*given_inputs(config, entry), *([layout.text_encoder(encoder)] if entry.prepared else [])]
+    return {
+        "source": given_inputs(config, entry),
+        "encoder": layout.text_encoder(encoder) if entry.prepared else None,
+    }
 
 
 @stage(
@@ -44,26 +52,25 @@ def _imported_reads(config, layout, encoder: str) -> Inputs:
         "storage": config.text_encoder(encoder).storage,
         **config.text_encoder(encoder).own.model_dump(include={"features", "names"}),
     },
+    memory=4000,
     reads=_imported_reads,
     columns=("images", "sentences"),
     writes=lambda layout, encoder: layout.sentences(encoder),
 )
-def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
+def import_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Match imported text vectors to the run's captions by image and number, by text or by order."""
     from pipeline.run.reading.precomputed import match_given_sentences
     from pipeline.storage.texts import storage_key, write_vectors
 
     entry, matched = run.config.text_encoder(encoder), match_given_sentences(run, run.config.text_encoder(encoder))
     matched.require_stored(entry.storage, storage_key(encoder))  # before the first shard is written
-
-    def make(job: Job) -> None:
+    for job in jobs:
         vectors = matched.features(range(job.rows.first_sentence, job.rows.last_sentence))
-        files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
+        files = {name: digest for name, digest in job.digests.items() if name.startswith("source/")}
         about = {"encoder": encoder, "imported": files, "storage": entry.storage}
         owners = run.manifest.owners(job.number)
         write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
-
-    return make
+        yield job.number
 
 
 @stage(
@@ -74,10 +81,10 @@ def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
         "splits": config.auxiliary.splits,
         "simulate": config.documents[documents].simulate.model_dump(),
     },
-    reads=lambda config, layout, documents: [layout.manifest],
+    reads=lambda config, layout, documents: {"manifest": layout.manifest},
     writes=lambda layout, documents: layout.simulated(documents),
 )
-def simulate_documents(run: Run, job: Job, documents: str) -> None:
+def simulate_documents(run: "StageRun", job: Job, documents: str) -> None:
     """Simulate titles, tags and descriptions from captions, with the noise of `documents.NAME.simulate`."""
     import numpy as np
 
@@ -96,14 +103,17 @@ def simulate_documents(run: Run, job: Job, documents: str) -> None:
     write_table(job.path, "simulated-documents", table, provenance=job.provenance, details=details)
 
 
-def _document_reads(config, layout, documents: str, encoder: str) -> Inputs:
+def _document_reads(config: "Config", layout: "Layout", documents: str, encoder: str) -> Inputs:
     if not config.text_encoder(encoder).prepared:
         raise UsageError(
             f"the text encoder {encoder} has vectors of captions only, but {documents} must be encoded too; name the"
             " encoder that made them in made_by"
         )
-    simulated = [] if config.documents[documents].simulate is None else [layout.simulated(documents)]
-    return [layout.text_encoder(encoder), *simulated]
+    is_simulated = config.documents[documents].simulate is not None
+    return {
+        "encoder": layout.text_encoder(encoder),
+        "documents": layout.simulated(documents) if is_simulated else None,
+    }
 
 
 @stage(
@@ -113,11 +123,12 @@ def _document_reads(config, layout, documents: str, encoder: str) -> Inputs:
         documents: config.documents[documents].model_dump(),
         "storage": config.text_encoder(encoder).storage,
     },
+    memory=3000,
     reads=_document_reads,
     columns=("images", "documents"),
     writes=lambda layout, documents, encoder: layout.documents(documents, encoder),
 )
-def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], None]:
+def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, encoder: str) -> Iterator[int]:
     """Encode titles, tags and descriptions (a section of `documents`) with a text encoder."""
     import numpy as np
 
@@ -128,35 +139,31 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
     encoder_of_texts, read_shard = open_text_encoder(run, encoder), open_documents(run, documents)
     fields = run.config.documents[documents].fields
     about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
-
-    def make(job: Job) -> None:
+    for job in jobs:
         table, first = read_shard(job.rows)
         texts = join_fields(table.to_pylist(), fields)
         present = np.flatnonzero([bool(text) for text in texts])
         vectors = encoder_of_texts.encode([texts[row] for row in present])
         owners = table["image_id"].to_numpy()[present]
         write_vectors(job.path, vectors, first + present, owners, provenance=job.provenance, **about)
-
-    return make
+        yield job.number
 
 
 @stage(
     version=5,
-    reads=lambda config, layout: [layout.token_vocabulary],
+    reads=lambda config, layout: {"vocabulary": layout.token_vocabulary},
     columns=("sentences",),
     writes=lambda layout: layout.sentences("tokens"),
 )
-def encode_tokens(run: Run) -> Callable[[Job], None]:
+def encode_tokens(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Encode the captions as sequences of tokens."""
     from pipeline.run.reading.texts import read_token_vocabulary
     from pipeline.storage.texts import TOKENS, write_sentences
     from pipeline.text.sequences import encode_tokens
 
     vocabulary, _ = read_token_vocabulary(run)
-
-    def make(job: Job) -> None:
+    for job in jobs:
         tokens = encode_tokens(run.manifest.texts(job.number), vocabulary)
         arrays, owners = {"ids": tokens.ids, "offsets": tokens.offsets}, run.manifest.owners(job.number)
         write_sentences(job.path, TOKENS, arrays, job.sentence_id, owners, provenance=job.provenance)
-
-    return make
+        yield job.number

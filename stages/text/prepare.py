@@ -3,8 +3,14 @@
 import logging
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.run import Input, Inputs, Job, Outside, Run, outside_files, stage
+from pipeline.run import Inputs, Job, Outside, outside_files, stage
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
 
 log = logging.getLogger(__name__)
 LEARNED = {"dim", "predicts"}
@@ -14,10 +20,10 @@ LEARNED = {"dim", "predicts"}
 @stage(
     version=5,
     keys=lambda config: config.tokens.model_dump(),
-    reads=lambda config, layout: [layout.manifest],
+    reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.token_vocabulary,
 )
-def build_token_vocabulary(run: Run, job: Job) -> None:
+def build_token_vocabulary(run: "StageRun", job: Job) -> None:
     """Count the words of the training captions and keep the most frequent."""
     from pipeline.run.reading.texts import learn_vocabulary, measure_coverage
     from pipeline.storage.commit import publish_record
@@ -42,14 +48,14 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
         "text": config.language_text.model_dump(exclude={"treebank"}),
         "words": config.word_vectors.model_dump(include=LEARNED),
     },
-    reads=lambda config, layout: [
-        layout.manifest,
-        layout.token_vocabulary,
-        *(Outside("lines", Path(file)) for file in [config.language_text.file] if file),
-    ],
+    reads=lambda config, layout: {
+        "manifest": layout.manifest,
+        "vocabulary": layout.token_vocabulary,
+        "lines": Outside("lines", Path(config.language_text.file)) if config.language_text.file else None,
+    },
     writes=lambda layout: layout.word_vectors,
 )
-def train_word_vectors(run: Run, job: Job) -> None:
+def train_word_vectors(run: "StageRun", job: Job) -> None:
     """Learn word2vec vectors from the training captions and the file of language_text, if any."""
     from pipeline.run.reading.texts import read_extra_text, read_token_vocabulary
     from pipeline.storage.parameters import WORDS, write_parameters
@@ -66,22 +72,22 @@ def train_word_vectors(run: Run, job: Job) -> None:
     log.info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
 
 
-def _encoder_reads(config, layout, encoder: str) -> Inputs:
+def _encoder_reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     """The training sentences, the run's word vectors, the file that a person brought, the encoder that made vectors."""
     from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.text_encoder(encoder)
     own, root = entry.own, config.weights_root
-    reads: list[Input] = [Outside(name, path) for name, path in own.files(root).items()]
-    if folder := own.folder(root):
-        reads += outside_files("file", folder)
-    if entry.learns or own.maker:
-        reads.append(layout.manifest)
-    if own.maker:
-        reads += [layout.text_encoder(own.maker), *given_inputs(config, entry)]
-    if own.corpus:
-        reads += [layout.token_vocabulary, layout.word_vectors]
-    return reads
+    folder = own.folder(root)
+    files = [Outside(name, path) for name, path in own.files(root).items()]
+    return {
+        "files": files + (outside_files("file", folder) if folder else []),
+        "manifest": layout.manifest if entry.learns or own.maker else None,
+        "encoder": layout.text_encoder(own.maker) if own.maker else None,
+        "source": given_inputs(config, entry) if own.maker else None,
+        "vocabulary": layout.token_vocabulary if own.corpus else None,
+        "word_vectors": layout.word_vectors if own.corpus else None,
+    }
 
 
 @stage(
@@ -91,7 +97,7 @@ def _encoder_reads(config, layout, encoder: str) -> Inputs:
     reads=_encoder_reads,
     writes=lambda layout, encoder: layout.text_encoder(encoder),
 )
-def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
+def prepare_text_encoder(run: "StageRun", job: Job, encoder: str) -> None:
     """Prepare a text encoder from the training captions, word vectors or files of your own.
 
     Of vectors made elsewhere it is the encoder that made them, compared with them on some sentences.

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, Outside, Run, stage
+from pipeline.run import Inputs, Job, Outside, Run, ShardJob, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Layout
     from pipeline.storage.manifest import ShardRows
     from pipeline.text.tree_conversions import Parsed
 
@@ -26,7 +28,7 @@ FILES = ("conllu", "brackets")
 Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
 
 
-def _treebank(config) -> dict[str, Path]:
+def _treebank(config: "Config") -> dict[str, Path]:
     """The files of the treebank's parts. Raises UsageError for one that the configuration does not name."""
     named = config.parse.treebank.model_dump()
     if missing := [part for part, name in named.items() if name is None]:
@@ -46,11 +48,15 @@ def _spacy(run: Run) -> dict[str, str]:
 @stage(
     version=4,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
-    reads=lambda config, layout: [Outside(part, path) for part, path in _treebank(config).items()],
+    threads=8,
+    memory=3000,
+    reads=lambda config, layout: {
+        "treebank": {part: Outside(part, path) for part, path in _treebank(config).items()},
+    },
     also=_spacy,
     writes=lambda layout: layout.parser,
 )
-def train_parser(run: Run, job: Job) -> None:
+def train_parser(run: "StageRun", job: Job) -> None:
     """Train a spaCy tagger and dependency parser on the CoNLL-U files of parse.treebank."""
     from pipeline.storage.parsers import publish_parser
     from pipeline.storage.texts import text_lines
@@ -58,7 +64,7 @@ def train_parser(run: Run, job: Job) -> None:
     from pipeline.text.parsing import judge, train, write_corpus
 
     settings = run.config
-    files = _treebank(settings)
+    files = run.inputs.paths("treebank")
     work = job.path / ".training"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -71,7 +77,7 @@ def train_parser(run: Run, job: Job) -> None:
         trained = train(work, words["train"], settings.parse.training.epochs, settings.seed)
         scores = {part: judge(trained, corpora[part]) for part in ("dev", "test")}
         log.info("with the treebank's tokens: %s", scores)
-        used = {"training": settings.parse.training.model_dump(), "seed": settings.seed, "spacy": job.inputs["spacy"]}
+        used = {"training": settings.parse.training.model_dump(), "seed": settings.seed, "spacy": job.digests["spacy"]}
         publish_parser(job.path, trained, {"settings": used, **scores}, job.provenance)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -103,10 +109,12 @@ def _engine_keys(config: "Config") -> dict:
     return {"engine": "spacy", "pipeline": config.parse.pipeline, "max_words": MAX_WORDS}
 
 
-def _parse_reads(config, layout) -> Inputs:
+def _parse_reads(config: "Config", layout: "Layout") -> Inputs:
     if config.parse.engine == "files":
-        return [Outside(kind, path) for kind, path in _files(config).items()]
-    return [layout.parser] if config.parse.pipeline is None else []
+        # Parses are matched by the names of images, which no column of the manifest has.
+        files = {kind: Outside(kind, path) for kind, path in _files(config).items()}
+        return {"manifest": layout.manifest, "files": files}
+    return {"parser": layout.parser if config.parse.pipeline is None else None}
 
 
 def _parser(run: Run) -> dict[str, str]:
@@ -124,7 +132,7 @@ def _parser(run: Run) -> dict[str, str]:
     columns=("sentences",),
     writes=lambda layout: layout.parses,
 )
-def parse(run: Run) -> Callable[[Job], None]:
+def parse(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Parse the captions, or read their parses from files."""
     from tqdm import tqdm
 
@@ -132,8 +140,7 @@ def parse(run: Run) -> Callable[[Job], None]:
     from pipeline.text.dependencies import format_conllu
 
     engine = ENGINES[run.config.parse.engine](run)
-
-    def make(job: Job) -> None:
+    for job in jobs:
         rows, texts = job.rows, run.manifest.texts(job.number)
         conllu, brackets, fallbacks = [], [], []
         ids = range(rows.first_sentence, rows.last_sentence)
@@ -145,7 +152,7 @@ def parse(run: Run) -> Callable[[Job], None]:
                 comments["fallback"] = " ".join(parsed.fallback.split())
             conllu.append(format_conllu(parsed.parse, comments.items()))
             brackets.append(f"{sentence_id}\t{parsed.tree.to_brackets()}\n")
-        parser = {name: job.inputs[name] for name in ("parser", "spacy") if name in job.inputs}
+        parser = {name: job.digests[name] for name in ("parser", "spacy") if name in job.digests}
         details = {"engine": _engine_keys(run.config), **parser, "n_fallbacks": len(fallbacks)}
         details["fallbacks"] = fallbacks[:LISTED]
         written = "".join(conllu), "".join(brackets), len(texts)
@@ -155,11 +162,10 @@ def parse(run: Run) -> Callable[[Job], None]:
         log.info("%d sentences; %d were not parsed and are stored as chains", len(texts), len(fallbacks))
         for reason, count in Counter(fallback["reason"].partition(":")[0] for fallback in fallbacks).most_common(SHOWN):
             log.info("%6d %s", count, reason)
+        yield job.number
 
-    return make
 
-
-def _find_in_files(run: Run) -> Engine:
+def _find_in_files(run: "StageRun") -> Engine:
     from pipeline.storage.texts import text_lines
     from pipeline.text.dependencies import read_conllu
     from pipeline.text.parsing import index_parses, index_trees, match, sentence_keys
@@ -175,7 +181,7 @@ def _find_in_files(run: Run) -> Engine:
         keys = sentence_keys([names[owner - rows.first_image] for owner in owners], rows.first_sentence)
         wanted = {key for sentence_keys in keys for key in sentence_keys}
         indexed = {}
-        for kind, path in _files(run.config).items():
+        for kind, path in run.inputs.paths("files").items():
             read, index = kinds[kind]
             indexed[kind] = index(read(text_lines(path), str(path)), wanted, str(path))
         parses, trees = (indexed.get(kind, {}) for kind in FILES)
@@ -184,7 +190,7 @@ def _find_in_files(run: Run) -> Engine:
     return engine
 
 
-def _run_spacy(run: Run) -> Engine:
+def _run_spacy(run: "StageRun") -> Engine:
     from pipeline.compute.workers import Failure, isolated_map
     from pipeline.storage.parsers import load_parser
     from pipeline.text.parsing import parse_texts
@@ -210,10 +216,14 @@ ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
 
 @stage(
     version=4,
-    reads=lambda config, layout: [layout.manifest, layout.token_vocabulary, layout.parses],
+    reads=lambda config, layout: {
+        "manifest": layout.manifest,
+        "vocabulary": layout.token_vocabulary,
+        "parses": layout.parses,
+    },
     writes=lambda layout: layout.labels,
 )
-def build_label_table(run: Run, job: Job) -> None:
+def build_label_table(run: "StageRun", job: Job) -> None:
     """Count the labels in the dependency and phrase trees of the training captions."""
     from pipeline.run.reading.texts import read_analyzer, read_trees
     from pipeline.storage.commit import publish_record
@@ -235,11 +245,15 @@ def build_label_table(run: Run, job: Job) -> None:
 
 @stage(
     version=5,
-    reads=lambda config, layout: [layout.parses, layout.token_vocabulary, layout.labels],
+    reads=lambda config, layout: {
+        "parses": layout.parses,
+        "vocabulary": layout.token_vocabulary,
+        "labels": layout.labels,
+    },
     columns=("sentences",),
     writes=lambda layout: layout.sentences("trees"),
 )
-def encode_trees(run: Run) -> Callable[[Job], None]:
+def encode_trees(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Encode the dependency and phrase trees of the captions."""
     from pipeline.run.reading.texts import read_token_vocabulary, read_trees
     from pipeline.storage.commit import read_record
@@ -248,10 +262,9 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
     from pipeline.text.trees import LabelTable, pack_trees
 
     vocabulary, _ = read_token_vocabulary(run)
-    labels = LabelTable.from_dict(read_record(run.layout.labels.path))
+    labels = LabelTable.from_dict(read_record(run.inputs.artefact("labels").path))
     analyze = make_analyzer(vocabulary.settings)
-
-    def make(job: Job) -> None:
+    for job in jobs:
         sentences = list(read_trees(run, job.number, analyze))
         packed = zip(KINDS, pack_trees(sentences, vocabulary, labels), strict=True)
         arrays = {f"{kind}_{name}": array for kind, trees in packed for name, array in vars(trees).items()}
@@ -259,7 +272,5 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
         owners = run.manifest.owners(job.number)
         details = {"n_misfits": misfits}
         write_sentences(job.path, TREES, arrays, job.sentence_id, owners, provenance=job.provenance, details=details)
-        message = "%d sentences; %d chains where words did not fit"
-        log.info(message, len(sentences), misfits)
-
-    return make
+        log.info("%d sentences; %d chains where words did not fit", len(sentences), misfits)
+        yield job.number

@@ -11,7 +11,7 @@ import pytest
 from made_up import ENCODER_SETTINGS, build_bundle, make_run, open_run, run_command
 
 from pipeline.errors import IntegrityError
-from pipeline.run.reading.indexes import add_indices
+from pipeline.run.reading.indexes import add_indexes
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import CHECK
@@ -57,7 +57,7 @@ def test_the_card_says_which_vectors_measured_an_index(
 ) -> None:
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
     ids = {"images": np.arange(24), "sentences": np.arange(sentences)}
-    cards = add_indices(BundleWriter(tmp_path), embeddings, ids, open_run(run).config.index, None, queries)
+    cards = add_indexes(BundleWriter(tmp_path), embeddings, ids, open_run(run).config.index, None, queries)
     assert {name: card["measured_with"] for name, card in cards.items() if name in ids} == said
 
 

@@ -8,6 +8,7 @@ from made_up import make_run, make_stage, open_run, write_config
 
 from pipeline.config.loading import load
 from pipeline.errors import UsageError
+from pipeline.run.jobs import Jobs
 from pipeline.run.layout import Layout, Shards
 from pipeline.run.run import Run, chunks, share
 from pipeline.run.stage import Stage
@@ -27,13 +28,13 @@ def test_parts_and_chunks_hold_every_shard_once(shards: int, parts: int) -> None
     assert [number for chunk in chunks(shards, 4096) for number in chunk] == list(range(shards))
 
 
-def test_every_rule_and_its_room_are_of_a_stage() -> None:
-    """Those of other stages follow from their declarations."""
+def test_every_rule_is_of_a_stage() -> None:
+    """The rules of other stages follow from their declarations."""
     text = "\n".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
     own = re.findall(r"^ *rule (\w+):", text, flags=re.M)
     assert 5 < len(own) == len(set(own)) and {*own} - {"all", "extract_more"} <= STAGES.keys()
-    assert set() < set(re.findall(r'^ +input: reads\("(\w+)"', text, flags=re.M)) <= STAGES.keys()
-    assert set() < set(re.findall(r'^    "(\w+)": \(', text, flags=re.M)) <= STAGES.keys() - {*own}
+    for pattern in (r'^ +input: reads\("(\w+)"', r'^ +threads: STAGES\["(\w+)"\]', r'mem_mb=memory\("(\w+)"\)'):
+        assert {*own} - {"all", "extract_more"} == set(re.findall(pattern, text, flags=re.M)), pattern
 
 
 def test_every_stage_is_a_command_with_its_names_and_no_two_jobs_write_one_artefact() -> None:
@@ -115,7 +116,7 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
     run, stage = make_run(tmp_path), STAGES["encode_sentences"]
 
     def fingerprint(declared: Stage, number: int = 0) -> str:
-        return Run(run).job(declared, ("tfidf",), number).provenance.fingerprint
+        return Jobs(Run(run)).shard_job(declared, ("tfidf",), number).provenance.fingerprint
 
     first = fingerprint(stage)
     assert fingerprint(stage) == first != fingerprint(stage, 1)

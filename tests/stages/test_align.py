@@ -25,6 +25,6 @@ def test_every_word_is_in_one_segment_with_the_box_and_the_vector_of_its_region(
         assert one["image_id"] == one["sentence_id"] // 2
         assert one["box"] == THING and one["score"] == pytest.approx(2)
         assert len(one["words"]) == 1 + one["sentence_id"] % 2
-    ranker = _read_ranker(Run(run), "dvsa")
+    ranker = _read_ranker(Run(run), "dvsa", run / "alignments/dvsa/train.jsonl")
     for one, vector in zip(read_alignments(run / "alignments/dvsa/train.jsonl"), ranker.vectors, strict=True):
         assert vector.tolist() == [2.0 * (thing in one["words"]) for thing in THINGS]

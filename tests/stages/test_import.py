@@ -18,6 +18,7 @@ from pipeline.images.preprocess import Preprocessing
 from pipeline.index.search import Searcher
 from pipeline.run.reading.closing import example_search
 from pipeline.run.reading.photos import open_photographs
+from pipeline.run.run import Run
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import Features
 from pipeline.storage.manifest import Manifest
@@ -54,7 +55,7 @@ def source(made: Path, tmp_path: Path) -> Path:
 
 def import_features(made: Path) -> Features:
     make_stage("import_features", made, "theirs")
-    return Features(Manifest(made / "manifest"), made / "features")
+    return Run(made).features
 
 
 def test_every_image_has_its_row(made: Path, source: Path) -> None:

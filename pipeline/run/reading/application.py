@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +21,11 @@ from pipeline.index.build import QUERIES
 from pipeline.index.gallery import remember_indexes
 from pipeline.index.queries import QueryEncoder
 from pipeline.index.vectors import evenly_spaced
-from pipeline.run import Job, Run, Stage, stage
+from pipeline.run import Run, ShardJob, Stage, stage
+from pipeline.run.jobs import StageRun
 from pipeline.run.layout import Layout
-from pipeline.run.reading.indexes import add_indices, with_documents
+from pipeline.run.reading.indexes import add_indexes, with_documents
+from pipeline.run.reading.inputs import feature_shards
 from pipeline.run.reading.models import describe_embeddings
 from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
@@ -46,18 +48,17 @@ log = logging.getLogger(__name__)
 @stage(
     version=1,
     gpu=True,
-    reads=lambda _, layout, bundle: map(layout.features, Bundle(Path(bundle)).card["encoders"]),
+    reads=lambda _, layout, bundle: {"features": feature_shards(Bundle(Path(bundle)).card["encoders"], layout)},
     also=lambda _, bundle: {"model": Bundle(Path(bundle)).card["inputs"]["model"]},
     columns=("images", "sentences"),
     writes=lambda layout, bundle: layout.embeddings(plain(Bundle(Path(bundle)).card["model"], bundle)),
 )
-def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
+def embed_with_bundle(run: StageRun, jobs: Iterator[ShardJob], bundle: str) -> Iterator[int]:
     """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
     opened = Bundle(Path(bundle))
     asker, stored = QueryEncoder(opened), opened.model()
     details = describe_embeddings(stored, opened.card["metric"])
-
-    def make(job: Job) -> None:
+    for job in jobs:
         shards = {name: run.features.open(name, job.number) for name in asker.model.encoders}
         images = asker.embed_image({name: shard["features"] for name, shard in shards.items()})
         texts = run.manifest.texts(job.number)
@@ -65,8 +66,7 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
         sides = {name: np.ascontiguousarray(side, np.float32) for name, side in sides.items()}
         ids = {"images": job.image_id, "sentences": job.sentence_id}
         write_embeddings(job.path, sides, ids, details, provenance=job.provenance)
-
-    return make
+        yield job.number
 
 
 def apply_bundle(
@@ -104,8 +104,8 @@ def apply_bundle(
         return None
     if not new.all():
         log.info("%d of %d photos are new; all are encoded once, also for later additions", new.sum(), len(new))
-    for number, encoder in enumerate(encoders):
-        run_stage(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
+    for encoder in encoders:
+        run_stage(run, stages["extract"], (encoder,))
     run_stage(run, embed_with_bundle, (str(bundle.folder.absolute()),))
     return _index(run, bundle, asker, name or output.absolute().name, new)
 
@@ -211,7 +211,7 @@ def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, new: np.nda
     owners = manifest.sentence_images[ids["sentences"]]
     ids = {"images": ids["images"][new[ids["images"]]], "sentences": ids["sentences"][new[owners]]}
     writer = BundleWriter(run.layout.index(source["model"]).path)
-    about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
+    about = add_indexes(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
         table = getattr(manifest, modality).take(rows)
         writer.add_table(f"{modality}.parquet", with_documents(manifest, table) if modality == "images" else table)

@@ -15,7 +15,8 @@ from pipeline.generate.describing import Generator, Sources
 from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.run import Run
-from pipeline.run.reading.inputs import joint_space
+from pipeline.run.layout import Artefact
+from pipeline.run.reading.inputs import generator_inputs
 from pipeline.run.reading.texts import read_extra_text, read_sentences, read_token_vocabulary
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import FeatureRows
@@ -71,9 +72,15 @@ def read_generator(run: Run, name: str) -> StoredGenerator:
 
 
 def open_space(run: Run, generator: str) -> JointSpace | None:
-    """The joint space that a generator of the configuration uses; None where it uses none."""
-    index = joint_space(run.config, run.layout, generator)
-    return JointSpace(Bundle(index.path), run.gpu) if index else None
+    """Open the joint space that a generator of the configuration uses. Return None for a generator that uses none."""
+    bundle = open_space_bundle(run, generator)
+    return JointSpace(bundle, run.gpu) if bundle else None
+
+
+def open_space_bundle(run: Run, generator: str) -> Bundle | None:
+    """Open the index whose joint space a generator uses. Return None for a generator that uses none."""
+    index = generator_inputs(run.config, run.layout, generator)["space"]
+    return Bundle(index.path) if isinstance(index, Artefact) else None
 
 
 def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | None:

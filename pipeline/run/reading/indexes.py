@@ -1,14 +1,15 @@
-"""The bundle of a model: its indices, and what it takes from its run, so that queries can be embedded without it."""
+"""The index of a model: its vectors, and what it takes from its run, so that queries can be embedded without it."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import safetensors.numpy
+from pydantic import JsonValue
 from tqdm import tqdm
 
 from pipeline.config.results import IndexSettings
@@ -26,9 +27,27 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import read_bytes
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import described_rows
-from pipeline.storage.parameters import Origin, Parameters
+from pipeline.storage.parameters import Origin
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.compute.multivectors import Items
 
 log = logging.getLogger(__name__)
+
+
+class EncoderRole(NamedTuple):
+    """What encoders are called in messages: their `name`, the `vectors` that they make, and the `queries` that need
+    them."""
+
+    name: str
+    vectors: str
+    queries: str
+
+
+IMAGE_ENCODERS = EncoderRole("encoder", "features", "with new photos")
+TEXT_ENCODERS = EncoderRole("text encoder", "vectors", "in words")
 
 
 def write_bundle(
@@ -36,36 +55,30 @@ def write_bundle(
     model: str,
     ids: Mapping[str, np.ndarray],
     folder: Path,
-    about: Mapping[str, Any],
+    about: Mapping[str, object],
     provenance: Provenance,
 ) -> None:
-    """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
-    config, layout, settings = run.config, run.layout, run.config.index
-    source, vocabulary = layout.model(model).path, vocabulary_of(config, layout, model)
-    embeddings = run.embeddings(model)
+    """Write the index of the images and sentences `ids` of a run into `folder`. Its card also says what `about` has."""
+    settings, embeddings = run.config.index, run.embeddings(model)
     mapping, parameters = run.restored(model)
-    details, photos = parameters.details, (run.encoder, "features", "encoder", "with new photos")
-    encoders = _read_encoders(details["encoders"], mapping.encoders, *photos)
+    details = parameters.details
+    names = _list_prepared(mapping.encoders, details["encoders"], IMAGE_ENCODERS)
     if mapping.multi_vector:
-        encoders |= _read_encoders(details["regions"], mapping.region_encoders, *photos)
-    texts = getattr(mapping, "text_encoders", ()), run.text_encoder, "vectors", "text encoder", "in words"
-    text_encoders = _read_encoders(details.get("text_encoders"), *texts)
+        names += _list_prepared(mapping.region_encoders, details["regions"], IMAGE_ENCODERS)
+    encoders = {name: run.encoder(name) for name in names}
+    names = _list_prepared(getattr(mapping, "text_encoders", ()), details.get("text_encoders") or {}, TEXT_ENCODERS)
+    text_encoders = {name: run.text_encoder(name) for name in names}
 
     writer = BundleWriter(folder)
-    indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
-    tables = {modality: run.manifest.rows(modality, rows) for modality, rows in ids.items()}
-    if (mapped := _mapped_from(run, mapping.encoders, ids["images"])).null_count < len(ids["images"]):
-        tables["images"] = tables["images"].append_column("mapped_from", mapped)
-    tables["images"] = with_documents(run.manifest, tables["images"])
-    for modality, table in tables.items():
-        writer.add_table(f"{modality}.parquet", table)
-    writer.add_parameters(source)
+    indexes = add_indexes(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
+    _add_tables(writer, run, mapping.encoders, ids)
+    writer.add_parameters(run.layout.model(model).path)
     for name in encoders:
-        writer.add_parameters(layout.encoder(name).path, f"encoders/{name}/")
+        writer.add_parameters(run.layout.encoder(name).path, f"encoders/{name}/")
     for name in text_encoders:
-        writer.add_parameters(layout.text_encoder(name).path, f"text_encoders/{name}/")
+        writer.add_parameters(run.layout.text_encoder(name).path, f"text_encoders/{name}/")
     inputs = {**embeddings.inputs, "model": parameters.fingerprint}
-    if vocabulary:
+    if vocabulary := vocabulary_of(run.config, run.layout, model):
         writer.add("vocabulary.json", read_bytes(vocabulary.path))
         inputs["vocabulary"] = read_record(vocabulary.path)["fingerprint"]
     inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in text_encoders.items()}
@@ -79,10 +92,10 @@ def write_bundle(
             "registered": embeddings.registered,
             "metric": embeddings.metric,
             "dim": embeddings.dim,
-            **indices,
+            **indexes,
             **about,
             "splits": list(settings.splits),
-            "name": config.name,
+            "name": run.config.name,
             **describe_training(run, model),
             "calibration": calibration and calibration.card(),
             "data_root": str(run.manifest.root),
@@ -96,8 +109,36 @@ def write_bundle(
     remember_indexes(Bundle(folder))
 
 
+def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: EncoderRole) -> list[str]:
+    """Return the encoders of a model that this run has. Warn of the others, whose vectors were imported, as their
+    `origins` tell."""
+    prepared = []
+    for name in names:
+        if "encoder" in origins[name]:
+            prepared.append(name)
+            continue
+        log.warning(
+            "the %s of %s were imported and no %s of this run makes them, so the index cannot be searched %s; name the"
+            " %s that made them in made_by", role.vectors, name, role.name, role.queries, role.name,
+        )  # fmt: skip
+    return prepared
+
+
+def _add_tables(writer: BundleWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
+    """Add the tables of the images and sentences `ids`."""
+    for modality, rows in ids.items():
+        table = run.manifest.rows(modality, rows)
+        if modality == "images":
+            mapped = _mapped_from(run, encoders, rows)
+            if mapped.null_count < len(rows):
+                table = table.append_column("mapped_from", mapped)
+            table = with_documents(run.manifest, table)
+        writer.add_table(f"{modality}.parquet", table)
+
+
 def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
-    """`images` with the columns title, tags and description, where any has such a text and no column of that name."""
+    """Return `images` with the columns title, tags and description, where an image has such a text and the table has no
+    column of that name."""
     shards = np.unique(images["image_id"].to_numpy() // manifest.shard_size)
     documents = pa.concat_tables([manifest.table("documents", number) for number in shards.tolist()])
     place = pc.index_in(images["image_id"], documents["image_id"].combine_chunks())
@@ -109,21 +150,21 @@ def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
     return images
 
 
-def add_indices(
+def add_indexes(
     writer: BundleWriter,
     embeddings: Embeddings,
     ids: Mapping[str, np.ndarray],
     settings: IndexSettings,
-    gpu: Any,
-    queries: np.ndarray | None = None,
-) -> dict[str, Any]:
-    """Adds the indexes of the images and sentences `ids`, and the outlines of a multi-vector model. Returns the part of
+    gpu: "torch.device | None",
+    queries: "Items | None" = None,
+) -> dict[str, JsonValue]:
+    """Add the indexes of the images and sentences `ids`, and the outlines of a multi-vector model. Return the part of
     the card that describes them.
 
     Without sentences there is no index of sentences, and the index of the images is measured with `queries` (q, c),
     which are other sentences of the same space. Without `queries`, it is measured with the vectors of the images.
     """
-    model, several = embeddings.name, embeddings.multi_vector
+    several = embeddings.multi_vector
     requirements = Requirements.of(settings)
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
@@ -144,31 +185,39 @@ def add_indices(
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-        card = cards[name] = {**built.card, "measured_with": measured_with}
-        log.info(
-            "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
-            model, card["count"], name, card["factory"], card["recall@10"], card["queries_per_second"],
-        )  # fmt: skip
-        del built  # whose bytes may be as many as those of the next one
-        if cost := card.get("shortlist"):
-            log.info(
-                "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,
-                "a shortlist" if cost["shortlist"] else "scoring all", cost["recall@10"], modality,
-                1000 / cost["queries_per_second"], 1000 / cost["exact_queries_per_second"],
-            )  # fmt: skip
-            if cost["recall@10"] < settings.recall_floor:
-                log.warning(
-                    "%s: this is below index.recall_floor %g; raise index.shortlist, or index.exact_limit to %d",
-                    model, settings.recall_floor, card["count"],
-                )  # fmt: skip
+        cards[name] = {**built.card, "measured_with": measured_with}
+        del built  # whose bytes may be as many as those of the next index
+        _report_index(embeddings.name, name, modality, cards[name], settings)
     if several:
         writer.add_outlines(outlines)
     return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
 
 
-def describe_training(run: Run, model: str) -> dict[str, Any]:
-    """What a bundle's card says its model was trained on: the run, the splits and how many of their images have
-    sentences, the sentences, and the fingerprint of the manifest. Nothing for a model that has learned from none."""
+def _report_index(
+    model: str, name: str, modality: str, card: Mapping[str, Any], settings: IndexSettings
+) -> None:  # Any: a part of the card
+    """Log how good and how fast an index is, and a warning where its shortlist finds too little."""
+    log.info(
+        "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
+        model, card["count"], name, card["factory"], card["recall@10"], card["queries_per_second"],
+    )  # fmt: skip
+    if cost := card.get("shortlist"):
+        log.info(
+            "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,
+            "a shortlist" if cost["shortlist"] else "scoring all", cost["recall@10"], modality,
+            1000 / cost["queries_per_second"], 1000 / cost["exact_queries_per_second"],
+        )  # fmt: skip
+        if cost["recall@10"] < settings.recall_floor:
+            log.warning(
+                "%s: this is below index.recall_floor %g; raise index.shortlist, or index.exact_limit to %d",
+                model, settings.recall_floor, card["count"],
+            )  # fmt: skip
+
+
+def describe_training(run: Run, model: str) -> dict[str, JsonValue]:
+    """Return what the card of an index says its model was trained on: the run, the splits, how many of their images
+    have sentences, how many sentences, and the fingerprint of the manifest. Return nothing for a model that has learned
+    from no sentence."""
     config, manifest = run.config, run.manifest
     splits = ["train", "dev"] if config.refitted(model) else ["train"]
     counts = {"images": 0, "sentences": 0}
@@ -183,11 +232,11 @@ def describe_training(run: Run, model: str) -> dict[str, Any]:
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
-    """(n,) for each image the encoder whose features were mapped to those of one of the model's `encoders`; null for
-    features of its own."""
+    """Return for each image (n,) the encoder whose features were mapped to those of one of the model's `encoders`; null
+    for features that `extract` has made."""
     bounds = run.manifest.bounds("images")
     names = np.full(bounds[-1], None, object)
-    for encoder in encoders:
+    for encoder in run.config.extract.mapped.keys() & {*encoders}:
         shards = run.layout.features(encoder)
         for number in range(run.manifest.n_shards if shards.folder.exists() else 0):
             if mapped := read_commit(shards.commit(number)).details.get("mapped"):
@@ -197,7 +246,8 @@ def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.
 
 
 def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
-    """From the first images of dev, and all their sentences; None where these cannot say what is likely."""
+    """Calibrate with the first images of dev and all their sentences. Return None where these cannot say what is
+    likely."""
     if embeddings.multi_vector:
         reason = "its photos have several vectors each"
     elif embeddings.refits:
@@ -214,28 +264,10 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
     return Calibration.fit(images, sentences, pairs.owners, embeddings.metric, run.config.index.coverage)
 
 
-def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Sentences to measure an index of images with that has none of its own; None where it has some, or none is."""
+def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndarray]) -> "Items | None":
+    """Return sentences of the run to measure an index of images with, if it has none of its own and the run has
+    some."""
     count = int(run.manifest.bounds("sentences")[-1])
     if embeddings.multi_vector or len(ids["sentences"]) or not count:
         return None
     return embeddings.read("sentences", evenly_spaced(count, QUERIES))
-
-
-def _read_encoders(
-    origins: Mapping[str, Origin],
-    names: Iterable[str],
-    read: Callable[[str], Parameters],
-    what: str,
-    kind: str,
-    how: str,
-) -> dict[str, Parameters]:
-    """The encoders `names` of a model that this run has, of a `kind`; imported ones, as their `origins` tell, have
-    none."""
-    imported = [name for name in names if "encoder" not in origins[name]]
-    for name in imported:
-        log.warning(
-            "the %s of %s were imported and no %s of this run makes them, so the index cannot be searched %s; name the"
-            " %s that made them in made_by", what, name, kind, how, kind,
-        )  # fmt: skip
-    return {name: read(name) for name in names if name not in imported}

@@ -6,41 +6,48 @@ from typing import TYPE_CHECKING
 from pipeline.run import Inputs, Outside
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pipeline.config.models import Model
     from pipeline.config.names import Config
     from pipeline.run.layout import Artefact, Layout, Shards
 
 
-def sentence_shards(model: "Model", layout: "Layout") -> "list[Shards]":
-    """The sentences that a model reads: the vectors of its text encoders, or tokens or trees."""
+def sentence_shards(model: "Model", layout: "Layout") -> "dict[str, Shards]":
+    """The sentences that a model reads, by form: the vectors of its text encoders, or tokens or trees."""
     forms = model.text_encoders if model.spec.sentences == "vectors" else [model.spec.form]
-    return list(map(layout.sentences, forms))
+    return {form: layout.sentences(form) for form in forms}
 
 
-def region_shards(config: "Config", layout: "Layout") -> "list[Shards]":
-    """The regions that models read."""
-    return list(map(layout.regions, config.regions.encoders))
+def region_shards(config: "Config", layout: "Layout") -> "dict[str, Shards]":
+    """The regions that models read, by encoder."""
+    return {name: layout.regions(name) for name in config.regions.encoders}
 
 
-def joint_space(config: "Config", layout: "Layout", generator: str) -> "Artefact | None":
-    """The index whose joint space a generator uses; None where it uses none."""
-    if not config.generator(generator).settings.in_space:
-        return None
-    return layout.index(config.bundle_names(config.describe.space)[0])  # each has the model
+def feature_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":
+    """The features of some encoders, by encoder."""
+    return {name: layout.features(name) for name in encoders}
 
 
 def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inputs:
-    """What is read to train a generator and to judge it, beside features: sentences with their vocabulary, and its
-    joint space."""
-    space = joint_space(config, layout, generator)
-    return [layout.manifest, layout.token_vocabulary, layout.sentences("tokens"), *filter(None, [space])]
+    """What is read to train a generator and to judge it, beside features: sentences with their vocabulary, and the
+    index whose joint space it uses, if it uses one."""
+    space = None
+    if config.generator(generator).settings.in_space:
+        space = layout.index(config.bundle_names(config.describe.space)[0])  # each has the model
+    return {
+        "manifest": layout.manifest,
+        "vocabulary": layout.token_vocabulary,
+        "tokens": layout.sentences("tokens"),
+        "space": space,
+    }
 
 
-def text_files(config: "Config", generator: str, *kinds: str) -> Inputs:
+def text_files(config: "Config", generator: str, *kinds: str) -> dict[str, Outside]:
     """The files of `language_text` that a generator learns from: of `kinds`, lines and treebank."""
     spec, texts = config.generator(generator).spec, config.language_text
     used = {"lines": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
-    return [Outside(kind, Path(used[kind])) for kind in kinds if used[kind]]
+    return {kind: Outside(kind, Path(path)) for kind in kinds if (path := used[kind])}
 
 
 def region_texts_path(config: "Config") -> Path | None:
@@ -48,15 +55,15 @@ def region_texts_path(config: "Config") -> Path | None:
     return Path(config.data_root) / config.describe.region_texts if config.describe.region_texts else None
 
 
-def label_names(config: "Config") -> Inputs:
-    """The file that says what labels of boxes may be called, or that of texts for boxes."""
+def label_names(config: "Config") -> Outside | None:
+    """The file of texts for boxes, or the file that says what labels of boxes may be called."""
     root = Path(config.data_root)
     if texts := region_texts_path(config):
-        return [Outside("region_texts", texts)]
+        return Outside("region_texts", texts)
     if config.demo.generate:  # the table is drawn with the rest
-        return [Outside("names", root / "demo.json")]
+        return Outside("names", root / "demo.json")
     path = root / (config.phrases.names or "")
-    return [Outside("names", path)] if path.is_file() else []
+    return Outside("names", path) if path.is_file() else None
 
 
 def vocabulary_of(config: "Config", layout: "Layout", model: str) -> "Artefact | None":

@@ -1,10 +1,11 @@
-"""Photographs of a run, opened and described part by part."""
+"""Photos of a run: opened, and described part by part."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import tee
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import groupby, tee
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -13,13 +14,16 @@ from pipeline.errors import InputError
 from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph, PhotographReader
 from pipeline.run import Run
-from pipeline.storage.features import UnfinishedShard
+from pipeline.storage.features import UnfinishedShard, to_stored
 from pipeline.storage.sources import ImageSource
 
 if TYPE_CHECKING:
     from pipeline.encoders.extraction import Extractor, Stopwatch
 
 log = logging.getLogger(__name__)
+Image_ = TypeVar("Image_")
+Loaded = TypeVar("Loaded")
+Described = TypeVar("Described")
 
 
 def photograph_reader(run: Run, source: ImageSource | None = None) -> PhotographReader:
@@ -74,24 +78,27 @@ def missing_parts(number: int, shards: Mapping[str, UnfinishedShard], images: Se
 
 def describe_parts(
     parts: Iterable[Part],
-    load: Callable[[Iterator[Any], "Stopwatch"], Generator[Any]],
-    describe: Callable[[Iterator[Any], Iterator[int]], Iterable[Any]],
+    load: Callable[[Iterator[Image_], "Stopwatch"], Generator[Loaded]],
+    describe: Callable[[Iterator[Loaded], Iterator[int]], Iterable[Described]],
     title: str,
-) -> Iterator[tuple[Part, Any]]:
-    """Each part with what `describe(loaded, lengths)` makes of what `load(images, stopwatch)` makes of its images,
-    which may begin with those of later parts, whatever their shard. Where the time went is logged for each shard."""
+) -> Iterator[tuple[Part, Described]]:
+    """Yield each part with what `describe(loaded, lengths)` returns for what `load(images, stopwatch)` yields.
+
+    `load` may begin with the images of later parts, whatever their shard. The log says for each shard where the time
+    went.
+    """
     from tqdm import tqdm
 
     from pipeline.encoders.extraction import Stopwatch
 
     parts, ahead, lengths = tee(parts, 3)
 
-    def images() -> Iterator[Any]:
+    def images() -> Iterator[Image_]:
         for part in ahead:
             bar.total += len(part.rows)
             yield from part.images
 
-    def counted() -> Iterator[Any]:
+    def counted() -> Iterator[Loaded]:
         for image in loaded:
             bar.update()
             yield image
@@ -106,3 +113,48 @@ def describe_parts(
             if part.last:
                 log.info("shard %d: %s", part.number, stopwatch.describe(done))
                 done = 0
+
+
+class FeatureExtraction:
+    """Extracts the features of photos with several encoders of a run, for which each photo is decoded once."""
+
+    def __init__(self, run: Run, encoders: Sequence[str]) -> None:
+        self._storage = run.config.extract.storage
+        self._reader = photograph_reader(run)
+        self._extractors: dict[str, Extractor] = {}
+        self._details: dict[str, dict[str, object]] = {}
+        for name in encoders:
+            self._extractors[name], self._details[name] = open_encoder(run, name)
+
+    def describe(self, parts: Iterable[Part]) -> Iterator[tuple[Part, list[np.ndarray]]]:
+        """Yield each part with its features by each of its encoders. Parts of the same encoders follow each other
+        without a pause."""
+        for names, group in groupby(parts, key=attrgetter("names")):
+            yield from self._describe_alike(names, group)
+
+    def _describe_alike(self, names: list[str], parts: Iterable[Part]) -> Iterator[tuple[Part, list[np.ndarray]]]:
+        from pipeline.encoders.extraction import extract_in_step
+
+        extractors = [self._extractors[name] for name in names]
+        views = [extractor.view for extractor in extractors]
+        return describe_parts(
+            parts,
+            lambda photographs, _: self._reader.views(photographs, views),
+            lambda pictures, lengths: extract_in_step(pictures, extractors, lengths),
+            "extract",
+        )
+
+    def write(self, described: tuple[Part, list[np.ndarray]]) -> int | None:
+        """Keep the features of a part. If the shards are whole with it, publish them and return their number."""
+        part, features = described
+        for name, rows in zip(part.names, features, strict=True):
+            stored = to_stored(rows, self._storage, [photograph.name for photograph in part.images])
+            part.shards[name].keep(part.rows, {"features": stored})
+        if not part.last:
+            return None
+        sides = [self._extractors[name].view.preprocessing.resize for name in part.shards]
+        shared = {"decoded_for": max(sides)} if len(sides) > 1 else {}
+        for name, shard in part.shards.items():
+            batch_size = self._extractors[name].plan.batch_size
+            shard.publish({"encoder": self._details[name], "batch_size": batch_size, **shared})
+        return part.number

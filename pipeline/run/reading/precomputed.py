@@ -21,7 +21,7 @@ from pipeline.foreign.image_names import relative_name
 from pipeline.foreign.matching import Matching, match_names, match_sentences, some
 from pipeline.foreign.vectors import BLOCK, NOT_FINITE, ForeignFeatures, Source, foreign_files, open_foreign
 from pipeline.images.decode import Inspection
-from pipeline.run import Inputs, Outside, Run
+from pipeline.run import Outside, Run
 from pipeline.storage.features import to_stored
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Sou
     return Source(Path(config.data_root) / own.path, own.features, own.names, kind)
 
 
-def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inputs:
+def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> list[Outside]:
     """The files that hold them."""
     return [Outside(f"source/{file.name}", file) for file in foreign_files(given_source(config, encoder))]
 

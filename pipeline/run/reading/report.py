@@ -4,18 +4,17 @@ import json
 import shlex
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipeline.config.registry import model_spec
-from pipeline.errors import IntegrityError
 from pipeline.images.opening import ImageLimits
 from pipeline.index.vectors import evenly_spaced
 from pipeline.papers.printed import every_table
@@ -37,16 +36,13 @@ from pipeline.report.tables import (
     is_probable,
     measure_rows,
 )
-from pipeline.run import Run
+from pipeline.run.jobs import StageRun
 from pipeline.run.reading.closing import example_search
 from pipeline.storage.commit import read_record
 from pipeline.storage.pairs import SplitPairs, split_ids
 from pipeline.storage.records import add_up, read_benchmarks, read_summary
 from pipeline.storage.tables import read_table
 from pipeline.text.vocabulary import Coverage
-
-if TYPE_CHECKING:
-    from pipeline.run.layout import Artefact
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 MAPPED = 1000
@@ -58,22 +54,20 @@ SHARDS, ROWS = 4, 512
 
 
 class RunReport:
-    """What pipeline.report.page shows of a run; `artefacts` are the records of which it has a section: what generators
-    have `described`, how this is `judged`, and the rankings of `phrases`; and the `vocabulary` of tokens.
+    """What pipeline.report.page shows of a run, as the stage `report` gets it.
 
-    `manifest` is the manifest's summary, `bundles` are the models' indices, `best` is the one whose answers are shown,
-    `picture` shows a row of the images, and `printed` are the tables that papers print of this collection.
+    `manifest` is the manifest's summary, and `bundles` are the indexes of the models. `best` is the index whose answers
+    are shown. `picture` shows a row of the images, and `printed` are the tables that papers print of this collection.
     """
 
-    def __init__(self, run: Run, artefacts: "Mapping[str, Sequence[Artefact]]") -> None:
+    def __init__(self, run: StageRun) -> None:
         self.run = run
         self.title = run.config.name
         self.manifest = run.manifest.summary
         self.described, self.judged, self.phrases = (
-            [read_record(artefact.commit) for artefact in artefacts[name]]
-            for name in ("described", "judged", "phrases")
+            [read_record(artefact.commit) for artefact in run.inputs.artefacts(name).values()]
+            for name in ("described", "judged", "phrase_rankings")
         )
-        self.vocabularies = artefacts["vocabulary"]
         self.evaluations = read_summary(run.layout.summary.path)
         self.comparisons = compare_models(self.evaluations)
         collection = run.config.reproduce.collection
@@ -103,10 +97,10 @@ class RunReport:
     @cached_property
     def coverage(self) -> dict[str, Coverage]:
         """What the vocabularies that were learned from the training sentences know of dev's."""
-        learned = [entry.name for entry in self.run.config.prepared_text_encoders if entry.own.learns]
+        learned = self.run.inputs.artefacts("text_encoders")
         measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
-        for artefact in self.vocabularies:
-            measured["tokens"] = read_record(artefact.path).get("coverage")
+        if "vocabulary" in self.run.inputs:
+            measured["tokens"] = read_record(self.run.inputs.artefact("vocabulary").path).get("coverage")
         coverage = {name: Coverage(**counts) for name, counts in measured.items() if counts}
         return {name: share for name, share in coverage.items() if share.sentences}
 
@@ -138,10 +132,9 @@ class RunReport:
     @cached_property
     def audit(self) -> dict[str, Any] | None:
         """The worst findings of each kind, with pictures; None where `audit` has not run on what is there now."""
-        try:
-            table, commit = read_table(self.run.layout.audit.path, "audit")
-        except IntegrityError:
+        if "audit" not in self.run.inputs:
             return None
+        table, commit = read_table(self.run.inputs.artefact("audit").path, "audit")
         findings = table.to_pylist()
         captions, photos = (
             [finding for finding in findings if finding["kind"] == kind][:AUDITED] for kind in ("caption", "captions")
@@ -176,9 +169,7 @@ class RunReport:
         run = self.run
         n_images, n_shards = run.manifest.n_images, run.manifest.n_shards
         health = []
-        for name in (encoder.name for encoder in run.config.encoders):
-            if not run.layout.features(name).folder.is_dir():
-                continue
+        for name in run.inputs.all_shards("features"):
             shards = [run.features.open(name, int(number)) for number in evenly_spaced(n_shards, SHARDS)]
             sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
             bytes_a_row = sum(shard.commit.bytes for shard in shards) / sum(shard.rows for shard in shards)

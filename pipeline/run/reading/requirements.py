@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError, JointspaceError, UsageError, meant
 from pipeline.plan import machine
+from pipeline.run.jobs import Jobs
 from pipeline.run.layout import Artefact
-from pipeline.run.stage import Names, Outside
+from pipeline.run.stage import Names, Outside, list_inputs
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -35,7 +36,8 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
         raise UsageError("; ".join([*missing][:SHOWN] + more))
     splits: Mapping[str, int] = {}  # where `ingest` has still to be run, it finds what is missing
     with suppress(JointspaceError):
-        if run.is_done(run.job(stages["ingest"], ())):
+        jobs = Jobs(run)
+        if jobs.is_done(jobs.job(stages["ingest"], ())):
             splits = run.manifest.summary["splits"]
     require_splits(run.config, splits)
 
@@ -89,7 +91,7 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
         if (stage.name, names) in jobs:
             return
         with suppress(JointspaceError):  # of a collection that is gone
-            for artefact in stage.reads(run.config, run.layout, *names):
+            for artefact in list_inputs(stage.reads(run.config, run.layout, *names)):
                 # What `migrate` maps may be of an earlier configuration.
                 if not isinstance(artefact, Outside) and artefact.name in makers:
                     visit(*makers[artefact.name])
@@ -109,7 +111,7 @@ def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
     """What persons have to bring for a job."""
     try:
-        reads = list(stage.reads(run.config, run.layout, *names))
+        reads = list(list_inputs(stage.reads(run.config, run.layout, *names)))
     except JointspaceError as error:
         yield str(error)
         return

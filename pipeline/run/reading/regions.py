@@ -1,0 +1,300 @@
+"""Regions of a run's images: extracted, and labelled boxes with the texts and noun phrases that name them."""
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice, tee
+from pathlib import Path
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+import numpy as np
+
+from pipeline.compute.workers import Failure, isolated_map, shared_map
+from pipeline.errors import InputError
+from pipeline.evaluate.phrases import Gold, named_boxes
+from pipeline.foreign.box_formats import match_boxes
+from pipeline.foreign.matching import some
+from pipeline.images.boxes import NONE, Candidates, group
+from pipeline.images.preprocess import Photograph
+from pipeline.run import Run, ShardJob
+from pipeline.run.reading.photos import Part, describe_parts, missing_parts, photograph_reader
+from pipeline.storage.features import to_stored
+from pipeline.storage.phrases import read_names
+from pipeline.storage.regions import (
+    RegionRows,
+    UnfinishedRegions,
+    manifest_boxes,
+    read_box_files,
+    require_few_rejects,
+)
+from pipeline.storage.tables import CORNERS
+from pipeline.text.tree_conversions import list_noun_phrases
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.encoders.extraction import Stopwatch
+    from pipeline.encoders.preparation import Preparation, PreparedImage, Request
+    from pipeline.encoders.regions import DescribedRegions
+    from pipeline.generate.snippets import SnippetRegions
+
+log = logging.getLogger(__name__)
+
+DETECTED_TOGETHER = 16
+"""Number of images of one shape in which a GPU looks for boxes at once. The CPU takes one image after another."""
+PREPARED_TOGETHER = 4
+"""Number of images whose regions travel together between processes, with some megabytes of pixels each."""
+
+
+class ShownImage(TypedDict):
+    """What answers show of an image that is described, or of a labelled box in it."""
+
+    image_id: int
+    image: str
+    box: list[float] | None
+    label: NotRequired[str]
+
+
+Corners = tuple[float, ...]
+"""x1, y1, x2, y2 of a box, as float32 has them."""
+
+
+class RegionExtraction:
+    """Finds regions in photos of a run and extracts their features with one encoder. `detector` is the file of a
+    detector's weights, if a person brought one."""
+
+    def __init__(self, run: Run, encoder: str, detector: Path | None) -> None:
+        from pipeline.config.stored import restore_encoder
+        from pipeline.encoders.extraction import choose_plan
+        from pipeline.encoders.libraries.image_networks import require_vectors
+        from pipeline.encoders.networks import CLASSIFIER
+        from pipeline.encoders.preparation import Cutting, Preparation
+        from pipeline.encoders.regions import Classifier, RegionExtractor
+
+        settings, extract = run.config.regions, run.config.extract
+        parameters = run.encoder(encoder)
+        network = restore_encoder(parameters.settings, parameters.tensors)
+        cutting = Cutting.from_settings(settings.model_dump(), network.preprocessing)
+        if settings.features == "crops":
+            require_vectors(network, encoder, cutting.view.side)
+        plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
+        self._run = run
+        self._encoder = encoder
+        self._preparation = Preparation(photograph_reader(run), cutting)
+        self._extractor = RegionExtractor(network, plan, cutting.view)
+        self._details = {
+            "encoder": {
+                "name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision,
+            },
+            "regions": {**settings.decisive(), **extract.decisive()},
+        }  # fmt: skip
+        self._known_boxes = _read_known_boxes(run)
+        self._detect = _open_detector(run, self._preparation, detector)
+        self._classifier = None
+        if settings.score == "classifier":
+            weight, bias = (parameters.tensors[f"{CLASSIFIER}{name}"] for name in ("weight", "bias"))
+            self._classifier = Classifier(weight, bias, settings.iou, settings.count)
+
+    def list_parts(self, jobs: Iterable[ShardJob]) -> Iterator[Part]:
+        """Yield the missing parts of the shards of some jobs, whose images are requests for regions."""
+        from pipeline.encoders.preparation import Request
+
+        for job in jobs:
+            photographs = map(Photograph.from_row, self._run.manifest.table("images", job.number).to_pylist())
+            requests = [Request(*pair) for pair in zip(photographs, self._known_boxes(job), strict=True)]
+            size = self._run.config.regions.checkpoint_images
+            shard = UnfinishedRegions(job.path, job.provenance, job.image_id, size)
+            yield from missing_parts(job.number, {self._encoder: shard}, requests)
+
+    def describe(self, parts: Iterable[Part]) -> "Iterator[tuple[Part, DescribedRegions]]":
+        """Yield each part with its regions and their features."""
+        return describe_parts(parts, self._prepare, self._describe_each, "extract-regions")
+
+    def _prepare(self, requests: "Iterator[Request]", stopwatch: "Stopwatch") -> "Generator[PreparedImage | Failure]":
+        if self._detect is not None:
+            requests = stopwatch.iterate("proposals", self._detect(requests))
+        room = self._preparation.cutting.room
+        return shared_map(self._preparation, requests, self._run.decoders, room, PREPARED_TOGETHER)
+
+    def _describe_each(
+        self, images: "Iterator[PreparedImage | Failure]", lengths: Iterator[int]
+    ) -> "Iterator[DescribedRegions]":
+        from pipeline.encoders.regions import describe
+
+        return (describe(islice(images, length), self._extractor, self._classifier) for length in lengths)
+
+    def write(self, described: "tuple[Part, DescribedRegions]") -> int | None:
+        """Keep the regions of a part. If the shard is whole with it, publish it and return its number."""
+        part, regions = described
+        shard = part.shards[self._encoder]
+        names = [request.photograph.name for request in part.images]
+        arrays = regions.arrays
+        names_of_regions = np.repeat(np.array(names, object), arrays["lengths"]).tolist()
+        stored = to_stored(arrays["features"], self._run.config.extract.storage, names_of_regions)
+        rejects = [
+            {"image_id": int(shard.image_id[part.rows[i]]), "name": names[i], "reason": reason}
+            for i, reason in sorted(regions.faults.items())
+        ]
+        shard.keep(part.rows, {**arrays, "features": stored}, {"rejects": rejects, "counts": dict(regions.counts)})
+        if not part.last:
+            return None
+        commit = shard.publish(self._details)
+        log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items()))
+        require_few_rejects(shard.path, commit, self._run.config.collection.reject_limit)
+        return part.number
+
+
+def _read_known_boxes(run: Run) -> Callable[[ShardJob], list[Candidates]]:
+    """Return a function that reads the known boxes of each image of a shard, from the files of `regions.boxes` or from
+    the manifest."""
+    manifest = run.manifest
+    if run.config.regions.proposals != "boxes":
+        return lambda job: [NONE] * len(job.image_id)
+    if run.config.regions.boxes is None:
+
+        def read_from_manifest(job: ShardJob) -> list[Candidates]:
+            owners, *arrays = manifest_boxes(manifest, job.rows)
+            return group(owners, Candidates(*arrays), len(job.image_id))
+
+        return read_from_manifest
+    path = Path(run.config.data_root) / run.config.regions.boxes
+    matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
+    if matched.unmatched:
+        log.warning("%s has boxes for images that are not in the run: %s", path, some(matched.unmatched))
+    candidates = matched.candidates(len(manifest.images))
+    return lambda job: candidates[job.rows.first_image : job.rows.last_image]
+
+
+def _open_detector(
+    run: Run, preparation: "Preparation", weights: Path | None
+) -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
+    """Return a function that adds the boxes that a detector finds to requests; None where boxes are proposed
+    otherwise."""
+    from pipeline.encoders import weights as states
+    from pipeline.encoders.detectors import build_detector, detect
+    from pipeline.foreign.files import read_weights
+
+    settings = run.config.regions.detector
+    if run.config.regions.proposals != "faster-rcnn":
+        return None
+    if weights is not None:
+        data, _ = read_weights(weights, settings.sha256)
+        state, source = states.parse(data, settings.file), settings.file
+    else:
+        state, source = states.fetch(settings.architecture, "name it in regions.detector.file")
+    network = build_detector(settings.architecture, state, source)
+    device = run.device
+
+    def find(requests: "Iterable[Request]") -> "Iterator[Request]":
+        requests, ahead = tee(requests)
+        pixels = isolated_map(preparation.open, (request.photograph for request in ahead), run.decoders)
+        found = detect(network, pixels, device, settings.stage, 1 if device.type == "cpu" else DETECTED_TOGETHER)
+        return (request._replace(known=boxes) for request, boxes in zip(requests, found, strict=True))
+
+    return find
+
+
+def read_gold(run: Run, texts: Path | None = None) -> Gold:
+    """The boxes of the manifest that have a label, and what labels may be called; or those of a file of `texts`, each
+    with its first text for a label."""
+    if texts:
+        by_box = read_region_texts(run, texts)
+        images, corners = zip(*by_box, strict=True)
+        return Gold(np.array(images), np.array(corners, np.float32), [first for first, *_ in by_box.values()], {})
+    table = run.manifest.boxes
+    labels = table["label"].to_pylist()
+    corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
+    labelled = [row for row, label in enumerate(labels) if label]
+    names = [labels[row].lower() for row in labelled]
+    return Gold(table["image_id"].to_numpy()[labelled], corners[labelled], names, read_label_names(run.config))
+
+
+def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[str]]:
+    """The texts of each box in a file of boxes whose labels are texts, by the box's image and corners. Raises
+    InputError where there is none."""
+    texts: dict[tuple[int, Corners], list[str]] = {}
+    manifest = run.manifest
+    matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
+    if matched.unmatched:
+        log.warning("%s has boxes for images that are not in the run: %s", path, some(matched.unmatched))
+    for image, corners, box in zip(matched.images.tolist(), matched.corners.tolist(), matched.boxes, strict=True):
+        if box.label.strip():
+            texts.setdefault((image, tuple(corners)), []).append(box.label)
+    if not texts:
+        raise InputError(f"{path} has no text for any box of this run; put the texts into its column label")
+    return texts
+
+
+def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
+    """What labels may be called, by the collection's `phrases.names`; nothing where it has no such table."""
+    path = Path(config.data_root) / (config.phrases.names or "")
+    return read_names(path) if path.is_file() else {}
+
+
+def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":
+    """Encoder -> the stored regions of the images `image_id` (n,), ascending."""
+    from pipeline.generate.snippets import SnippetRegions
+
+    regions = {}
+    for name in encoders:
+        stored = RegionRows(run.manifest, {name: run.layout.regions(name).folder}, image_id, complete=False)
+        block = stored.packed(np.arange(len(image_id)))
+        regions[name] = SnippetRegions(image_id, block.offsets, block.boxes, block.features)
+    return regions
+
+
+def read_boxes(
+    run: Run, gold: Gold, encoders: Iterable[str], split: str, whole: bool
+) -> tuple[dict[str, np.ndarray], list[ShownImage]]:
+    """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), with `whole` (k, 2 dim) as
+    SnippetRegions has it, and what answers show of each.
+
+    Others are left out with a warning. Raises InputError where the split has no box with a label, or none is a region,
+    and as `read_regions` does.
+    """
+    from pipeline.generate.snippets import find_regions
+
+    rows = np.flatnonzero(run.manifest.splits[gold.images] == split)
+    if not len(rows):
+        raise InputError(f"no box of the {split} split has a label; add labelled boxes, or describe its images")
+    rows = rows[np.argsort(gold.images[rows], kind="stable")]
+    images, corners = gold.images[rows], gold.boxes[rows]
+    regions = read_regions(run, encoders, np.unique(images))
+    places = {name: find_regions(stored, images, corners) for name, stored in regions.items()}
+    is_stored = np.all([numbers >= 0 for numbers in places.values()], axis=0)
+    if not is_stored.any():
+        raise InputError(
+            f"no labelled box of the {split} split is a region in {run.root}; extract regions of the labelled boxes"
+        )
+    if not is_stored.all():
+        log.warning("left out %d of %d labelled boxes: they are not stored regions", (~is_stored).sum(), len(rows))
+    paths = run.manifest.images["path"].take(images[is_stored]).to_pylist()
+    shown = [
+        {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": gold.labels[rows[at]]}
+        for at, path in zip(np.flatnonzero(is_stored), paths, strict=True)
+    ]
+    return {name: stored.take(places[name][is_stored], whole) for name, stored in regions.items()}, shown
+
+
+def read_naming_phrases(
+    run: Run, boxes: Sequence[ShownImage], analyze: Callable[[str], list[str]]
+) -> list[list[list[str]]]:
+    """Of each of `boxes` the noun phrases, as words, that name its label in its image's sentences."""
+    from pipeline.run.reading.texts import read_sentence_trees
+
+    images = np.array([box["image_id"] for box in boxes])
+    owners = run.manifest.sentence_images
+    sentence_id = np.flatnonzero(np.isin(owners, images))
+    trees = read_sentence_trees(run, analyze, sentence_id)
+    spoken = [
+        (phrase, owners[sentence])
+        for sentence, parsed in zip(sentence_id, trees, strict=True)
+        for phrase in list_noun_phrases(parsed.tree)
+    ]
+    texts = [phrase.text.lower() for phrase, _ in spoken]
+    heads = [phrase.head.lower() for phrase, _ in spoken]
+    phrase_images = np.array([image for _, image in spoken], np.int64)
+    labels = [box["label"] for box in boxes]
+    phrases: list[list[list[str]]] = [[] for _ in boxes]
+    pairs = named_boxes(texts, heads, phrase_images, labels, images, read_label_names(run.config))
+    for phrase, box in pairs.tolist():
+        phrases[box].append(spoken[phrase][0].text.split(" "))
+    return phrases
