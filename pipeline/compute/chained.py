@@ -23,7 +23,7 @@ class Chained:
     lengths of the arrays, for which all are opened)."""
 
     def __init__(
-        self, parts: Sequence[np.ndarray], dtype: type | None = None, bounds: Sequence[int] | None = None
+        self, parts: Sequence[np.ndarray], dtype: type | None = None, bounds: Sequence[int] | np.ndarray | None = None
     ) -> None:
         self.parts, self.bounds = parts, np.asarray(bounds if bounds is not None else np.cumsum([0, *map(len, parts)]))
         self.shape, self.dtype = (int(self.bounds[-1]), *parts[0].shape[1:]), np.dtype(dtype or parts[0].dtype)

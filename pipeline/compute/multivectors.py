@@ -59,6 +59,18 @@ class MultiVectors(Ragged):
     globals: "Tensor | np.ndarray | None" = None
     boxes: np.ndarray | None = None
 
+    @property
+    def vector_array(self) -> np.ndarray:
+        """The vectors (total, c) of items that are arrays in memory."""
+        assert isinstance(self.vectors, np.ndarray)
+        return self.vectors
+
+    @property
+    def box_array(self) -> np.ndarray:
+        """The boxes (total, 4) of images."""
+        assert self.boxes is not None
+        return self.boxes
+
     def __getitem__(self, rows: slice | np.ndarray) -> Self:
         """Some items, as an array of one vector each is indexed."""
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)

@@ -163,7 +163,7 @@ def add_indices(
                 )  # fmt: skip
     if several:
         writer.add_outlines(outlines)
-    return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
+    return {"kind": kind, **({"score": embeddings.rule._asdict()} if embeddings.rule else {}), **cards}
 
 
 def describe_training(run: Run, model: str) -> dict[str, Any]:
