@@ -1,0 +1,161 @@
+"""The contract of every fitted or trained model: what embedding, indexing and searching use of it.
+
+A class needs no base class to fulfil the contract. `restore` in pipeline.config.stored returns a JointModel. Only the
+stages that make models know their classes.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, Self, TypeGuard
+
+import numpy as np
+
+from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule
+
+if TYPE_CHECKING:
+    import torch
+    from pydantic import JsonValue
+    from scipy.sparse import csr_array
+
+    from pipeline.text.sequences import Tokens
+    from pipeline.text.trees import Trees
+
+    # The n vectors of one text encoder, (n, dim), sparse or dense.
+    TextVectors = np.ndarray | csr_array
+    # Sentences word by word, as sequences or as parse trees.
+    WordForms = Tokens | Trees
+    # Sentences in the form that a model's `sentence_view` names: text encoder -> vectors, words, or, for an ensemble,
+    # the form of each member -> the sentences in this form.
+    Sentences = Mapping[str, TextVectors] | WordForms | Mapping[str, Mapping[str, TextVectors] | WordForms]
+
+Features = Mapping[str, np.ndarray]
+"""Features of n images: encoder -> (n, its dim), float16 or float32."""
+
+
+class RegionBlock(Protocol):
+    """Regions of n images, image after image.
+
+    `features` (total, dim) holds the features of several encoders side by side, `boxes` (total, 4) x1, y1, x2, y2 in
+    original pixels, and `scores` (total,) the confidence of each region. Image i has the rows
+    [offsets[i], offsets[i + 1]).
+    """
+
+    @property
+    def features(self) -> np.ndarray: ...
+    @property
+    def boxes(self) -> np.ndarray: ...
+    @property
+    def scores(self) -> np.ndarray: ...
+    @property
+    def offsets(self) -> np.ndarray: ...
+
+
+class RegionSource(Protocol):
+    """The regions of n images, which are read on request."""
+
+    def __len__(self) -> int: ...
+
+    def packed(self, rows: np.ndarray) -> RegionBlock:
+        """Read the regions of the images `rows` (k,), in this order."""
+        ...
+
+
+class JointModel(Protocol):
+    """A model of the joint space, whose images and sentences can be compared."""
+
+    @property
+    def multi_vector(self) -> bool:
+        """Whether an item has several vectors: one per region of an image, and one per word of a sentence."""
+        ...
+
+    @property
+    def sentence_view(self) -> str:
+        """The form in which it reads sentences: see `sentences` in pipeline.config.registry.ModelSpec."""
+        ...
+
+    @property
+    def metric(self) -> str:
+        """The comparison of two vectors: `inner_product` or `euclidean`."""
+        ...
+
+    @property
+    def rule(self) -> ScoreRule | None:
+        """The rule that scores two items of several vectors; None if the model is not multi-vector."""
+        ...
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The image encoders whose features it reads."""
+        ...
+
+    @property
+    def text_encoders(self) -> tuple[str, ...]:
+        """The text encoders whose vectors it reads; none if it reads words."""
+        ...
+
+    @property
+    def region_encoders(self) -> tuple[str, ...]:
+        """The encoders whose features of regions it reads; none if the model is not multi-vector."""
+        ...
+
+    def to(self, device: "torch.device") -> Self:
+        """Compute on `device` from now on, and return this model."""
+        ...
+
+    def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
+        """Embed n images: (n, c) float32, or MultiVectors of arrays from the images' `regions`.
+
+        Only a multi-vector model reads `regions`, and it needs them.
+        """
+        ...
+
+    def embed_sentences(self, sentences: "Sentences") -> Items:
+        """Embed n sentences in the form `sentence_view`: (n, c) float32, or MultiVectors of arrays."""
+        ...
+
+    def settings(self) -> "dict[str, JsonValue]":
+        """Return what `from_parts` needs beside the tensors, as JSON values."""
+        ...
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return the parameters by name."""
+        ...
+
+
+class MultiVectorModel(JointModel, Protocol):
+    """A model with several vectors per item. `is_multi_vector` tells one from the others."""
+
+    @property
+    def rule(self) -> ScoreRule: ...
+
+    def embed_images(self, features: Features, regions: RegionSource | None = None) -> MultiVectors: ...
+
+    def embed_sentences(self, sentences: "Sentences") -> MultiVectors: ...
+
+
+def is_multi_vector(model: JointModel) -> TypeGuard[MultiVectorModel]:
+    """Return whether a model has several vectors per item."""
+    return model.multi_vector
+
+
+class PhraseModel(JointModel, Protocol):
+    """A trained model that embeds noun phrases and single regions too."""
+
+    def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
+        """Embed p noun phrases: (p, c) float32. A model of trees takes the trees of whole sentences instead."""
+        ...
+
+    def embed_regions(self, block: RegionBlock) -> np.ndarray:
+        """Embed the r regions of a block, whose features are of the model's encoders in its order: (r, c) float32."""
+        ...
+
+
+class ModelClass(Protocol):
+    """A registered class, which restores a model from its stored settings and tensors."""
+
+    def from_parts(self, settings: "Mapping[str, JsonValue]", tensors: Mapping[str, np.ndarray]) -> JointModel: ...
+
+
+def one_vector_each(items: Items) -> np.ndarray:
+    """Return the vectors (n, c) of items that have one vector each."""
+    assert isinstance(items, np.ndarray)
+    return items
