@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from jointspace.arguments import Views, require_text, to_array, to_count, to_dense, to_dense_views, to_number, to_views
-from pipeline.compute.multivectors import Items
+from pipeline.compute.multivectors import Items, one_vector_each
 from pipeline.config import registry
 from pipeline.config.stored import restore_text_encoder
 from pipeline.encoders.centred import CENTRED, Centred
@@ -19,7 +19,6 @@ from pipeline.images.decode import decode, to_rgb
 from pipeline.images.opening import ImageLimits
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
-from pipeline.models.joint_model import one_vector_each
 from pipeline.storage.bundles import open_bundle
 
 

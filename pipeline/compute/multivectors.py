@@ -60,12 +60,6 @@ class MultiVectors(Ragged):
     boxes: np.ndarray | None = None
 
     @property
-    def vector_array(self) -> np.ndarray:
-        """The vectors (total, c) of items that are arrays in memory."""
-        assert isinstance(self.vectors, np.ndarray)
-        return self.vectors
-
-    @property
     def box_array(self) -> np.ndarray:
         """The boxes (total, 4) of images."""
         assert self.boxes is not None
@@ -85,6 +79,18 @@ class MultiVectors(Ragged):
         whole = None if self.globals is None else self.globals.cpu().numpy()
         return replace(self, vectors=self.vectors.cpu().numpy(), globals=whole)
 
+    @property
+    def array(self) -> np.ndarray:
+        """The vectors (total, c) of items that are arrays."""
+        assert isinstance(self.vectors, np.ndarray)
+        return self.vectors
+
+    @property
+    def tensor(self) -> "Tensor":
+        """The vectors (total, c) of items that are tensors."""
+        assert self.vectors is not None and not isinstance(self.vectors, np.ndarray)
+        return self.vectors
+
     def without(self, rows: np.ndarray) -> Self:
         """The same items, of which `rows` have nothing left."""
         kept = np.delete(np.arange(self.offsets[-1]), self.places(rows))
@@ -99,6 +105,18 @@ class MultiVectors(Ragged):
 
 Items = np.ndarray | MultiVectors
 """Images or sentences: of one vector each, (n, c), or of several."""
+
+
+def one_vector_each(items: Items) -> np.ndarray:
+    """Return the vectors (n, c) of items that have one vector each."""
+    assert isinstance(items, np.ndarray)
+    return items
+
+
+def several_vectors_each(items: Items) -> MultiVectors:
+    """Return items that have several vectors each."""
+    assert isinstance(items, MultiVectors)
+    return items
 
 
 def concatenate(parts: Sequence[Items]) -> Items:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule
+from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
@@ -14,7 +14,6 @@ from pipeline.index.format import from_bytes, to_bytes
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, ask, latency, tune
 from pipeline.index.vectors import Vectors, evenly_spaced
-from pipeline.models.joint_model import one_vector_each
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +131,7 @@ def build_gallery(
     assert isinstance(comparison, ScoreRule) and isinstance(queries, MultiVectors)
     factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW, MANY))
     requirements = replace(requirements, candidates=tuple(factories))
-    asked = queries.vector_array[evenly_spaced(len(queries.vector_array), QUERIES)]
+    asked = queries.array[evenly_spaced(len(queries.array), QUERIES)]
     built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu)
     index = from_bytes(built.data, f"the index of {modality}", built.card)
     used = None if built.card["factory"] == "Flat" else shortlist

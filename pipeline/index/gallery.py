@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 
-from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule
+from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.compute.precision import require_finite
 from pipeline.compute.ragged import offsets_of
 from pipeline.compute.workers import processor_limit
@@ -41,7 +41,6 @@ from pipeline.index.faiss_types import flat_vectors, inverted_lists
 from pipeline.index.filtering import reconstruct, search_among
 from pipeline.index.format import REBUILD, from_bytes, metric_of, parts_of, view_bytes
 from pipeline.index.tuning import NEIGHBOURS
-from pipeline.models.joint_model import one_vector_each
 
 BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
@@ -143,7 +142,7 @@ class MultiVectorGallery(Gallery):
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """Search as Gallery does. Raises IntegrityError if a query is not finite."""
         assert isinstance(queries, MultiVectors)
-        require_finite("query", "vectors", queries.vector_array)
+        require_finite("query", "vectors", queries.array)
         items = self.there if allowed is None else self.there[allowed[self.there]]
         answers = [self._best(query, top, items) for query in queries.blocks(1)]
         return Neighbours(*map(np.array, zip(*answers, strict=True)))
@@ -165,13 +164,11 @@ class MultiVectorGallery(Gallery):
         """(k,) exact scores of the items `items` (k,) for the one of `query`, in arrays."""
         vectors = self._reconstruct(self.outline.places(items))
         offsets = offsets_of(self.outline.lengths[items])
-        return self._add_up(vectors @ query.vector_array.T, offsets) + self._global_scores(query, items)
+        return self._add_up(vectors @ query.array.T, offsets) + self._global_scores(query, items)
 
     def score_all(self, query: MultiVectors, vectors: np.ndarray) -> np.ndarray:
         """(n,) exact scores of all items, whose `vectors` (total, c) are at hand; of removed ones, nothing."""
-        return self._add_up(vectors @ query.vector_array.T, self.outline.offsets) + self._global_scores(
-            query, slice(None)
-        )
+        return self._add_up(vectors @ query.array.T, self.outline.offsets) + self._global_scores(query, slice(None))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
         """The `top` regions for a snippet's `words` (q, c), at most one an image: those with the greatest sum of
@@ -189,12 +186,12 @@ class MultiVectorGallery(Gallery):
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
         """Estimate the scores (n,) by the means of the lists."""
         assert self.means is not None  # there is a shortlist only with lists
-        products = self.means.means @ query.vector_array.T  # (lists, q)
+        products = self.means.means @ query.array.T  # (lists, q)
         hits = None
         if self.rule.sum == "positive":
             products = np.maximum(products, 0).sum(axis=1, keepdims=True)
         elif self.of_images:
-            hits = look_up(self.index, query.vector_array, nearest)
+            hits = look_up(self.index, query.array, nearest)
         else:
             products = products.max(axis=1, keepdims=True)
         scores = np.empty(len(self.outline.offsets) - 1, np.float32)

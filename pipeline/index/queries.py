@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from pipeline.compute.multivectors import Items, MultiVectors
+from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
 from pipeline.config.stored import restore, restore_encoder, restore_text_encoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
-from pipeline.models.joint_model import JointModel, one_vector_each
+from pipeline.models.joint_model import JointModel
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
@@ -82,7 +82,7 @@ class QueryEncoder:
         encoders or the kind of the index."""
         try:
             items = embed()
-            vectors = items.vector_array if isinstance(items, MultiVectors) else items
+            vectors = items.array if isinstance(items, MultiVectors) else items
         except (*MALFORMED, IntegrityError) as error:
             raise IntegrityError(
                 f"the model in {self.bundle.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"

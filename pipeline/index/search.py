@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.compute.multivectors import Items, MultiVectors
+from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each, several_vectors_each
 from pipeline.compute.runtime import without_collection
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
@@ -18,7 +18,6 @@ from pipeline.index.columns import asked_columns
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
-from pipeline.models.joint_model import one_vector_each
 
 Encoded = Mapping[str, np.ndarray] | bytes | Items
 Photograph = Encoded | Callable[[], Encoded]
@@ -145,10 +144,9 @@ class Searcher(QueryEncoder):
         """
         self.require_regions()
         self.require_known(snippet)
-        words = self.embed_sentence(snippet)
-        assert isinstance(words, MultiVectors)
+        words = several_vectors_each(self.embed_sentence(snippet))
         gallery = with_regions(self._require_fit("images", words))
-        rows, scores, boxes = gallery.regions(words.vector_array, top, self.allowed("images", where))
+        rows, scores, boxes = gallery.regions(words.array, top, self.allowed("images", where))
         (hits,) = self._list_hits("images", [(rows, scores)])
         return Answer(
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
@@ -360,7 +358,7 @@ class Searcher(QueryEncoder):
         """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
         InputError where the one vector of a query is zero."""
         gallery = self.gallery(modality)
-        vectors = queries.vector_array if isinstance(queries, MultiVectors) else queries
+        vectors = queries.array if isinstance(queries, MultiVectors) else queries
         if vectors.shape[1] != gallery.dim or not len(gallery):
             raise IntegrityError(
                 f"the model in {self.bundle.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"

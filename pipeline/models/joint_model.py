@@ -5,11 +5,12 @@ stages that make models know their classes.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
 from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule
+from pipeline.compute.ragged import Ragged
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +28,46 @@ if TYPE_CHECKING:
     # the form of each member -> the sentences in this form.
     Sentences = Mapping[str, TextVectors] | WordForms | Mapping[str, Mapping[str, TextVectors] | WordForms]
 
+Value = TypeVar("Value")
+
 Features = Mapping[str, np.ndarray]
 """Features of n images: encoder -> (n, its dim), float16 or float32."""
+
+Settings: TypeAlias = "Mapping[str, JsonValue]"
+"""The settings of a model as they are stored."""
+
+
+def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
+    """Return the stored setting `key`, which must be of a `kind`. Raises ValueError if it is missing or of another."""
+    value = settings.get(key)
+    if not isinstance(value, kind):
+        raise ValueError(f"the setting {key} is {value!r}, not {kind.__name__}")
+    return value
+
+
+def read_number(settings: Settings, key: str) -> float:
+    """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or of another kind."""
+    value = settings.get(key)
+    if not isinstance(value, int | float):
+        raise ValueError(f"the setting {key} is {value!r}, not a number")
+    return value
+
+
+def read_list(settings: Settings, key: str) -> list:
+    """Return the stored setting `key`, which must be a list. Raises ValueError if it is missing or of another kind."""
+    value = settings.get(key)
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"the setting {key} is {value!r}, not a list")
+    return list(value)
+
+
+def require_vectors(sentences: "Sentences") -> "Mapping[str, TextVectors]":
+    """Return sentences that are text encoder -> vectors. Raises TypeError if they are in another form."""
+    if isinstance(sentences, Mapping):
+        vectors = {name: block for name, block in sentences.items() if not isinstance(block, Mapping | Ragged)}
+        if len(vectors) == len(sentences):
+            return vectors
+    raise TypeError(f"a model of text encoders' vectors cannot embed {type(sentences).__name__}")
 
 
 class RegionBlock(Protocol):
@@ -112,7 +151,7 @@ class JointModel(Protocol):
         """Embed n sentences in the form `sentence_view`: (n, c) float32, or MultiVectors of arrays."""
         ...
 
-    def settings(self) -> "dict[str, JsonValue]":
+    def settings(self) -> Settings:
         """Return what `from_parts` needs beside the tensors, as JSON values."""
         ...
 
@@ -137,6 +176,11 @@ def is_multi_vector(model: JointModel) -> TypeGuard[MultiVectorModel]:
     return model.multi_vector
 
 
+def embed_images(model: JointModel, features: Features, regions: RegionSource | None) -> Items:
+    """Embed images with their `regions` if the model is multi-vector, else without them."""
+    return model.embed_images(features, regions) if model.multi_vector else model.embed_images(features)
+
+
 class PhraseModel(JointModel, Protocol):
     """A trained model that embeds noun phrases and single regions too."""
 
@@ -152,10 +196,4 @@ class PhraseModel(JointModel, Protocol):
 class ModelClass(Protocol):
     """A registered class, which restores a model from its stored settings and tensors."""
 
-    def from_parts(self, settings: "Mapping[str, JsonValue]", tensors: Mapping[str, np.ndarray]) -> JointModel: ...
-
-
-def one_vector_each(items: Items) -> np.ndarray:
-    """Return the vectors (n, c) of items that have one vector each."""
-    assert isinstance(items, np.ndarray)
-    return items
+    def from_parts(self, settings: Settings, tensors: Mapping[str, np.ndarray]) -> JointModel: ...

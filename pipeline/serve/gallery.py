@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 from PIL import Image
 
-from pipeline.compute.multivectors import Items, MultiVectors
+from pipeline.compute.multivectors import Items, several_vectors_each
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.index.gallery import with_regions
 from pipeline.index.search import Answer, Photograph, Searcher
@@ -125,15 +125,13 @@ class ServedGallery:
         hits = self.searcher.images(sentence, top, where)
         if not self.searcher.multi_vector:
             return hits
-        query = self.searcher.embed_sentence(sentence)
-        assert isinstance(query, MultiVectors)
-        words = query.vector_array.sum(axis=0)
+        words = several_vectors_each(self.searcher.embed_sentence(sentence)).array.sum(axis=0)
         gallery = with_regions(self.searcher.gallery("images"))
         rows = self._find("images", [hit.row["image_id"] for hit in hits])
         boxes = {}
         for record, row in zip(self.searcher.records("images", rows), rows.tolist(), strict=True):
             item = gallery.item(row)
-            boxes[record["image_id"]] = item.box_array[(item.vector_array @ words).argmax()].tolist()
+            boxes[record["image_id"]] = item.box_array[(item.array @ words).argmax()].tolist()
         return Answer(replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
 
     def see(self, photograph: "bytes | OfGallery") -> Photograph:

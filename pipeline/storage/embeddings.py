@@ -49,7 +49,7 @@ def write_embeddings(
         if isinstance(side, np.ndarray):
             arrays[name] = side
             continue
-        arrays |= {name: side.vector_array, f"{one}_offsets": side.offsets}
+        arrays |= {name: side.array, f"{one}_offsets": side.offsets}
         if side.boxes is not None:
             arrays["boxes"] = side.boxes.astype(np.float32)
         if isinstance(side.globals, np.ndarray):
