@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jointspace.arguments import Views, require_text, to_array, to_count, to_number, to_views
+from jointspace.arguments import Views, require_text, to_array, to_count, to_dense, to_dense_views, to_number, to_views
+from pipeline.compute.multivectors import Items, one_vector_each
 from pipeline.config import registry
 from pipeline.config.stored import restore_text_encoder
 from pipeline.encoders.centred import CENTRED, Centred
@@ -111,6 +112,7 @@ class Index:
         if text is not None:
             require_text(text, "text")
         if image is None:
+            assert text is not None
             return self._searcher.images(text, k, where)
         return self._searcher.similar(self._photograph(image), k, text, to_number(weight, "weight"), where)
 
@@ -126,12 +128,12 @@ class Index:
         self._require_vectors()
         require_text(text, "text")
         self._searcher.require_known(text)
-        return self._searcher.embed_sentence(text)[0]
+        return one_vector_each(self._searcher.embed_sentence(text))[0]
 
     def embed_image(self, image: str | Path | Image.Image) -> np.ndarray:
         """(c,) float32, the image in the joint space."""
         self._require_vectors()
-        return self._searcher.embed_image(self._photograph(image))[0]
+        return one_vector_each(self._searcher.embed_photograph(self._photograph(image)))[0]
 
     def embed(self, *, image_vectors: Views | None = None, text_vectors: Views | None = None) -> np.ndarray:
         """(n, c) float32, the joint vectors of new image vectors (n, D) or text vectors (n, d) from the encoders that
@@ -145,13 +147,17 @@ class Index:
         self._require_vectors()
         model = self._searcher.model
         if image_vectors is not None:
-            views = to_views(image_vectors, "image", dict.fromkeys(model.encoders), dense=True)
-            return self._embedded(model.embed_images, views)
+            return self._embedded(
+                lambda: model.embed_images(to_dense_views(image_vectors, "image", dict.fromkeys(model.encoders)))
+            )
         if model.sentence_view != VECTORS:
             raise UsageError(f"{self.card['model']} reads {model.sentence_view}, not the vectors of texts; give texts")
+        assert text_vectors is not None
         views = to_views(text_vectors, "text", dict.fromkeys(model.text_encoders))
-        centred = {name: encoder.shift(views[name]) for name, encoder in self._centring.items() if name in views}
-        return self._embedded(model.embed_sentences, {**views, **centred})
+        centred = {
+            name: encoder.shift(to_dense(views[name])) for name, encoder in self._centring.items() if name in views
+        }
+        return self._embedded(lambda: model.embed_sentences({**views, **centred}))
 
     @cached_property
     def _centring(self) -> dict[str, Centred]:
@@ -163,10 +169,10 @@ class Index:
             if CENTRED in parameters.settings
         }
 
-    def _embedded(self, embed: Callable[[Mapping[str, Any]], np.ndarray], views: Mapping[str, Any]) -> np.ndarray:
-        """InputError where the views are of other dimensions than the model's."""
+    def _embedded(self, embed: Callable[[], Items]) -> np.ndarray:
+        """Return what `embed` computes. Raises InputError if its vectors have other dimensions than the model's."""
         try:
-            return embed(views)
+            return one_vector_each(embed())
         except IntegrityError as error:
             model = self.card["model"]
             raise InputError(f"{error}; give vectors of the encoders that {model} was fitted to") from error

@@ -5,7 +5,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from types import FunctionType, ModuleType
 
 import jointspace
 
@@ -30,27 +30,32 @@ def render() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _members(one: Any) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties of a class, as it lists them."""
+Documented = ModuleType | type | FunctionType | property
+
+
+def _members(one: Documented) -> Iterator[tuple[str, FunctionType | property]]:
+    """Yield the public methods and properties of a class, in its order."""
     for name, member in vars(one).items() if inspect.isclass(one) else ():
         function = member if isinstance(member, property) else getattr(member, "__func__", member)
-        if not name.startswith("_") and (isinstance(member, property) or inspect.isfunction(function)):
+        if not name.startswith("_") and isinstance(function, property | FunctionType):
             yield name, function
 
 
-def _heading(level: str, owner: str, name: str, one: Any) -> list[str]:
-    """The name, with how a function is called if that fits a line, else in a block below it."""
-    call = _call(one) if inspect.isfunction(one) else ""
+def _heading(level: str, owner: str, name: str, one: Documented) -> list[str]:
+    """Return the name, with how a function is called if that fits on a line, or else in a block below it."""
+    call = _call(one) if isinstance(one, FunctionType) else ""
     if call and "\n" not in call:
         return [f"{level} `{owner}{call}`\n"]
     return [f"{level} {owner}{name}\n", *([f"```python\n{call}\n```\n"] if call else [])]
 
 
-def _call(one: Any) -> str:
-    """How a function is called, as its source has it."""
+def _call(one: FunctionType) -> str:
+    """Return how a function is called, as its source has it."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
-    for each in (each for each in ast.walk(node) if isinstance(getattr(each, "annotation", None), ast.Constant)):
-        each.annotation = ast.Name(each.annotation.value)
+    assert isinstance(node, ast.FunctionDef) and node.returns is not None
+    for argument in (each for each in ast.walk(node) if isinstance(each, ast.arg)):
+        if isinstance(argument.annotation, ast.Constant):
+            argument.annotation = ast.Name(str(argument.annotation.value))
     node.args.args = [each for each in node.args.args if each.arg not in ("self", "cls")]
     given = ast.unparse(node.args).replace("=", " = ")
     result = ast.unparse(node.returns).replace("'", "")
@@ -60,8 +65,8 @@ def _call(one: Any) -> str:
     return call
 
 
-def _prose(one: Any) -> str:
-    """A docstring, with its examples as blocks of code."""
+def _prose(one: Documented) -> str:
+    """Return a docstring, with its examples as blocks of code."""
     paragraphs = (inspect.getdoc(one) or "").split("\n\n")
     return "\n\n".join(map(_paragraph, paragraphs)).replace("```\n\n```python\n", "\n")
 

@@ -3,21 +3,22 @@
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import ValidationError
 from scipy import sparse
 
-from jointspace.arguments import Views, to_count, to_strings, to_views
+from jointspace.arguments import Block, Views, row_count, to_count, to_dense_views, to_strings, to_views
 from pipeline.collections.formats.vectors import nameless
 from pipeline.compute import runtime
 from pipeline.compute.precision import to_numpy
 from pipeline.config import loading
+from pipeline.config.models import FitSettings
 from pipeline.config.registry import GRID
 from pipeline.errors import InputError, UsageError
 from pipeline.foreign.image_names import relative_name
@@ -28,18 +29,29 @@ from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.moments import BLOCK_ROWS, Moments
 from pipeline.models.linear.training import FitTask, Sets
-from pipeline.models.linear.tuning import PairArrays
+from pipeline.models.linear.tuning import GridTrial, PairArrays
 from pipeline.models.linear.views import STEPS, ImageView, TextView
 from pipeline.storage.card import is_index
 from pipeline.storage.files import first_unplain
+from pipeline.storage.json_files import Json
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
 if TYPE_CHECKING:
     from jointspace.index import Index
 
-FILE, NAME, IMAGE, TEXT = "model.safetensors", "ncca", "image", "text"
-FEWEST, HELD_OUT, MOST_HELD_OUT = 10, 10, 1000
-"""Images that a fit needs; one in so many is held out, and at most so many are."""
+FILE = "model.safetensors"
+NAME = "ncca"
+IMAGE = "image"
+TEXT = "text"
+MIN_IMAGES = 10
+"""Minimum number of images with a text for a fit."""
+HELD_OUT = 10
+"""One image in HELD_OUT is held out."""
+MAX_HELD_OUT = 1000
+"""Maximum number of images that are held out."""
+
+GridValues = float | str | Sequence[float] | Sequence[str] | np.ndarray
+"""The values of one key of the grid."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,7 @@ class Pairs:
     row of each text, `owners` (m,), ascending."""
 
     images: Mapping[str, np.ndarray]
-    texts: Mapping[str, Any]
+    texts: Mapping[str, Block]
     owners: np.ndarray
 
     @property
@@ -69,8 +81,8 @@ class Pairs:
             np.flatnonzero(chosen), (np.cumsum(chosen) - 1)[self.owners], np.flatnonzero(chosen[self.owners])
         )
 
-    def rows(self, images: Any, owners: np.ndarray, texts: Any) -> "Pairs":
-        """Some rows of either side, and the new `owners` (m,) of all texts."""
+    def rows(self, images: np.ndarray | slice, owners: np.ndarray, texts: np.ndarray | slice) -> "Pairs":
+        """Return some rows of either side, with the new `owners` (m,) of all texts."""
         kept = {name: block[images] for name, block in self.images.items()}
         return Pairs(kept, {name: block[texts] for name, block in self.texts.items()}, owners[texts])
 
@@ -83,8 +95,10 @@ class FittedSpace:
     same for the cosine of the given vectors, if both sides have the same dimensions.
     """
 
-    def __init__(self, model: NormalizedCCA, choice: Mapping[str, Any], held_out: Mapping[str, Any]) -> None:
-        self.model, self.choice, self.held_out = model, dict(choice), dict(held_out)
+    def __init__(self, model: NormalizedCCA, choice: Mapping[str, Json], held_out: Mapping[str, Json]) -> None:
+        self.model = model
+        self.choice = dict(choice)
+        self.held_out = dict(held_out)
 
     @property
     def dim(self) -> int:
@@ -93,7 +107,7 @@ class FittedSpace:
 
     def embed_images(self, vectors: Views) -> np.ndarray:
         """(n, c) float32 of unit length, from image vectors (n, D) like those of `fit`."""
-        return self.model.embed_images(to_views(vectors, IMAGE, _dims(self.model.view), dense=True))
+        return self.model.embed_images(to_dense_views(vectors, IMAGE, _dims(self.model.view)))
 
     def embed_texts(self, vectors: Views) -> np.ndarray:
         """(m, c) float32 of unit length, from text vectors (m, d) like those of `fit`."""
@@ -130,7 +144,7 @@ class FittedSpace:
             raise UsageError(f"there is an index in {folder}; give another folder, or overwrite=True")
         if text_vectors is None and (owners is not None or texts is not None):
             raise UsageError("owners and texts are of text_vectors; give these too")
-        x = to_views(image_vectors, IMAGE, _dims(self.model.view), dense=True)
+        x = to_dense_views(image_vectors, IMAGE, _dims(self.model.view))
         n, distinct = _count(x), Distinct.of(x)
         names = [relative_name(name) for name in to_strings(map(str, range(n)) if names is None else names, "names", n)]
         kept = [names[row] for row in distinct.first]
@@ -141,17 +155,29 @@ class FittedSpace:
             raise InputError(
                 f"names: two images with different vectors are called {repeated!r}; give each its own name"
             )
-        items = Items(kept, distinct.digests, _in_blocks(self.model.embed_images, x, distinct.first))
+
+        def embed_images(part: np.ndarray) -> np.ndarray:
+            return self.model.embed_images({name: block[part] for name, block in x.items()})
+
+        items = Items(
+            kept,
+            distinct.digests,
+            _in_blocks(embed_images, distinct.first, x),
+        )
         if text_vectors is not None:
             y = to_views(text_vectors, TEXT, _dims(self.model.text))
             rows = _owners(owners, n, _count(y))
             words = nameless([names[row] for row in rows]) if texts is None else to_strings(texts, "texts", len(rows))
             order = np.argsort(distinct.places[rows], kind="stable")
+
+            def embed_texts(part: np.ndarray) -> np.ndarray:
+                return self.model.embed_sentences({name: block[part] for name, block in y.items()})
+
             items = replace(
                 items,
                 owners=distinct.places[rows][order],
                 words=[words[row] for row in order],
-                texts=_in_blocks(self.model.embed_sentences, y, order),
+                texts=_in_blocks(embed_texts, order, y),
             )
         write_bundle(Path(folder), self.save, items)
         return Index(folder)
@@ -180,7 +206,7 @@ def fit(
     weak: tuple[Views, Views] | None = None,
     normalise: tuple[str, ...] = ("l2",),
     seed: int = 0,
-    **grid: Any,
+    **grid: GridValues,
 ) -> FittedSpace:
     """Fit a joint space to image vectors (n, D) and text vectors (m, d): arrays, torch tensors or scipy sparse
     matrices; of several encoders by their names.
@@ -215,41 +241,90 @@ def fit(
             " images apart, so held_out counts them as errors",
             stacklevel=2,
         )
-    if (count := len(np.unique(pairs.owners))) < FEWEST:
-        raise InputError(f"{count} different images with a text are too few to hold some out; give at least {FEWEST}")
-    values = loading.load()
+    held_out = pairs.of(_draw_held_out(pairs, seed))
+    search = GridSearch(pairs, held_out, weak, tuple(normalise), _grid_settings(grid), seed)
+    tuned, chosen = search.choose()
+    recalls = _recall(tuned, held_out)
+    if tuned.view.dims == tuned.text.dims and tuned.text.sparse == (False,):
+        recalls["zero_shot"] = _recall(ZeroShot(*tuned.view.encoders, *tuned.text.encoders), held_out)
+    return FittedSpace(search.refit(chosen), asdict(chosen), {"images": held_out.count, **recalls})
+
+
+def _draw_held_out(pairs: Pairs, seed: int) -> np.ndarray:
+    """Draw the images that are held out, as (n,) bool, among the images with a text. Raises InputError if too few have
+    a text."""
+    described = np.unique(pairs.owners)
+    if len(described) < MIN_IMAGES:
+        raise InputError(
+            f"{len(described)} different images with a text are too few to hold some out; give at least {MIN_IMAGES}"
+        )
+    count = min(max(len(described) // HELD_OUT, 2), MAX_HELD_OUT)
+    return np.isin(np.arange(pairs.count), np.random.default_rng(seed).permutation(described)[:count])
+
+
+def _grid_settings(grid: Mapping[str, GridValues]) -> FitSettings:
+    """Lay the values of `grid` over the defaults. Raises UsageError for an unknown name or a wrong value."""
     try:
-        settings = values.fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
+        return loading.load().fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise UsageError(f"fit: {name}: {first['msg']}; there are {', '.join(GRID)}, lists of values") from error
-    image_dims = {name: block.shape[1] for name, block in pairs.images.items()}
-    view, text = ImageView(tuple(image_dims), tuple(image_dims.values()), tuple(normalise)), TextView.of(pairs.texts)
-    auxiliary = None
-    if weak is not None:
-        text_dims = dict(zip(text.encoders, text.dims, strict=True))
-        auxiliary = _moments(view, text, _pairs(*weak, None, image_dims, text_dims))
-    described = np.unique(pairs.owners)
-    drawn = np.random.default_rng(seed).permutation(described)[: min(max(len(described) // HELD_OUT, 2), MOST_HELD_OUT)]
-    held_out = np.isin(np.arange(pairs.count), drawn)
-    dev, whole = pairs.of(held_out), _moments(view, text, pairs)
-    training, arrays = "joint" if weak is not None else "target", PairArrays(dev.images, dev.texts, dev.owners)
-
-    def task(moments: Moments, chosen: Any = None) -> FitTask:
-        sets = Sets(moments, auxiliary, tuple, tuple)
-        return FitTask(training, view, text, sets, arrays, settings, values.transfer, None, seed, chosen=chosen)
-
-    tuned = NormalizedCCA.fit(task(whole - _moments(view, text, dev)))
-    recalls = _recall(tuned.model, dev)
-    if tuple(image_dims.values()) == text.dims and text.sparse == (False,):
-        recalls["zero_shot"] = _recall(ZeroShot(*image_dims, *text.encoders), dev)
-    refitted = NormalizedCCA.fit(task(whole, tuned.chosen))
-    return FittedSpace(refitted.model, asdict(tuned.chosen), {"images": dev.count, **recalls})
 
 
-def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Any]:
-    """Direction -> recall@1, @5 and @10 in percent."""
+class GridSearch:
+    """The search for the best combination of a grid: the moments of all `pairs` and of the `held_out` ones among them,
+    and of the `weak` pairs, if there are any. `steps` normalise image vectors."""
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        held_out: Pairs,
+        weak: tuple[Views, Views] | None,
+        steps: tuple[str, ...],
+        settings: FitSettings,
+        seed: int,
+    ) -> None:
+        dims = {name: block.shape[1] for name, block in pairs.images.items()}
+        self._view = ImageView(tuple(dims), tuple(dims.values()), steps)
+        self._text = TextView.of(pairs.texts)
+        self._settings = settings
+        self._seed = seed
+        self._moments = _moments(self._view, self._text, pairs)
+        self._held_out_moments = _moments(self._view, self._text, held_out)
+        self._dev = PairArrays(held_out.images, held_out.texts, held_out.owners)
+        self._weak_moments = None
+        if weak is not None:
+            self._weak_moments = _moments(self._view, self._text, _pairs(*weak, None, dims, _dims(self._text)))
+
+    def choose(self) -> tuple[NormalizedCCA, GridTrial]:
+        """Fit all combinations without the pairs that are held out, and return the best one on these."""
+        return self._fit(self._moments - self._held_out_moments)
+
+    def refit(self, chosen: GridTrial) -> NormalizedCCA:
+        """Fit the `chosen` combination to all pairs."""
+        return self._fit(self._moments, chosen)[0]
+
+    def _fit(self, moments: Moments, chosen: GridTrial | None = None) -> tuple[NormalizedCCA, GridTrial]:
+        task = FitTask(
+            training="target" if self._weak_moments is None else "joint",
+            view=self._view,
+            text=self._text,
+            sets=Sets(moments, self._weak_moments, target_blocks=tuple, auxiliary_blocks=tuple),
+            dev=self._dev,
+            grid=self._settings,
+            transfer=loading.load().transfer,
+            settings=None,
+            seed=self._seed,
+            chosen=chosen,
+        )
+        tuned = NormalizedCCA.fit(task)
+        assert isinstance(tuned.model, NormalizedCCA)
+        return tuned.model, tuned.chosen
+
+
+def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
+    """Return recall@1, @5 and @10 in percent for each direction."""
     sides = model.embed_images(pairs.images), model.embed_sentences(pairs.texts)
     ranks = count_ranks(*sides, pairs.owners, model.metric)
     return {
@@ -258,19 +333,18 @@ def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Any]:
     }
 
 
-def _in_blocks(
-    embed: Callable[[Mapping[str, Any]], np.ndarray], vectors: Mapping[str, Any], rows: np.ndarray
-) -> np.ndarray:
-    """(k, c) float32 of the `rows` (k,) of the vectors, of which only a block is copied at a time. Raises InputError
-    where there are none."""
+def _in_blocks(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, encoders: Iterable[str]) -> np.ndarray:
+    """Embed some `rows` (k,) of vectors, (k, c) float32; `embed` gets the rows of one block at a time.
+
+    Raises InputError if there are no vectors of the `encoders`.
+    """
     if not len(rows):
-        raise InputError(f"there are no vectors of {', '.join(vectors)}; give at least one")
+        raise InputError(f"there are no vectors of {', '.join(encoders)}; give at least one")
     starts = range(0, len(rows), BLOCK_ROWS)
-    chosen = (rows[start : start + BLOCK_ROWS] for start in starts)
-    return np.concatenate([embed({name: block[part] for name, block in vectors.items()}) for part in chosen])
+    return np.concatenate([embed(rows[start : start + BLOCK_ROWS]) for start in starts])
 
 
-def _dims(view: ImageView | TextView) -> dict[str, int]:
+def _dims(view: ImageView | TextView) -> dict[str, int | None]:
     return dict(zip(view.encoders, view.dims, strict=True))
 
 
@@ -278,10 +352,11 @@ def _pairs(
     images: Views,
     texts: Views,
     owners: np.ndarray | None,
-    image_dims: Mapping[str, int] | None = None,
-    text_dims: Mapping[str, int] | None = None,
+    image_dims: Mapping[str, int | None] | None = None,
+    text_dims: Mapping[str, int | None] | None = None,
 ) -> Pairs:
-    x, y = to_views(images, IMAGE, image_dims, dense=True), to_views(texts, TEXT, text_dims)
+    x = to_dense_views(images, IMAGE, image_dims)
+    y = to_views(texts, TEXT, text_dims)
     distinct = Distinct.of(x)
     owners = distinct.places[_owners(owners, len(distinct.places), _count(y))]
     # Without copies where no row is repeated and the texts are in the order of their images.
@@ -302,8 +377,8 @@ def _owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
     return owners
 
 
-def _count(blocks: Mapping[str, Any]) -> int:
-    return next(iter(blocks.values())).shape[0]
+def _count(blocks: Mapping[str, Block]) -> int:
+    return row_count(next(iter(blocks.values())))
 
 
 @dataclass(frozen=True)
@@ -316,7 +391,7 @@ class Distinct:
     places: np.ndarray
 
     @classmethod
-    def of(cls, blocks: Mapping[str, Any]) -> "Distinct":
+    def of(cls, blocks: Mapping[str, Block]) -> "Distinct":
         digests = [hashlib.sha256() for _ in range(_count(blocks))]
         for block in blocks.values():
             for digest, row in zip(digests, _row_bytes(block), strict=True):
@@ -326,17 +401,17 @@ class Distinct:
         return cls(np.unique(places, return_index=True)[1], list(numbers), places)
 
 
-def _row_bytes(block: Any) -> Iterator[bytes]:
-    """Bytes of each row that are the same for equal rows, 0 and -0 alike."""
-    if not sparse.issparse(block):
+def _row_bytes(block: Block) -> Iterator[bytes]:
+    """Yield bytes for each row that are equal for equal rows. 0 and -0 count as equal."""
+    if isinstance(block, np.ndarray):
         yield from ((row + 0).tobytes() for row in block)
         return
-    block = block.copy()
-    block.sum_duplicates()  # which also sorts
-    block.eliminate_zeros()
-    indices = block.indices.astype(np.int64)
-    for first, last in pairwise(block.indptr):
-        yield indices[first:last].tobytes() + block.data[first:last].tobytes()
+    plain = sparse.csr_array(block, copy=True)
+    plain.sum_duplicates()  # which also sorts
+    plain.eliminate_zeros()
+    indices = plain.indices.astype(np.int64)
+    for first, last in pairwise(plain.indptr):
+        yield indices[first:last].tobytes() + plain.data[first:last].tobytes()
 
 
 def _moments(view: ImageView, text: TextView, pairs: Pairs) -> Moments:

@@ -44,7 +44,7 @@ class Chained:
     """
 
     def __init__(
-        self, parts: Sequence[np.ndarray], dtype: type | None = None, bounds: Sequence[int] | None = None
+        self, parts: Sequence[np.ndarray], dtype: type | None = None, bounds: Sequence[int] | np.ndarray | None = None
     ) -> None:
         self.parts = parts
         self.bounds = np.asarray(bounds if bounds is not None else np.cumsum([0, *map(len, parts)]))

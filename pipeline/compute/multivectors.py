@@ -61,6 +61,12 @@ class MultiVectors(Ragged):
     globals: "Tensor | np.ndarray | None" = None
     boxes: np.ndarray | None = None
 
+    @property
+    def box_array(self) -> np.ndarray:
+        """The boxes (total, 4) of images."""
+        assert self.boxes is not None
+        return self.boxes
+
     def __getitem__(self, rows: slice | np.ndarray) -> Self:
         """Return some items, as indexing an array returns some rows."""
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.compute.multivectors import Comparison, Items, MultiVectors
+from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
@@ -126,10 +126,12 @@ def build_gallery(
     Raises as choose_and_build does.
     """
     if outline is None:
-        return choose_and_build(vectors, queries, comparison, requirements, progress, gpu)
+        assert isinstance(comparison, str)
+        return choose_and_build(vectors, one_vector_each(queries), comparison, requirements, progress, gpu)
+    assert isinstance(comparison, ScoreRule) and isinstance(queries, MultiVectors)
     factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW, MANY))
     requirements = replace(requirements, candidates=tuple(factories))
-    asked = queries.vectors[evenly_spaced(len(queries.vectors), QUERIES)]
+    asked = queries.array[evenly_spaced(len(queries.array), QUERIES)]
     built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu)
     index = from_bytes(built.data, f"the index of {modality}", built.card)
     used = None if built.card["factory"] == "Flat" else shortlist

@@ -5,13 +5,14 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import faiss
 import numpy as np
 
 from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.errors import IntegrityError, UsageError
+from pipeline.index.faiss_types import HasPolysemousTraining, transforms_of
 from pipeline.index.format import METRICS, parts_of, require_known_types
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import Vectors, evenly_spaced
@@ -38,11 +39,16 @@ LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
 `get_optimal_nb_clusters`, which has them in rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
 
-Progress = Callable[[Iterable[Any], str], Iterable[Any]]
-"""Wraps an iterable, with a word for it, to show progress."""
+T = TypeVar("T")
 
 
-def unwatched(items: Iterable[Any], what: str) -> Iterable[Any]:
+class Progress(Protocol):
+    """A function that wraps an iterable, with a word for it, to show progress."""
+
+    def __call__(self, items: Iterable[T], what: str, /) -> Iterable[T]: ...
+
+
+def unwatched(items: Iterable[T], what: str) -> Iterable[T]:
     return items
 
 
@@ -167,15 +173,14 @@ def _train(index: faiss.Index, sample: np.ndarray, gpu: "torch.device | None") -
     """Train `index`, with its lists found on `gpu`, or by FAISS on the processor if it is None."""
     rows = sample
     for part in parts_of(index):
-        if isinstance(part, faiss.IndexPreTransform):
-            for place in range(part.chain.size()):
-                transform = faiss.downcast_VectorTransform(part.chain.at(place))
-                if isinstance(transform, faiss.OPQMatrix):
-                    transform.niter, transform.max_train_points = ROTATION_STEPS, TRAINING_FLOOR
-                if gpu is not None:  # lists are of transformed vectors
-                    transform.train(rows)
-                    rows = transform.apply(rows)
-        if isinstance(part, faiss.IndexIVFPQ):
+        for transform in transforms_of(part):
+            if isinstance(transform, faiss.OPQMatrix):
+                transform.niter = ROTATION_STEPS
+                transform.max_train_points = TRAINING_FLOOR
+            if gpu is not None:  # lists are of transformed vectors
+                transform.train(rows)
+                rows = transform.apply(rows)
+        if isinstance(part, faiss.IndexIVFPQ) and isinstance(part, HasPolysemousTraining):
             part.do_polysemous_training = False  # it takes minutes, for a kind of search that is not used
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = TRAINING_MOST

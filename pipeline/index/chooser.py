@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import faiss
 import numpy as np
@@ -41,6 +41,8 @@ from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
 
 if TYPE_CHECKING:
     import torch
+
+    from pipeline.config.results import IndexSettings
 
 MEBI = 1 << 20
 SAMPLE_QUERIES = 300
@@ -74,11 +76,11 @@ class Requirements:
     memory: int | None
     latency_ms: float | None
     exact_limit: int
-    candidates: str | tuple[str, ...]
+    candidates: Literal["auto"] | tuple[str, ...]
     sample: int = 50_000
 
     @classmethod
-    def of(cls, settings: Any) -> "Requirements":
+    def of(cls, settings: "IndexSettings") -> "Requirements":
         """Those in the section `index` of a configuration."""
         return cls(**settings.model_dump(include={field.name for field in fields(cls)}))
 
@@ -231,18 +233,22 @@ class Bench:
         centroids, seconds = self.centroids.get(lists, (None, 0.0)) if shared else (None, 0.0)
         built = build(factory, self.sample, self.metric, centroids, clock=time.process_time, gpu=self.gpu)
         if shared and centroids is None:
-            quantizer = stages_of(built.index).inverted.quantizer
-            self.centroids[lists] = quantizer.reconstruct_n(0, lists), built.train_seconds
+            inverted = stages_of(built.index).inverted
+            assert inverted is not None  # the factory string begins with IVF
+            self.centroids[lists] = inverted.quantizer.reconstruct_n(0, lists), built.train_seconds
         return Built(built.index, built.train_seconds + seconds, built.add_seconds)
 
-    def _growth(self, index: faiss.Index, sampled: int, lists: int, visited: int) -> float:
-        """How many times longer a query takes with all vectors than with the sample; of an inverted file, where it
-        visits so many lists."""
+    def _growth(self, index: faiss.Index, sampled: int, lists: int, visited: int | None) -> float:
+        """Return how many times longer a query takes with all vectors than with the sample.
+
+        A query of an inverted file compares the vectors in the `visited` lists.
+        """
         stages = stages_of(index)
         if stages.graph is not None:
             return math.log(self.count) / math.log(self.sample.count)
         if stages.inverted is None:
             return 1 / self.share
+        assert visited is not None
         all_lists, sampled_lists = (_compared(stages.inverted, number) for number in (lists, sampled))
         return (all_lists + visited * self.count / lists) / (sampled_lists + visited * self.sample.count / sampled)
 
@@ -288,7 +294,7 @@ def choose(
     OUT_OF_REACH times too long. The last round has no finalists, and its trials include the candidates that are too
     large, for the message that nothing meets the requirements.
     """
-    if requirements.candidates == "auto":
+    if isinstance(requirements.candidates, str):
         tiers = candidate_factories(vectors.count, vectors.dim)
     else:
         tiers = [require_known(requirements.candidates, vectors.dim)]

@@ -3,7 +3,7 @@
 import difflib
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -26,7 +26,16 @@ LIKE = {"numbers": "1234.5", "dates": "2024-01-31", "truth": "true"}
 
 
 class Column(NamedTuple):
+    """The name of a column in a condition."""
+
     name: str
+
+
+Value = str | float | bool | None
+"""A literal in a condition."""
+
+Operand = Column | Value
+"""What a condition compares."""
 
 
 def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.ChunkedArray:
@@ -69,9 +78,10 @@ def kind_of(data: pa.DataType) -> str:
     return "text" if is_text else "nothing"
 
 
-def comparable(table: pa.Table, left: Any, right: Any) -> list[Any]:
-    """Two operands, at least one of them a column, as Arrow values of one type."""
+def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.ChunkedArray | pa.Scalar]:
+    """Return two operands, at least one of them a column, as Arrow values of one type."""
     column = left if isinstance(left, Column) else right
+    assert isinstance(column, Column)
     values = values_of(table, column)
     kind = kind_of(values.type)
     sides = [
@@ -87,10 +97,10 @@ def comparable(table: pa.Table, left: Any, right: Any) -> list[Any]:
     return sides
 
 
-def _scalar(value: Any, kind: str, column: str, values: pa.ChunkedArray) -> pa.Scalar:
+def _scalar(value: Value, kind: str, column: str, values: pa.ChunkedArray) -> pa.Scalar:
     """A literal that is compared with a column of this kind, which has these values."""
     literal = {bool: "truth", str: "text"}.get(type(value), "numbers")
-    if kind == "dates" and literal == "text":
+    if kind == "dates" and isinstance(value, str):
         try:
             date = datetime.fromisoformat(value)
             return pa.scalar(date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date, TIME)

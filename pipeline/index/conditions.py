@@ -8,24 +8,25 @@ false. Dates and times are written as in ISO 8601.
 
 import ast
 import re
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import UsageError
-from pipeline.index.columns import Column, comparable, values_of
+from pipeline.index.columns import Column, Operand, Value, comparable, values_of
 
 LONGEST, DEEPEST = 2000, 40
 """Characters of a condition, and how deeply its parts may be nested."""
 SIGNS = {
-    ast.Lt: pc.less, ast.LtE: pc.less_equal, ast.Gt: pc.greater, ast.GtE: pc.greater_equal,
-    ast.Eq: pc.equal, ast.NotEq: pc.not_equal,
+    ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal",
+    ast.Eq: "equal", ast.NotEq: "not_equal",
 }  # fmt: skip
+"""Python's comparison -> the name of Arrow's function."""
 CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 """In upper or lower case."""
 UNLIKE_PYTHON = re.compile(r"(?P<text>'(?:''|[^'])*'|\"(?:\"\"|[^\"])*\")|(?<![<>=!])=(?!=)|[\r\n]")
@@ -37,8 +38,8 @@ OF_SQL = {
 LEAST, GREATEST = np.iinfo(np.int64).min, np.iinfo(np.uint64).max
 """The ends of the whole numbers that Arrow has types for."""
 
-Test = Callable[[pa.Table], Any]
-"""The truth of a part for each row of a table: true, false or null."""
+Test = Callable[[pa.Table], pa.ChunkedArray]
+"""A function that gives the truth of a part of a condition for each row of a table: true, false or null."""
 
 
 class Predicate:
@@ -92,16 +93,16 @@ class Predicate:
             self._refuse_depth()
         match node:
             case ast.BoolOp(op, values):
-                join = pc.and_kleene if isinstance(op, ast.And) else pc.or_kleene
+                join = "and_kleene" if isinstance(op, ast.And) else "or_kleene"
                 parts = [self._truth(value, depth + 1) for value in values]
-                return lambda table: reduce(join, (part(table) for part in parts))
+                return lambda table: _join(join, (part(table) for part in parts))
             case ast.UnaryOp(ast.Not(), operand):
                 inner = self._truth(operand, depth + 1)
-                return lambda table: pc.invert(inner(table))
+                return lambda table: _compute("invert", inner(table))
             case ast.Compare(left, ops, comparators):
                 sides = pairwise((left, *comparators))
                 parts = [self._comparison(a, op, b) for op, (a, b) in zip(ops, sides, strict=True)]
-                return lambda table: reduce(pc.and_kleene, (part(table) for part in parts))
+                return lambda table: _join("and_kleene", (part(table) for part in parts))
         column = self._operand(node)
         if not isinstance(column, Column):
             self._refuse(f"compares {self._show(node)} with nothing")
@@ -111,23 +112,25 @@ class Predicate:
         a = self._operand(left)
         if isinstance(op, ast.In | ast.NotIn) and isinstance(a, Column):
             nodes = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
-            values = [self._operand(node) for node in nodes]
-            if values and not any(value is None or isinstance(value, Column) for value in values):
+            operands = [self._operand(node) for node in nodes]
+            values = [value for value in operands if value is not None and not isinstance(value, Column)]
+            if values and len(values) == len(operands):
                 return lambda table: _is_in(table, a, values, isinstance(op, ast.NotIn))
             self._refuse("lacks values in parentheses after `in`")
         b = self._operand(right)
         if isinstance(op, ast.In | ast.NotIn) and isinstance(a, str) and isinstance(b, Column):
             return lambda table: _contains(table, b, a, isinstance(op, ast.NotIn))
         if isinstance(op, ast.Is | ast.IsNot) and isinstance(a, Column) and b is None:
-            return lambda table: (pc.is_null if isinstance(op, ast.Is) else pc.is_valid)(values_of(table, a))
+            name = "is_null" if isinstance(op, ast.Is) else "is_valid"
+            return lambda table: _compute(name, values_of(table, a))
         if type(op) not in SIGNS or a is None or b is None:
             self._refuse("uses another comparison than < <= > >= == !=, `in`, `is None` and `is not None`")
         if not isinstance(a, Column) and not isinstance(b, Column):
             self._refuse(f"lacks a column on one side of {self._show(left)} and {self._show(right)}")
-        return lambda table: SIGNS[type(op)](*comparable(table, a, b))
+        return lambda table: _compute(SIGNS[type(op)], *comparable(table, a, b))
 
-    def _operand(self, node: ast.expr) -> Any:
-        """A Column, or a number, text, truth value or None."""
+    def _operand(self, node: ast.expr) -> Operand:
+        """Return the column, or the number, text, truth value or None, that an expression stands for."""
         match node:
             case ast.Name(name):
                 return CONSTANTS[name.lower()] if name.lower() in CONSTANTS else Column(name)
@@ -156,11 +159,22 @@ def _number(value: float) -> float:
     return value if isinstance(value, float) or LEAST <= value <= GREATEST else float(str(value))
 
 
-def _is_in(table: pa.Table, column: Column, values: list[Any], inverse: bool) -> Any:
-    equal = reduce(pc.or_kleene, (pc.equal(*comparable(table, column, value)) for value in values))
-    return pc.invert(equal) if inverse else equal
+def _is_in(table: pa.Table, column: Column, values: Sequence[Value], inverse: bool) -> pa.ChunkedArray:
+    equal = _join("or_kleene", (_compute("equal", *comparable(table, column, value)) for value in values))
+    return _compute("invert", equal) if inverse else equal
 
 
-def _contains(table: pa.Table, column: Column, part: str, inverse: bool) -> Any:
-    has = pc.match_substring(values_of(table, column, "text"), part, ignore_case=True)
-    return pc.invert(has) if inverse else has
+def _contains(table: pa.Table, column: Column, part: str, inverse: bool) -> pa.ChunkedArray:
+    options = pc.MatchSubstringOptions(part, ignore_case=True)
+    has = pc.call_function("match_substring", [values_of(table, column, "text")], options)
+    return _compute("invert", has) if inverse else has
+
+
+def _join(name: str, parts: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Join the truth of several parts, at least one, by one of Arrow's functions of two arguments."""
+    return reduce(partial(_compute, name), parts)
+
+
+def _compute(name: str, *values: pa.ChunkedArray | pa.Array | pa.Scalar) -> pa.ChunkedArray:
+    """Call one of Arrow's functions by its name: Arrow makes its functions when it is imported, without types."""
+    return pc.call_function(name, list(values))

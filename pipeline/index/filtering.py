@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.exact import Neighbours, search_exact
+from pipeline.index.faiss_types import DirectMap, HasFineQuantizer, SearchParametersHNSW, call
 from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
 from pipeline.index.vectors import BLOCK_ROWS
 
@@ -66,13 +67,15 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
                 break  # its vectors are those of its refine_index
             if isinstance(part, faiss.IndexIVFRaBitQFastScan):
                 raise RuntimeError("FAISS gives other vectors back than those of an IndexIVFRaBitQFastScan")
-            if isinstance(part, faiss.IndexIVFPQFastScan) and part.fine_quantizer is None:
-                part.fine_quantizer = part.pq  # FAISS forgets it when it reads an index, and then ends the process
+            if isinstance(part, faiss.IndexIVFPQFastScan):
+                assert isinstance(part, HasFineQuantizer)
+                if part.fine_quantizer is None:  # FAISS forgets it when it reads an index, and then ends the process
+                    part.fine_quantizer = part.pq
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
                 except RuntimeError:  # some ids are missing
-                    part.set_direct_map_type(faiss.DirectMap.Hashtable)
+                    part.set_direct_map_type(DirectMap.Hashtable)
     return typed.reconstruct_batch(ids)
 
 
@@ -96,7 +99,7 @@ def _skip(
     index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray, count: int, whole: bool = False
 ) -> Neighbours | None:
     """What FAISS finds among the `count` ids that are `allowed`, of all lists if `whole`; None where it cannot."""
-    selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+    selector = call(faiss.IDSelectorBitmap, np.packbits(allowed, bitorder="little"))
     share = 0.0 if whole else count / len(allowed)
     try:
         values, rows = index.search(queries, top, params=_parameters(index, selector, share))
@@ -110,13 +113,13 @@ def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) ->
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         inner = _parameters(index.base_index, selector, share)
-        return faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
+        return call(faiss.IndexRefineSearchParameters, k_factor=index.k_factor, base_index_params=inner)
     if isinstance(index, faiss.IndexPreTransform):
-        return faiss.SearchParametersPreTransform(index_params=_parameters(index.index, selector, share))
+        return call(faiss.SearchParametersPreTransform, index_params=_parameters(index.index, selector, share))
     if isinstance(index, faiss.IndexIVF):
         lists = index.nlist if not share else min(index.nlist, math.ceil(index.nprobe / share))
-        return faiss.SearchParametersIVF(sel=selector, nprobe=lists)
+        return call(faiss.SearchParametersIVF, sel=selector, nprobe=lists)
     if isinstance(index, faiss.IndexHNSW):
         vertices = MAX_VERTICES if not share else min(MAX_VERTICES, math.ceil(index.hnsw.efSearch / share))
-        return faiss.SearchParametersHNSW(sel=selector, efSearch=vertices)
-    return faiss.SearchParameters(sel=selector)
+        return call(SearchParametersHNSW, sel=selector, efSearch=vertices)
+    return call(faiss.SearchParameters, sel=selector)

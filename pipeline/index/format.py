@@ -13,8 +13,25 @@ from typing import Any
 
 import faiss
 import numpy as np
+from faiss import class_wrappers
 
 from pipeline.errors import IntegrityError
+from pipeline.index.faiss_types import (
+    BlockLists,
+    FastScanCodes,
+    Graph,
+    HasBitQuantizer,
+    HasCenter,
+    HashCodes,
+    HasProductQuantizer,
+    HasScalarQuantizer,
+    PyCallbackIOWriter,
+    ZeroCopyIOReader,
+    call,
+    graph_of,
+    inverted_lists,
+    transforms_of,
+)
 
 REBUILD = "run build-index again"
 AS_IT_IS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
@@ -56,6 +73,8 @@ FAST_BLOCK = 32
 """Vectors in a block of FAISS's fast-scan codes, as its factory strings make them."""
 MAX_VERTICES = 1 << 15
 """Vertices of a graph that a search keeps at most."""
+PLAIN_SEARCH = vars(faiss.IndexPQ)["ST_PQ"]
+"""The value of `search_type` for a search that compares all codes in full."""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
@@ -67,7 +86,7 @@ def metric_of(index: faiss.Index) -> str:
 def to_bytes(index: faiss.Index) -> memoryview:
     """Without the second copy that faiss.serialize_index makes."""
     data = bytearray()
-    faiss.write_index(index, faiss.PyCallbackIOWriter(data.extend))
+    faiss.write_index(index, PyCallbackIOWriter(data.extend))
     return memoryview(data)
 
 
@@ -84,8 +103,8 @@ def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
     the process that adds to it or takes something out."""
 
     def view(bytes_: np.ndarray) -> faiss.Index:
-        index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_)), AS_IT_IS)
-        faiss.class_wrappers.add_to_referenced_objects(index, bytes_)  # which has to last as long
+        index = faiss.read_index(ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_)), AS_IT_IS)
+        class_wrappers.add_to_referenced_objects(index, bytes_)  # which has to last as long
         return index
 
     return _read(view, data, name, card)
@@ -115,9 +134,10 @@ def _read(
 
 def _compute_tables(index: faiss.Index) -> None:
     """The products of centroids and codes by which product codes are searched faster; FAISS limits their bytes."""
-    inverted = faiss.downcast_index(faiss.try_extract_index_ivf(index))
-    if isinstance(inverted, faiss.IndexIVFPQ) and inverted.by_residual:
-        inverted.precompute_table()
+    inverted = faiss.try_extract_index_ivf(index)
+    typed = faiss.downcast_index(inverted) if inverted is not None else None
+    if isinstance(typed, faiss.IndexIVFPQ) and typed.by_residual:
+        typed.precompute_table()
 
 
 def _require_no_files(data: bytes | memoryview, name: str) -> None:
@@ -147,18 +167,13 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
         raise IntegrityError(f"{name} holds an {kind}, which no index of this project has there; {REBUILD}")
     for part, kinds in PARTS[kind].items():
         require_known_types(getattr(typed, part), name, kinds)
-    others = [type(one).__name__ for one in _transforms(typed) if not isinstance(one, TRANSFORMS)]
+    transforms = transforms_of(typed, MAX_TRANSFORMS + 1)
+    others = [type(transform).__name__ for transform in transforms if not isinstance(transform, TRANSFORMS)]
     known = [getattr(faiss.ScalarQuantizer, f"QT_{kind}") for kind in SCALAR_KINDS]
-    if hasattr(typed, "sq") and typed.sq.qtype not in known:
+    if isinstance(typed, HasScalarQuantizer) and typed.sq.qtype not in known:
         others.append(f"ScalarQuantizer of the kind {typed.sq.qtype}")
     if others:
         raise IntegrityError(f"{name} holds an {others[0]}, which no index of this project has; {REBUILD}")
-
-
-def _transforms(index: faiss.Index) -> list[faiss.VectorTransform]:
-    """Return the transforms that vectors go through before `index` sees them, each by its own type."""
-    count = index.chain.size() if isinstance(index, faiss.IndexPreTransform) else 0
-    return [faiss.downcast_VectorTransform(index.chain.at(place)) for place in range(min(count, MAX_TRANSFORMS + 1))]
 
 
 def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
@@ -170,7 +185,7 @@ def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
     index = faiss.downcast_index(index)
     dim, count, metric = index.d, index.ntotal, index.metric_type
     inner_dim = dim
-    for transform in _transforms(index):
+    for transform in transforms_of(index, MAX_TRANSFORMS + 1):
         linear = isinstance(transform, faiss.LinearTransform)
         sizes = (transform.A.size(), transform.b.size()) if linear else (inner_dim**2, 0)
         fits = transform.d_in == inner_dim and transform.is_trained
@@ -181,7 +196,8 @@ def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
         inner = getattr(index, name)
         yield f"{part}{name} dimension", inner.d == inner_dim
         yield f"{part}{name} metric", inner.metric_type == metric
-        yield f"{part}{name} count", inner.ntotal == (index.nlist if name == "quantizer" else count)
+        expected = index.nlist if name == "quantizer" and isinstance(index, faiss.IndexIVF) else count
+        yield f"{part}{name} count", inner.ntotal == expected
         yield from _facts(inner, f"{part}{name} ")
     yield from ((part + name, bool(holds)) for name, holds in _own_facts(index, dim, count))
 
@@ -193,36 +209,41 @@ def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, 
         yield "bbs", index.bbs == FAST_BLOCK
         yield "implem", (index.implem, index.skip, index.nbits, index.ksub) == (0, 0, 4, 16)
         yield "qbs", (index.qbs, getattr(index, "qbs2", 0)) == (0, 0)
-    if hasattr(index, "pq"):
+    if isinstance(index, HasProductQuantizer):
         yield "quantizer", index.pq.d == dim and getattr(index, "M", index.pq.M) == index.pq.M
-        yield "search_type", getattr(index, "search_type", faiss.IndexPQ.ST_PQ) == faiss.IndexPQ.ST_PQ
-    if hasattr(index, "rabitq"):
-        own, bits = index.rabitq, index.rabitq.nb_bits
-        yield "quantizer", (own.d, own.metric_type) == (dim, index.metric_type) and 0 < bits < 10
-        size = faiss.RaBitQuantizer(dim, own.metric_type, bits).code_size
-        yield "quantizer", size == own.code_size == index.code_size
-        yield "center", not hasattr(index, "center") or index.center.size() == dim
+        yield "search_type", getattr(index, "search_type", PLAIN_SEARCH) == PLAIN_SEARCH
+    if isinstance(index, HasBitQuantizer):
+        quantizer = index.rabitq
+        bits = quantizer.nb_bits
+        same = (quantizer.d, quantizer.metric_type) == (dim, index.metric_type)
+        yield "quantizer", same and 0 < bits < 10
+        code_size = call(faiss.RaBitQuantizer, dim, quantizer.metric_type, bits).code_size
+        yield "quantizer", code_size == quantizer.code_size == index.code_size
+        yield "center", not isinstance(index, HasCenter) or index.center.size() == dim
     if isinstance(index, faiss.IndexLSH):
+        assert isinstance(index, HashCodes)
         yield "rotation", index.rrot.A.size() == dim * index.nbits if index.rotate_data else index.nbits <= dim
         yield "thresholds", index.thresholds.size() == (index.nbits if index.train_thresholds else 0)
     if isinstance(index, faiss.IndexFastScan):
-        each = index.code_size if hasattr(index, "rabitq") else index.M2 // 2
+        assert isinstance(index, FastScanCodes)
+        each = index.code_size if isinstance(index, HasBitQuantizer) else index.M2 // 2
         yield "ntotal2", index.ntotal2 == -(-count // FAST_BLOCK) * FAST_BLOCK
         yield "codes", index.codes.size() == index.ntotal2 * each
     if isinstance(index, faiss.IndexIVF):
-        lists, packer = faiss.downcast_InvertedLists(index.invlists), index.get_CodePacker()
-        blocks = isinstance(lists, faiss.BlockInvertedLists)
-        packed = (lists.n_per_block, lists.block_size) if blocks else (1, lists.code_size)
+        lists = inverted_lists(index)
+        packer = index.get_CodePacker()
+        blocks = isinstance(lists, BlockLists)
+        packed = (lists.n_per_block, lists.block_size) if isinstance(lists, BlockLists) else (1, lists.code_size)
         yield "nprobe", 0 < index.nprobe <= index.nlist == lists.nlist and index.direct_map.no()
         yield "lists", packed == (packer.nvec, packer.block_size)
         yield "lists", blocks == isinstance(index, faiss.IndexIVFFastScan)
         yield "lists", sum(map(lists.list_size, range(index.nlist))) == count
     if isinstance(index, faiss.IndexHNSW):
         yield "efSearch", 0 < index.hnsw.efSearch <= MAX_VERTICES
-        yield "graph", _is_descendable(index.hnsw)
+        yield "graph", _is_descendable(graph_of(index))
 
 
-def _is_descendable(graph: faiss.HNSW) -> bool:
+def _is_descendable(graph: Graph) -> bool:
     """Return whether each link of a level above the lowest leads to a vertex of that level. FAISS reads beyond its
     arrays where one does not."""
     levels, starts = faiss.vector_to_array(graph.levels), faiss.vector_to_array(graph.offsets).astype(np.int64)[:-1]

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 
-from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule
+from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.compute.precision import require_finite
 from pipeline.compute.ragged import offsets_of
 from pipeline.compute.workers import processor_limit
@@ -37,6 +37,7 @@ from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, b
 from pipeline.foreign.files import open_plain
 from pipeline.foreign.trial import is_remembered, remember, try_first
 from pipeline.index.exact import Neighbours
+from pipeline.index.faiss_types import flat_vectors, inverted_lists
 from pipeline.index.filtering import reconstruct, search_among
 from pipeline.index.format import REBUILD, from_bytes, metric_of, parts_of, view_bytes
 from pipeline.index.tuning import NEIGHBOURS
@@ -92,10 +93,11 @@ class Gallery:
         `allowed` (n,), bool, says which of n items to look among; those that were removed are not. Raises
         IntegrityError with the name of the index where FAISS cannot search it.
         """
+        vectors = np.ascontiguousarray(one_vector_each(queries), np.float32)
         try:
             if allowed is not None:
-                return search_among(self.index, queries, top, allowed)
-            values, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
+                return search_among(self.index, vectors, top, allowed)
+            values, rows = self.index.search(vectors, min(top, len(self)))
         except (RuntimeError, MemoryError, IndexError) as error:
             raise IntegrityError(f"{self.name} cannot be searched ({brief(error)}); {REBUILD}") from error
         return Neighbours.of_faiss(values, rows, metric_of(self.index))
@@ -119,23 +121,28 @@ class MultiVectorGallery(Gallery):
     def __init__(
         self, modality: str, index: faiss.Index, outline: MultiVectors, rule: ScoreRule, shortlist: Shortlist | None
     ) -> None:
-        if not isinstance(faiss.downcast_index(index), faiss.IndexFlat | faiss.IndexIVFFlat):
+        typed = faiss.downcast_index(index)  # which lasts as long as `index`
+        if not isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat):
             raise IntegrityError(f"the index of {modality} cannot reconstruct its vectors; run build-index again")
         super().__init__(index)
-        self.means = None
-        if isinstance(index, faiss.IndexIVF):
-            index.make_direct_map()  # without it FAISS cannot reconstruct vectors
-            self.means = ListMeans(index)
+        self.means: ListMeans | None = None
+        if isinstance(typed, faiss.IndexIVFFlat):
+            typed.make_direct_map()  # without it FAISS cannot reconstruct vectors
+            self.means = ListMeans(typed)
         self.of_images = modality == "images"
-        self.outline, self.rule, self.shortlist = outline, rule, shortlist
-        self.owners, self.there = outline.owners, np.flatnonzero(outline.lengths)
+        self.outline = outline
+        self.rule = rule
+        self.shortlist = shortlist
+        self.owners = outline.owners
+        self.there = np.flatnonzero(outline.lengths)
 
     def __len__(self) -> int:
         return len(self.there)
 
-    def search(self, queries: MultiVectors, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """The same; IntegrityError where a query is not finite."""
-        require_finite("query", "vectors", queries.vectors)
+    def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
+        """Search as Gallery does. Raises IntegrityError if a query is not finite."""
+        assert isinstance(queries, MultiVectors)
+        require_finite("query", "vectors", queries.array)
         items = self.there if allowed is None else self.there[allowed[self.there]]
         answers = [self._best(query, top, items) for query in queries.blocks(1)]
         return Neighbours(*map(np.array, zip(*answers, strict=True)))
@@ -150,21 +157,18 @@ class MultiVectorGallery(Gallery):
         return replace(self.outline.between(row, row + 1), vectors=vectors)
 
     def vectors(self) -> np.ndarray:
-        """(total, c) all vectors; where the index is Flat they are not copied."""
-        if self.means is not None:
-            return self.index.reconstruct_n(0, self.index.ntotal)
-        flat = faiss.downcast_index(self.index)
-        return faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
+        """Return all vectors (total, c). The vectors of a Flat index are not copied."""
+        return flat_vectors(self.index) if self.means is None else self.index.reconstruct_n(0, self.index.ntotal)
 
     def score(self, query: MultiVectors, items: np.ndarray) -> np.ndarray:
         """(k,) exact scores of the items `items` (k,) for the one of `query`, in arrays."""
         vectors = self._reconstruct(self.outline.places(items))
         offsets = offsets_of(self.outline.lengths[items])
-        return self._add_up(vectors @ query.vectors.T, offsets) + self._global_scores(query, items)
+        return self._add_up(vectors @ query.array.T, offsets) + self._global_scores(query, items)
 
     def score_all(self, query: MultiVectors, vectors: np.ndarray) -> np.ndarray:
         """(n,) exact scores of all items, whose `vectors` (total, c) are at hand; of removed ones, nothing."""
-        return self._add_up(vectors @ query.vectors.T, self.outline.offsets) + self._global_scores(query, slice(None))
+        return self._add_up(vectors @ query.array.T, self.outline.offsets) + self._global_scores(query, slice(None))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
         """The `top` regions for a snippet's `words` (q, c), at most one an image: those with the greatest sum of
@@ -176,16 +180,18 @@ class MultiVectorGallery(Gallery):
             rows, scores = Gallery(self.index).search(query, among, allowed_regions).of(0)
             first = np.sort(np.unique(self.owners[rows], return_index=True)[1])[:top]
             if len(first) == top or among >= self.index.ntotal:
-                return RegionHits(self.owners[rows[first]], scores[first], self.outline.boxes[rows[first]])
+                return RegionHits(self.owners[rows[first]], scores[first], self.outline.box_array[rows[first]])
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
-        """(n,) about the scores, by the means of lists."""
-        products, hits = self.means.means @ query.vectors.T, None  # (lists, q)
+        """Estimate the scores (n,) by the means of the lists."""
+        assert self.means is not None  # there is a shortlist only with lists
+        products = self.means.means @ query.array.T  # (lists, q)
+        hits = None
         if self.rule.sum == "positive":
             products = np.maximum(products, 0).sum(axis=1, keepdims=True)
         elif self.of_images:
-            hits = look_up(self.index, query.vectors, nearest)
+            hits = look_up(self.index, query.array, nearest)
         else:
             products = products.max(axis=1, keepdims=True)
         scores = np.empty(len(self.outline.offsets) - 1, np.float32)
@@ -215,9 +221,11 @@ class MultiVectorGallery(Gallery):
         return scores
 
     def _global_scores(self, query: MultiVectors, items: np.ndarray | slice) -> np.ndarray | float:
-        if self.outline.globals is None or not self.rule.global_weight:
+        stored = self.outline.globals
+        if stored is None or not self.rule.global_weight:
             return 0.0
-        return self.rule.global_weight * (self.outline.globals[items] @ query.globals[0])
+        assert isinstance(stored, np.ndarray) and isinstance(query.globals, np.ndarray)
+        return self.rule.global_weight * (stored[items] @ query.globals[0])
 
     def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows and scores of the `top` among `items` (k,)."""
@@ -225,6 +233,7 @@ class MultiVectorGallery(Gallery):
         if kept == len(self):
             return self._rank(items, self.score_all(query, self.vectors())[items], top)
         if kept < len(items):
+            assert self.shortlist is not None  # otherwise all items are scored
             estimates = self._estimate(query, self.shortlist.nearest)[items]
             items = items[np.sort(np.argpartition(-estimates, kept - 1)[:kept])]
         return self._rank(items, self.score(query, items), top)
@@ -267,17 +276,19 @@ class ListMeans:
     def __init__(self, index: faiss.IndexIVFFlat) -> None:
         self.means = np.zeros((index.nlist, index.d), np.float32)
         self.lists = np.zeros(index.ntotal, np.int32)
+        lists = inverted_lists(index)
         for number, ids in ids_of_lists(index):
-            codes = faiss.rev_swig_ptr(index.invlists.get_codes(number), len(ids) * index.code_size)
+            codes = faiss.rev_swig_ptr(lists.get_codes(number), len(ids) * index.code_size)
             self.means[number] = codes.view(np.float32).reshape(len(ids), index.d).mean(axis=0)
             self.lists[ids] = number
 
 
 def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
-    """The number of each list that is not empty, and its ids, which are the index's own: writing to them changes it."""
+    """Yield the number of each list that is not empty, and its ids. Writing to these ids changes the index."""
+    lists = inverted_lists(index)
     for number in range(index.nlist):
-        if size := index.invlists.list_size(number):
-            yield number, faiss.rev_swig_ptr(index.invlists.get_ids(number), size)
+        if size := lists.list_size(number):
+            yield number, faiss.rev_swig_ptr(lists.get_ids(number), size)
 
 
 class MergedGallery(Gallery):
@@ -305,7 +316,7 @@ class MergedGallery(Gallery):
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
         """The best of the regions that each bundle finds."""
-        hits = [gallery.regions(words, top, part) for gallery, part in self._each(allowed)]
+        hits = [with_regions(gallery).regions(words, top, part) for gallery, part in self._each(allowed)]
         scores = np.concatenate([hit.scores for hit in hits])
         rows = np.concatenate([hit.rows + first for hit, first in zip(hits, self.firsts, strict=True)])
         order = np.argsort(-scores, kind="stable")[:top]
@@ -313,7 +324,7 @@ class MergedGallery(Gallery):
 
     def item(self, row: int) -> MultiVectors:
         number = int(np.searchsorted(self.firsts, row, "right")) - 1
-        return self.galleries[number].item(row - self.firsts[number])
+        return with_regions(self.galleries[number]).item(row - self.firsts[number])
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
         vectors = np.empty((len(rows), self.dim), np.float32)
@@ -327,6 +338,12 @@ class MergedGallery(Gallery):
         """Each gallery, and which of its rows are allowed."""
         spans = zip(self.galleries, self.firsts, self.lasts, strict=True)
         return [(gallery, None if allowed is None else allowed[first:last]) for gallery, first, last in spans]
+
+
+def with_regions(gallery: Gallery) -> MultiVectorGallery | MergedGallery:
+    """Return the gallery of a multi-vector model as what it is."""
+    assert isinstance(gallery, MultiVectorGallery | MergedGallery)
+    return gallery
 
 
 def open_index(bundle: Any, modality: str, to_change: bool = False) -> faiss.Index:

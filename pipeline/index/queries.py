@@ -6,14 +6,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from pipeline.compute.multivectors import Items, MultiVectors
+from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
 from pipeline.config.stored import restore, restore_encoder, restore_text_encoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
+from pipeline.models.joint_model import JointModel
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
@@ -61,7 +62,7 @@ class QueryEncoder:
     def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
         self._require_encoders(features)
-        return self._computed(lambda: self.model.embed_images(features))
+        return one_vector_each(self._computed(lambda: self.model.embed_images(features)))
 
     def stored_encoders(self) -> "dict[str, StoredEncoder]":
         """The encoders of photographs, by name. Raises UsageError where one is missing."""
@@ -77,14 +78,17 @@ class QueryEncoder:
             )
 
     def _computed(self, embed: Callable[[], Items]) -> Items:
-        """What the model makes of a query. IntegrityError where it does not fit the bundle's vocabulary or encoders."""
+        """Return what the model makes of a query. Raises IntegrityError if the model does not fit the vocabulary, the
+        encoders or the kind of the index."""
         try:
             items = embed()
-            vectors = items.vectors if isinstance(items, MultiVectors) else items
+            vectors = items.array if isinstance(items, MultiVectors) else items
         except (*MALFORMED, IntegrityError) as error:
             raise IntegrityError(
                 f"the model in {self.bundle.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
             ) from error
+        if isinstance(items, MultiVectors) != self.multi_vector:
+            raise IntegrityError(f"the model in {self.bundle.folder} does not fit the kind on its card; {REBUILD}")
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
             raise IntegrityError(f"the model in {self.bundle.folder} makes vectors that are not finite; {REBUILD}")
         return items
@@ -129,13 +133,22 @@ class QueryEncoder:
         return QueryForms(self.bundle, self.model)
 
     @cached_property
-    def model(self) -> Any:
-        bundle, parameters = self.bundle, self.bundle.model()
+    def model(self) -> JointModel:
+        """The model of the index. Raises IntegrityError if it is damaged."""
+        bundle = self.bundle
+        parameters = bundle.model()
         model = restore(bundle.card["registered"], parameters.settings, parameters.tensors, where=bundle.folder)
-        names = getattr(model, "encoders", ())
+        names = model.encoders
         if not all(isinstance(name, str) for name in names):
             raise IntegrityError(f"the model in {self.bundle.folder} names its encoders {names}; {REBUILD}")
         return model
+
+
+@runtime_checkable
+class HasViews(Protocol):
+    """An ensemble, whose members read sentences in the forms `views`."""
+
+    views: tuple[str, ...]
 
 
 class QueryForms:
@@ -144,9 +157,13 @@ class QueryForms:
     is not there, and for trees where there is no parser to make them of a query; IntegrityError for a bundle that lacks
     a part."""
 
-    def __init__(self, bundle: Any, model: Any) -> None:
-        self.bundle, self.each = bundle, model.sentence_view == "each"
-        self.views = model.views if self.each else (model.sentence_view,)
+    def __init__(self, bundle: Any, model: JointModel) -> None:
+        self.bundle = bundle
+        self.each = model.sentence_view == "each"
+        self.views: tuple[str, ...] = (model.sentence_view,)
+        if self.each:
+            assert isinstance(model, HasViews)
+            self.views = model.views
         self.encoders: dict[str, TextEncoder] = {}
         if VECTORS in self.views:
             if not model.text_encoders:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.compute.multivectors import Items, MultiVectors
+from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each, several_vectors_each
 from pipeline.compute.runtime import without_collection
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
 from pipeline.index.columns import asked_columns
 from pipeline.index.format import REBUILD
-from pipeline.index.gallery import Gallery, open_gallery
+from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
 
 Encoded = Mapping[str, np.ndarray] | bytes | Items
@@ -93,7 +93,7 @@ class Searcher(QueryEncoder):
         An empty sentence stands for a text of which only the vector is known.
         """
         answers = self.nearest("images", queries, top, where)
-        if self.bundle.card.get("calibration"):
+        if self.bundle.card.get("calibration") and isinstance(queries, np.ndarray):
             for place, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
                 answer._judge = partial(self._judge, sentence, queries[place : place + 1], where)
         return answers
@@ -101,6 +101,7 @@ class Searcher(QueryEncoder):
     def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
         count = None if where and where.strip() else len(self.gallery("images"))
         words = self.count_words(sentence) if sentence else (0, 0)
+        assert self.calibration is not None  # the card has one
         return self.calibration.judge(query, scores, count, words)
 
     @cached_property
@@ -111,19 +112,21 @@ class Searcher(QueryEncoder):
     def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[Answer]:
         """The answers of `images` to many sentences, which are encoded together, in one pass over the index; what it
         would raise is the `error` of an empty one."""
-        answers = {place: self._refusal(sentence) for place, sentence in enumerate(sentences)}
-        places = [place for place, refusal in answers.items() if refusal is None]
+        answers = [self._refusal(sentence) for sentence in sentences]
+        places = [place for place, refusal in enumerate(answers) if refusal is None]
+        queries = self.embed_sentences([sentences[place] for place in places]) if places else np.empty((0, 0))
+        if isinstance(queries, np.ndarray):
+            directed = queries.any(axis=1)
+            for row in np.flatnonzero(~directed).tolist():
+                answers[places[row]] = Answer(error=NO_DIRECTION)
+            places = np.array(places, np.int64)[directed].tolist()
+            queries = queries[directed]
         if places:
-            queries = self.embed_sentences([sentences[place] for place in places])
-            directed = np.ones(len(places), bool) if self.multi_vector else queries.any(axis=1)
-            answers |= {places[row]: Answer(error=NO_DIRECTION) for row in np.flatnonzero(~directed)}
-            if directed.any():
-                self._keep("images")  # whose parts would be unpacked again by the next batch
-                places = np.array(places)[directed].tolist()
-                queries = queries if directed.all() else queries[directed]
-                found = self._answer([sentences[place] for place in places], queries, top, where)
-                answers |= zip(places, found, strict=True)
-        return list(answers.values())
+            self._keep("images")  # whose parts would be unpacked again by the next batch
+            found = self._answer([sentences[place] for place in places], queries, top, where)
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        return [answer for answer in answers if answer is not None]
 
     def _refusal(self, sentence: str) -> Answer | None:
         """The answer to a sentence that `require_known` refuses."""
@@ -141,9 +144,9 @@ class Searcher(QueryEncoder):
         """
         self.require_regions()
         self.require_known(snippet)
-        words = self.embed_sentence(snippet)
-        gallery, allowed = self._require_fit("images", words), self.allowed("images", where)
-        rows, scores, boxes = gallery.regions(words.vectors, top, allowed)
+        words = several_vectors_each(self.embed_sentence(snippet))
+        gallery = with_regions(self._require_fit("images", words))
+        rows, scores, boxes = gallery.regions(words.array, top, self.allowed("images", where))
         (hits,) = self._list_hits("images", [(rows, scores)])
         return Answer(
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
@@ -179,7 +182,7 @@ class Searcher(QueryEncoder):
         allowed = self.allowed("images", where)
         query = self.embed_photograph(photograph)
         if sentence is not None:
-            query = blend(query, self.embed_sentence(sentence), weight)
+            query = blend(one_vector_each(query), one_vector_each(self.embed_sentence(sentence)), weight)
         return self._rank("images", query, top, allowed)[0]
 
     def has(self, modality: str) -> bool:
@@ -194,7 +197,7 @@ class Searcher(QueryEncoder):
             photograph = photograph()
         if isinstance(photograph, Items):
             return photograph
-        if not self.multi_vector:
+        if isinstance(photograph, Mapping):
             return self.embed_image(photograph)
         rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
         if not len(rows):
@@ -202,7 +205,7 @@ class Searcher(QueryEncoder):
                 f"{self.bundle.card['model']} compares photos by their regions, and this one is not among those of"
                 " the index; ingest it and build the index again, or search a model with one vector per image"
             )
-        return self.gallery("images").item(int(rows[0]))
+        return with_regions(self.gallery("images")).item(int(rows[0]))
 
     def _require_sums(self) -> None:
         """Raises UsageError where the vectors of images and of words cannot be added."""
@@ -231,8 +234,11 @@ class Searcher(QueryEncoder):
             self.require_known(word)
         self._require_sums()
         allowed = self.allowed("images", where)
-        image = self.embed_photograph(photograph)
-        taken, added = (np.concatenate([image[:0], *map(self.embed_sentence, words)]) for words in (minus, plus))
+        image = one_vector_each(self.embed_photograph(photograph))
+        taken, added = (
+            np.concatenate([image[:0], *(one_vector_each(self.embed_sentence(word)) for word in words)])
+            for words in (minus, plus)
+        )
         query = compose(image, taken, added)
         gallery = self._require_fit("images", query)
         rows, scores = gallery.search(query, max(top, among), allowed).of(0)
@@ -314,12 +320,12 @@ class Searcher(QueryEncoder):
 
     def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
         """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None if all are."""
-        asked = where is not None and where.strip()
-        if not asked and not self.bundle.hidden:
+        asked = where if where and where.strip() else None
+        if asked is None and not self.bundle.hidden:
             return None
         from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
 
-        condition, allowed, ids = Predicate(where if asked else "image_id >= 0"), [], []
+        condition, allowed, ids = Predicate(asked or "image_id >= 0"), [], []
         for images in self.groups("images"):
             allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # the others were removed
             ids.append(images["image_id"].to_numpy()[allowed[-1]])
@@ -352,14 +358,13 @@ class Searcher(QueryEncoder):
         """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
         InputError where the one vector of a query is zero."""
         gallery = self.gallery(modality)
-        several = isinstance(queries, MultiVectors)
-        vectors = queries.vectors if several else queries
+        vectors = queries.array if isinstance(queries, MultiVectors) else queries
         if vectors.shape[1] != gallery.dim or not len(gallery):
             raise IntegrityError(
                 f"the model in {self.bundle.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"
                 f" has {len(gallery)} items of {gallery.dim}; {REBUILD}"
             )
-        if not several and not queries.any(axis=1).all():
+        if isinstance(queries, np.ndarray) and not queries.any(axis=1).all():
             raise InputError(NO_DIRECTION)
         return gallery
 

@@ -116,8 +116,11 @@ class Stages:
 def stages_of(index: faiss.Index) -> Stages:
     """The parts of `index`, whatever it is wrapped in."""
     parts = list(parts_of(index))
-    kinds = (faiss.IndexRefine, faiss.IndexIVF, faiss.IndexHNSW)
-    return Stages(*(next((part for part in parts if isinstance(part, kind)), None) for kind in kinds))
+    return Stages(
+        refine=next((part for part in parts if isinstance(part, faiss.IndexRefine)), None),
+        inverted=next((part for part in parts if isinstance(part, faiss.IndexIVF)), None),
+        graph=next((part for part in parts if isinstance(part, faiss.IndexHNSW)), None),
+    )
 
 
 def apply(index: faiss.Index, setting: SearchSetting) -> None:

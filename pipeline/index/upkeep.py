@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.candidates import build
+from pipeline.index.faiss_types import call
 from pipeline.index.filtering import is_exact, reconstruct
 from pipeline.index.gallery import ids_of_lists
 from pipeline.index.tuning import SearchSetting, apply
@@ -31,7 +32,7 @@ def remove(
     factory = card["factory"]
     typed = faiss.downcast_index(index)  # the card may be wrong, and others number the vectors anew
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
-        index.remove_ids(ids)
+        call(index.remove_ids, ids)
         return index, factory
     if not len(rest_ids):
         return faiss.index_factory(index.d, NAMED + "Flat", index.metric_type), NAMED + "Flat"
@@ -55,7 +56,7 @@ def drop(index: faiss.Index, places: np.ndarray) -> faiss.Index:
     """A Flat or IVF,Flat index without the vectors at `places` (k,); the others are renumbered in their order."""
     kept = np.ones(index.ntotal, bool)
     kept[places] = False
-    index.remove_ids(places)
+    call(index.remove_ids, places)
     if isinstance(index, faiss.IndexIVF):  # which leaves them their ids
         numbers = np.cumsum(kept) - 1
         for _, ids in ids_of_lists(index):

@@ -15,10 +15,12 @@ class Vectors(Protocol):
     dim: int
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """All of them in order, as (n_i, dim) float32."""
+        """Yield all vectors in order, as (n_i, dim) float32."""
+        ...
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """(k, dim) float32 of the ascending `rows` (k,)."""
+        """Return the vectors (k, dim) float32 of the ascending `rows` (k,)."""
+        ...
 
 
 class ArrayVectors:

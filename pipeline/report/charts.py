@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+
+from pipeline.storage.json_files import JsonObject
 
 WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 10, 38
@@ -89,7 +90,7 @@ def _decades(values: Sequence[float]) -> list[float]:
     return [10.0**power for power in range(low, high + 1)]
 
 
-def draw_logs(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
+def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
     """Charts of the training logs, model -> log, of what the logs have numbers for: the best recall sum on dev at every
     image ridge, whatever the other choices; for each model the correlation of every dimension in training and held out;
     and the recall sum on dev after every epoch."""

@@ -1,15 +1,19 @@
 """Examples for people to look at: what queries find, where images lie on a map, and what generators say of the same
 photographs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pipeline.compute.multivectors import one_vector_each
 from pipeline.index.vectors import evenly_spaced
 from pipeline.metrics.ranks import rank, score
 from pipeline.report.photographs import ReportPicture
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.json_files import JsonObject
+from pipeline.storage.pairs import SplitPairs
+from pipeline.storage.tables import Row
 
 QUERIES = 5
 """Examples of each direction."""
@@ -86,7 +90,7 @@ class SplitGallery:
     `picture` shows a row of the images."""
 
     def __init__(
-        self, stored: Any, pairs: Any, split: str, picture: Callable[[Mapping[str, Any]], ReportPicture]
+        self, stored: Embeddings, pairs: SplitPairs, split: str, picture: Callable[[Row], ReportPicture]
     ) -> None:
         self.model, self.comparison, self.split, self.picture = stored.name, stored.comparison, split, picture
         self.images = stored.manifest.rows("images", pairs.image_id)
@@ -132,14 +136,15 @@ class SplitGallery:
 
     def atlas(self) -> Atlas | None:
         """The images by principal components; None where there are fewer than three, or not two dimensions."""
-        n, dim = self.image_vectors.shape
+        vectors = one_vector_each(self.image_vectors)
+        n, dim = vectors.shape
         if n < 3 or dim < 2:
             return None
-        centred = self.image_vectors - self.image_vectors.mean(axis=0)
-        values, vectors = np.linalg.eigh(centred.T @ centred)
+        centred = vectors - vectors.mean(axis=0)
+        values, axes = np.linalg.eigh(centred.T @ centred)
         if values[-1] <= 0:
             return None
-        flat = centred @ vectors[:, :-3:-1]
+        flat = centred @ axes[:, :-3:-1]
         # Ranks rather than values: a map of what lies beside what, without a heap in the middle.
         spread = np.argsort(np.argsort(flat, axis=0), axis=0) / (len(flat) - 1)
         percent = np.round(100 * spread, 1).tolist()
@@ -177,9 +182,9 @@ class Generated:
 
 
 def compare_generators(
-    descriptions: Sequence[Mapping[str, Any]],
-    pick: Callable[[np.ndarray], Sequence[Mapping[str, Any]]],
-    picture: Callable[[Mapping[str, Any]], ReportPicture],
+    descriptions: Sequence[JsonObject],
+    pick: Callable[[np.ndarray], Sequence[Row]],
+    picture: Callable[[Row], ReportPicture],
 ) -> list[Generated]:
     """Photographs that all of `descriptions` (the JSON of `describe`, one a generator) describe; `pick` finds the rows
     of some images by their ids."""

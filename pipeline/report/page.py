@@ -2,15 +2,15 @@
 say, and what transfer finds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.evaluate.summary import spoken
 from pipeline.printable import printable, printable_json, tidy
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
-from pipeline.report.compared import ComparedSystem
-from pipeline.report.examples import Answer, Example
+from pipeline.report.compared import ComparedRow, ComparedSystem
+from pipeline.report.examples import Answer, Example, Examples
 from pipeline.report.photographs import ReportPicture
 from pipeline.report.tables import (
     COLUMNS,
@@ -21,14 +21,56 @@ from pipeline.report.tables import (
     explain_dashes,
     with_total,
 )
+from pipeline.storage.json_files import JsonObject
+from pipeline.storage.records import RuleCost
+from pipeline.text.vocabulary import Coverage
 
 ASKED = ("by_sentence", "by_image", "successes", "failures")
 """The examples of an Examples."""
 INDEXED = ("images", "sentences", "regions", "words")
 
 
-def render(report: Any) -> str:
-    """Render the page of a run. `report` (pipeline.run.reading.report.RunReport) gives the sections.
+class Sections(Protocol):
+    """The sections of the page. Its template reads more of them."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def manifest(self) -> JsonObject: ...
+    @property
+    def details(self) -> Mapping[str, JsonObject]: ...
+    @property
+    def comparisons(self) -> Sequence[Comparison]: ...
+    @property
+    def costs(self) -> Sequence[RuleCost]: ...
+    @property
+    def judged(self) -> Sequence[JsonObject]: ...
+    @property
+    def phrases(self) -> Sequence[JsonObject]: ...
+    @property
+    def search(self) -> str: ...
+    @property
+    def examples(self) -> Examples: ...
+    @property
+    def reasons(self) -> Sequence[JsonObject]: ...
+    @property
+    def coverage(self) -> Mapping[str, Coverage]: ...
+    @property
+    def encoders(self) -> Sequence[JsonObject]: ...
+    @property
+    def health(self) -> Sequence[JsonObject]: ...
+    @property
+    def cards(self) -> Sequence[JsonObject]: ...
+    @property
+    def models(self) -> Sequence[JsonObject]: ...
+    @property
+    def magnitudes(self) -> Sequence[JsonObject]: ...
+    @property
+    def versions(self) -> Mapping[str, str]: ...
+
+
+def render(report: Sections) -> str:
+    """Render the page of a run. `report` gives the sections: see pipeline.run.reading.report.
 
     Every text from outside is escaped.
     """
@@ -55,7 +97,7 @@ def render(report: Any) -> str:
     )
 
 
-def as_json(report: Any) -> str:
+def as_json(report: Sections) -> str:
     """The figures of the page, without its pictures."""
     values = {
         "name": report.title,
@@ -79,13 +121,13 @@ def as_json(report: Any) -> str:
     return printable_json(values, lambda value: value.name if isinstance(value, ReportPicture) else vars(value))
 
 
-def render_descriptions(value: Mapping[str, Any], pictures: Sequence[str | None]) -> str:
+def render_descriptions(value: JsonObject, pictures: Sequence[str | None]) -> str:
     """The page of the first images of `value`, what `describe` writes; `pictures` are their `data:` addresses."""
     pairs = list(zip(value["images"], pictures, strict=False))
     return _templates().get_template("descriptions.html").render(value=value, pairs=pairs)
 
 
-def descriptions_as_text(value: Mapping[str, Any]) -> str:
+def descriptions_as_text(value: JsonObject) -> str:
     """The name and box of every image, then its sentences with their scores and the nearest training sentences,
     without what a terminal would obey."""
     lines = []
@@ -99,14 +141,14 @@ def descriptions_as_text(value: Mapping[str, Any]) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def render_transfer(cases: Sequence[Mapping[str, Any]], picture: Callable[[int], ReportPicture]) -> str:
+def render_transfer(cases: Sequence[JsonObject], picture: Callable[[int], ReportPicture]) -> str:
     """The page of the `transfer` that `study` has recorded (Gong et al. 2014, Figures 3 and 4); `picture` shows an
     image by its id."""
     return _templates().get_template("transfer.html").render(cases=cases, picture=picture)
 
 
 def render_compared(
-    rows: Sequence[Mapping[str, Any]], reference: ComparedSystem, split: str, protocol: str, warnings: Sequence[str]
+    rows: Sequence[ComparedRow], reference: ComparedSystem, split: str, protocol: str, warnings: Sequence[str]
 ) -> str:
     """Renders the rows that `compare_systems` returns as a page, which begins with the `warnings`."""
     environment = _templates()
@@ -115,7 +157,7 @@ def render_compared(
     return environment.get_template("compared.html").render(values, directions=DIRECTIONS)
 
 
-def compared_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def compared_as_text(rows: Sequence[ComparedRow]) -> str:
     """A heading, and a line for each system: its recalls, their sum, and its difference with the interval."""
     names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
     lines = [
@@ -135,8 +177,13 @@ def compared_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _templates() -> Environment:
     """The templates of this package, which escape every text from outside."""
-    blocks = {"trim_blocks": True, "lstrip_blocks": True}
-    return Environment(loader=PackageLoader("pipeline.report"), autoescape=True, undefined=StrictUndefined, **blocks)
+    return Environment(
+        loader=PackageLoader("pipeline.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def _shortened(example: Example) -> list[Answer]:
@@ -154,7 +201,7 @@ def _recalls(comparison: Comparison) -> str:
     return draw_intervals(f"Recall@10 of {len(rows)} models with intervals", rows, list(map(spoken, DIRECTIONS)))
 
 
-def _times(costs: Sequence[Mapping[str, Any]]) -> str:
+def _times(costs: Sequence[RuleCost]) -> str:
     """A bar for each stage that has run, the longest first."""
     took = {row["rule"].replace("_", "-"): row["seconds"] for row in costs if row["seconds"]}
     rows = {name: (seconds, duration(seconds)) for name, seconds in sorted(took.items(), key=lambda item: -item[1])}

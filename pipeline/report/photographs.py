@@ -7,10 +7,9 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError
@@ -18,6 +17,8 @@ from pipeline.images.decode import decode
 from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph
 from pipeline.index.vectors import evenly_spaced
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.tables import Row
 
 SIDE = 240
 """Pixels of the longer side: twice what most screens show of it."""
@@ -70,7 +71,7 @@ class Photographs:
         self._read, self._limits, self._moved, self._caption = read, limits, moved, caption
         self.shown: dict[int, bool] = {}
 
-    def __call__(self, row: Mapping[str, Any], box: Sequence[float] | None = None) -> ReportPicture:
+    def __call__(self, row: Row, box: Sequence[float] | None = None) -> ReportPicture:
         """The photograph of a row, or its part within a box; without its address where it cannot be read."""
         photograph, address = Photograph.from_row(row), None
         with suppress(InputError):
@@ -93,7 +94,8 @@ def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = No
     JPEG. Raises UnreadableImage."""
     image = decode(data, limits)
     if box is not None:
-        image = image.crop(tuple(map(round, box)))
+        left, top, right, bottom = map(round, box)
+        image = image.crop((left, top, right, bottom))
     image.thumbnail((SIDE, SIDE))
     return _jpeg_address(image)
 
@@ -114,13 +116,12 @@ class CollectionSample:
     document: Mapping[str, str]
 
 
-def draw_samples(manifest: Any, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> list[CollectionSample]:
-    """Images of sentences at even distances, then of weak texts, of a pipeline.storage.manifest.Manifest, of which only
-    the shards of these are read."""
+def draw_samples(manifest: Manifest, picture: Callable[[Row], ReportPicture]) -> list[CollectionSample]:
+    """Choose images with sentences at even distances, and then images with weak texts. Only their shards are read."""
     samples = []
     for name in ("sentences", "documents"):
         rows = evenly_spaced(int(manifest.bounds(name)[-1]), SAMPLES)
-        for image in manifest.pick(pc.unique(manifest.rows(name, rows)["image_id"]).to_numpy()):
+        for image in manifest.pick(manifest.rows(name, rows)["image_id"].unique().to_numpy()):
             texts = manifest.of_image(name, image["image_id"]).to_pylist()
             sentences = [row["text"] for row in texts[:SENTENCES]] if name == "sentences" else []
             weak = texts[0] if name == "documents" else {}
@@ -129,7 +130,7 @@ def draw_samples(manifest: Any, picture: Callable[[Mapping[str, Any]], ReportPic
     return samples
 
 
-def first_sentence(manifest: Any, image_id: int) -> str | None:
+def first_sentence(manifest: Manifest, image_id: int) -> str | None:
     """Of an image; None where it has none."""
     sentences = manifest.of_image("sentences", image_id)
     return sentences["text"][0].as_py() if len(sentences) else None

@@ -9,6 +9,8 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.evaluate.summary import DIRECTIONS, by_setting, recall_sum, reported_first, with_folds
+from pipeline.storage.json_files import JsonObject
+from pipeline.storage.records import RuleCost
 
 COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "median"}
 """Measure -> heading, for each direction."""
@@ -54,13 +56,13 @@ class Comparison:
     chance: Mapping[str, Mapping[str, float]]
 
 
-def is_probable(finding: Mapping[str, Any]) -> bool:
+def is_probable(finding: JsonObject) -> bool:
     """Whether a finding of an audit is a copy, or one of the captions that are probably wrong; others are the next
     worst."""
     return finding["captions"] is None or finding["score"] <= finding["threshold"]
 
 
-def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
+def compare_models(evaluations: Iterable[JsonObject]) -> list[Comparison]:
     """A comparison for each split and protocol: the test split first, then in the order given."""
     comparisons = []
     for (split, protocol), group in reported_first(with_folds(evaluations)):
@@ -76,7 +78,7 @@ def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]
     return comparisons
 
 
-def _cell(measures: Mapping[str, Any], others: Sequence[Mapping[str, Any]], name: str) -> ReportCell:
+def _cell(measures: JsonObject, others: Sequence[JsonObject], name: str) -> ReportCell:
     value = measures[name]
     values = [other[name] for other in others]
     best = min(values) if name == "median_rank" else max(values)
@@ -84,7 +86,7 @@ def _cell(measures: Mapping[str, Any], others: Sequence[Mapping[str, Any]], name
     return ReportCell(value, tuple(interval) if interval else None, value == best)
 
 
-def best_model(evaluations: Sequence[Mapping[str, Any]], models: Collection[str]) -> str:
+def best_model(evaluations: Sequence[JsonObject], models: Collection[str]) -> str:
     """The one of `models` with the greatest sum of recalls on dev, or on the first split where there is no dev."""
     known = [evaluation for evaluation in evaluations if evaluation["model"] in models]
     if not known:
@@ -93,7 +95,7 @@ def best_model(evaluations: Sequence[Mapping[str, Any]], models: Collection[str]
     return max(group, key=recall_sum)["model"]
 
 
-def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def count_reasons(rejects: Iterable[JsonObject]) -> list[dict[str, Any]]:
     """`what` was rejected for which `reason`, the `count`, the most common first, and some of the `files`. What follows
     a reason's colon is of one file alone."""
     counts: Counter[tuple[str, str]] = Counter()
@@ -109,7 +111,7 @@ def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def describe_models(models: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     """Of every model whose training log says what was chosen for it on dev: the `registered` one that it is with its
     own settings, a line `about` that (of `kinds`), what was `chosen`, and, of a fitted one, the mean correlation of its
     dimensions on train and on dev. `models` has what is recorded of each."""
@@ -135,7 +137,7 @@ def _mean(values: Sequence[float] | None) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def describe_encoders(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def describe_encoders(cards: Iterable[JsonObject]) -> list[dict[str, Any]]:
     """Of every encoder that the bundles carry its `network` and layer, where its `weights` come from, and whether it is
     `untrained`."""
     notes = []
@@ -154,7 +156,7 @@ def shorten(value: str) -> str:
     return f"{value[:12]}…" if len(value) == 64 else value
 
 
-def _in_words(chosen: Mapping[str, Any]) -> str:
+def _in_words(chosen: JsonObject) -> str:
     """The chosen combination in words, whatever axes it has."""
     values = {key.replace("_", " "): value for key, value in chosen.items() if not isinstance(value, Mapping)}
     return ", ".join(
@@ -176,7 +178,7 @@ def measure_rows(rows: np.ndarray) -> dict[str, float]:
     }
 
 
-def explain_dashes(judged: Sequence[Mapping[str, Any]]) -> list[tuple[list[str], str]]:
+def explain_dashes(judged: Sequence[JsonObject]) -> list[tuple[list[str], str]]:
     """The metrics that some of `judged` (the JSON of `evaluate-descriptions`) lack, by the reason for it."""
     reasons: dict[str, dict[str, None]] = {}
     for one in judged:
@@ -185,10 +187,16 @@ def explain_dashes(judged: Sequence[Mapping[str, Any]]) -> list[tuple[list[str],
     return [(list(names), reason) for reason, names in reasons.items()]
 
 
-def with_total(costs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def with_total(costs: Sequence[RuleCost]) -> list[RuleCost]:
     """The rows of pipeline.storage.records.add_up, at least one, and below them their total."""
-    total = {key: sum(row[key] for row in costs) for key in ("jobs", "seconds", "processor")}
-    return [*costs, {"rule": "total", **total, "memory_mb": max(row["memory_mb"] for row in costs)}]
+    total: RuleCost = {
+        "rule": "total",
+        "jobs": sum(cost["jobs"] for cost in costs),
+        "seconds": sum(cost["seconds"] for cost in costs),
+        "processor": sum(cost["processor"] for cost in costs),
+        "memory_mb": max(cost["memory_mb"] for cost in costs),
+    }
+    return [*costs, total]
 
 
 def duration(seconds: float) -> str:

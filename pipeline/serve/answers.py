@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from pipeline.index.columns import OURS
 from pipeline.index.search import Answer
+from pipeline.storage.tables import Row
 
 
 class ModelAnswer(BaseModel):
@@ -159,7 +160,7 @@ def list_images(
     return ImagesAnswer(model=model, seconds=seconds, unknown=list(ignored), near=near, **told, results=results)
 
 
-def describe_image(model: str, row: Mapping[str, Any], caption: str | None) -> dict[str, Any]:
+def describe_image(model: str, row: Row, caption: str | None) -> dict[str, Any]:
     """What a PhotographAnswer says of a row of the table of images."""
     return {
         "image_id": row["image_id"],

@@ -115,7 +115,7 @@ class Border:
         self.app = app
         self._limits = limits
         self._metrics = metrics
-        self._headers = HEADERS | headers
+        self._headers = {**HEADERS, **headers}
         self._requests = 0
         self._uploads = 0
         self._most_bytes = limits.max_upload_bytes + ENVELOPE

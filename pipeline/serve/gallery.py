@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow.compute as pc
 from PIL import Image
 
-from pipeline.compute.multivectors import Items
+from pipeline.compute.multivectors import Items, several_vectors_each
 from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.index.gallery import with_regions
 from pipeline.index.search import Answer, Photograph, Searcher
 
 SAME = ("path", "sha256")
@@ -106,9 +107,9 @@ class ServedGallery:
             for name, kind in kinds.items():
                 column = group[name].drop_null()
                 if kind in ("text", "truth") and len(values[name]) <= MOST_VALUES:
-                    values[name].update(pc.unique(column).to_pylist())
+                    values[name].update(column.unique().to_pylist())
                 elif kind not in ("text", "truth") and len(column):
-                    ends = [*values[name], *pc.min_max(column).as_py().values()]
+                    ends = [*values[name], *pc.call_function("min_max", [column]).as_py().values()]
                     values[name] = {min(ends), max(ends)}
         offers = {name: _facet(values[name], kind) for name, kind in kinds.items() if values[name]}
         return {name: {"kind": kinds[name], **offer} for name, offer in offers.items() if offer}
@@ -124,13 +125,13 @@ class ServedGallery:
         hits = self.searcher.images(sentence, top, where)
         if not self.searcher.multi_vector:
             return hits
-        words = self.searcher.embed_sentence(sentence).vectors.sum(axis=0)
-        gallery = self.searcher.gallery("images")
+        words = several_vectors_each(self.searcher.embed_sentence(sentence)).array.sum(axis=0)
+        gallery = with_regions(self.searcher.gallery("images"))
         rows = self._find("images", [hit.row["image_id"] for hit in hits])
         boxes = {}
         for record, row in zip(self.searcher.records("images", rows), rows.tolist(), strict=True):
             item = gallery.item(row)
-            boxes[record["image_id"]] = item.boxes[(item.vectors @ words).argmax()].tolist()
+            boxes[record["image_id"]] = item.box_array[(item.array @ words).argmax()].tolist()
         return Answer(replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
 
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
@@ -152,21 +153,24 @@ class ServedGallery:
             same = [all(record[key] == row[key] for key in SAME) for record in self.searcher.records("images", rows)]
             if self.collection_id == image.gallery.collection_id and same == [True]:
                 with suppress(RuntimeError):  # of an index that has no vectors to give
-                    return index.item(int(rows[0])) if self.searcher.multi_vector else index.reconstruct(rows)
+                    if self.searcher.multi_vector:
+                        return with_regions(index).item(int(rows[0]))
+                    return index.reconstruct(rows)
             raise
 
     def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
         """How many images `where` allows, and the rows and captions of at most `top` of them, far from each other in
         the table; those for a smaller `top` come first."""
-        if where is None or not where.strip():
+        allowed = self.searcher.allowed("images", where) if where and where.strip() else None
+        if allowed is None:
             count = self.count("images")
             places = spread(self._table.num_rows, 2 * top)
         else:
-            allowed = np.flatnonzero(self.searcher.allowed("images", where))
-            count = len(allowed)
-            places = allowed[spread(count, top)]
-        rows = [row for row in self.searcher.records("images", places) if row["path"] is not None][:top]
-        return count, list(zip(rows, self.captions([row["image_id"] for row in rows]), strict=True))
+            rows = np.flatnonzero(allowed)
+            count = len(rows)
+            places = rows[spread(count, top)]
+        found = [row for row in self.searcher.records("images", places) if row["path"] is not None][:top]
+        return count, list(zip(found, self.captions([row["image_id"] for row in found]), strict=True))
 
     def sentences_of(self, image_id: int) -> list[str]:
         """The image's own sentences."""

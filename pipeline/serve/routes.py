@@ -15,7 +15,7 @@ from pipeline.index.conditions import LONGEST
 from pipeline.index.search import Answer
 from pipeline.serve import answers
 from pipeline.serve.gallery import OfGallery, ServedGallery
-from pipeline.serve.service import Describer, Service
+from pipeline.serve.service import Describer, R, Service
 
 WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
 LARGEST_ID = 2**63 - 1
@@ -68,6 +68,7 @@ async def _photograph(
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
         raise InputError("give a photo as `photograph`, or the image_id of one and the model that has it as `of`")
     if photograph is None:
+        assert of is not None and image_id is not None  # as checked above
         return OfGallery(await _gallery(service, of), image_id)
     data = await photograph.read()
     if len(data) > service.limits.max_upload_bytes:
@@ -88,7 +89,8 @@ class Question:
         self.service = service
         self.model = model
         self.gallery = gallery
-        self.asked = {"top": top or service.limits.top, "where": where}
+        self.top = top or service.limits.top
+        self.where = where
 
     def require_short(self, *texts: str) -> None:
         """Raise InputError if the texts of a request are too long together, since each of them is encoded."""
@@ -98,13 +100,13 @@ class Question:
             raise InputError(f"the text of this query has {characters} characters. Write at most {most}.")
 
     async def find_images(
-        self, pool: Executor, words: Sequence[str], search: Callable[..., Answer], *arguments: Any
+        self, pool: Executor, words: Sequence[str], search: Callable[[int, str | None], Answer]
     ) -> answers.ImagesAnswer:
-        """What a `search` with these `arguments` finds in a thread of `pool`, and those of the `words` that are
-        ignored."""
+        """Answer with the hits of `search(top, where)`, called in a thread of `pool`, and the ignored words among
+        `words`."""
 
         def find() -> tuple[Answer, Mapping[str, str | None], list[str | None]]:
-            hits = search(*arguments, **self.asked)
+            hits = search(self.top, self.where)
             _ = hits.judgement  # worked out here, in a thread
             captions = self.gallery.captions([hit.row["image_id"] for hit in hits])
             return hits, self.gallery.searcher.ignored(*words), captions
@@ -150,7 +152,10 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
     ]
     generators = [
         answers.GeneratorAnswer(
-            generator=name, registered=describer.registered, encoders=describer.generator.encoders, top=describer.top
+            generator=name,
+            registered=describer.registered,
+            encoders=list(describer.generator.encoders),
+            top=describer.top,
         )
         for name, describer in service.describers.items()
     ]
@@ -164,23 +169,24 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
 async def find_images(question: Asking, sentence: Annotated[str, Query()]) -> answers.ImagesAnswer:
     """The photographs nearest to a sentence."""
     question.require_short(sentence)
-    return await question.find_images(question.service.searching, [sentence], question.gallery.images, sentence)
+    search = partial(question.gallery.images, sentence)
+    return await question.find_images(question.service.searching, [sentence], search)
 
 
 @router.get("/api/models/{model}/regions")
 async def find_regions(question: Asking, snippet: Annotated[str, Query()]) -> answers.ImagesAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
     question.require_short(snippet)
-    search = question.gallery.searcher.regions
-    return await question.find_images(question.service.searching, [snippet], search, snippet)
+    search = partial(question.gallery.searcher.regions, snippet)
+    return await question.find_images(question.service.searching, [snippet], search)
 
 
 @router.post("/api/models/{model}/sentences")
 async def find_sentences(question: Asking, photograph: Uploaded) -> answers.SentencesAnswer:
     """The sentences nearest to a photograph: the file `photograph` of a form, or `image_id` and `of`."""
     gallery = question.gallery
-    search = partial(gallery.searcher.sentences, gallery.see(photograph), **question.asked)
-    hits, seconds = await question.service.run(question.service.encoding, search)
+    asked = gallery.see(photograph), question.top, question.where
+    hits, seconds = await question.service.run(question.service.encoding, gallery.searcher.sentences, *asked)
     keys = ("sentence_id", "image_id", "text")
     results = [
         answers.SentenceAnswer(rank=hit.rank, score=hit.score, **{key: hit.row[key] for key in keys}) for hit in hits
@@ -198,9 +204,12 @@ async def find_similar(
     """The photographs nearest to a photograph, or to it and a sentence, which counts for `weight`."""
     words = [] if sentence is None else [sentence]
     question.require_short(*words)
-    search = partial(question.gallery.searcher.similar, sentence=sentence, weight=weight)
     image = question.gallery.see(photograph)
-    return await question.find_images(question.service.encoding, words, search, image)
+
+    def search(top: int, where: str | None) -> Answer:
+        return question.gallery.searcher.similar(image, top, sentence, weight, where)
+
+    return await question.find_images(question.service.encoding, words, search)
 
 
 @router.post("/api/models/{model}/arithmetic")
@@ -216,9 +225,13 @@ async def find_by_arithmetic(
     """
     words = [*minus, *plus]
     question.require_short(*words)
-    search = partial(question.gallery.searcher.analogy, among=question.service.limits.among)
     image = question.gallery.see(photograph)
-    return await question.find_images(question.service.encoding, words, search, image, minus, plus)
+    among = question.service.limits.among
+
+    def search(top: int, where: str | None) -> Answer:
+        return question.gallery.searcher.analogy(image, minus, plus, top, among, where)
+
+    return await question.find_images(question.service.encoding, words, search)
 
 
 @router.post("/api/generators/{generator}/descriptions")
@@ -236,8 +249,8 @@ async def describe_photograph(
         raise HTTPException(503, "too many photos at once; try again in a second", {"Retry-After": "1"})
     async with service.turns:
         features, encoding = await service.run(service.encoding, describer.features, photograph)
-        arguments = features, top or describer.top
-        sentences, describing = await service.run(service.describing, describer.describe, *arguments)
+        count = top or describer.top
+        sentences, describing = await service.run(service.describing, describer.describe, features, count)
     results = [answers.DescriptionAnswer(rank=rank, **sentence) for rank, sentence in enumerate(sentences, 1)]
     return answers.DescriptionsAnswer(generator=generator, seconds=encoding + describing, results=results)
 
@@ -246,7 +259,7 @@ async def describe_photograph(
 async def list_photographs(question: Asking) -> answers.BrowseAnswer:
     """Some of the photographs, spread over all, to begin with; a greater `top` lists the same ones first."""
     service, model = question.service, question.model
-    (count, rows), _ = await service.run(service.searching, partial(question.gallery.browse, **question.asked))
+    (count, rows), _ = await service.run(service.searching, question.gallery.browse, question.top, question.where)
     results = [answers.PhotographAnswer(**answers.describe_image(model, row, caption)) for row, caption in rows]
     return answers.BrowseAnswer(model=model, count=count, results=results)
 
@@ -254,8 +267,9 @@ async def list_photographs(question: Asking) -> answers.BrowseAnswer:
 @router.get("/api/models/{model}/columns")
 async def list_columns(service: Shared, model: str, gallery: Asked) -> answers.ColumnsAnswer:
     """The columns that a condition can be about, and what they hold."""
-    columns, _ = await service.run(service.searching, getattr, gallery, "facets")
-    return answers.ColumnsAnswer(model=model, columns=columns)
+    columns, _ = await service.run(service.searching, lambda: gallery.facets)
+    offers = {name: answers.FacetAnswer(**offer) for name, offer in columns.items()}
+    return answers.ColumnsAnswer(model=model, columns=offers)
 
 
 class Pictured:
@@ -269,8 +283,8 @@ class Pictured:
         self.gallery = gallery
         self.image_id = image_id
 
-    async def ask(self, method: Callable[[int], Any]) -> Any:
-        """What a method of the gallery gives for the image; 404 where there is none to be shown."""
+    async def ask(self, method: Callable[[int], R]) -> R:
+        """Return what a method of the gallery gives for the image. Answers 404 if there is no image to show."""
         try:
             return (await self.service.run(self.service.showing, method, self.image_id))[0]
         except InputError as error:

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from pipeline.serve.gallery import ServedGallery
 if TYPE_CHECKING:
     from pipeline.generate.describing import Generator, Sources
 
+P = ParamSpec("P")
+R = TypeVar("R")
 LOOK_SECONDS = 1.0
 """How long a gallery is shown before its index is looked at again."""
 
@@ -78,7 +81,7 @@ class Describer:
     features: Callable[[bytes], Mapping[str, np.ndarray]]
     top: int
 
-    def describe(self, features: Mapping[str, np.ndarray], top: int) -> list[Mapping[str, Any]]:
+    def describe(self, features: Mapping[str, np.ndarray], top: int) -> Sequence[Mapping[str, Any]]:
         """At most `top` sentences, best first, for the photograph that these features, encoder -> (1, dim), are of."""
         from pipeline.generate.describing import describe_images  # and torch, which searches do without
 
@@ -107,11 +110,13 @@ class Service:
     turns: asyncio.Semaphore
     """Of photographs that are described or wait for it."""
 
-    async def run(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """What `function` returns in a thread of `pool`, and the seconds that it took there."""
-        return await asyncio.get_running_loop().run_in_executor(pool, _timed, function, *arguments)
+    async def run(
+        self, pool: Executor, function: Callable[P, R], *arguments: P.args, **named: P.kwargs
+    ) -> tuple[R, float]:
+        """Call `function` in a thread of `pool`, and return its result and the seconds that it took there."""
+        return await asyncio.get_running_loop().run_in_executor(pool, _timed, partial(function, *arguments, **named))
 
 
-def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+def _timed(function: Callable[[], R]) -> tuple[R, float]:
     start = time.perf_counter()
-    return function(*arguments), time.perf_counter() - start
+    return function(), time.perf_counter() - start

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.storage.files import is_regular
@@ -31,6 +31,13 @@ ABANDONED_SECONDS = 30 * 24 * 3600
 """Age at which the temporary file of another machine counts as left by a dead process."""
 
 
+class FileSum(TypedDict):
+    """The size and the sha256 of a file."""
+
+    bytes: int
+    sha256: str
+
+
 class FileBatch:
     """`add` every file, then `publish`. Until then, older files of these names stay whole."""
 
@@ -39,7 +46,7 @@ class FileBatch:
         self._commits: list[Path] = []
         self._orphans: dict[Path, dict[str, list[Path]]] = {}  # by folder and name, found when it is first written to
 
-    def add(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> dict[str, Any]:
+    def add(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> FileSum:
         """Write `data`, in parts if it is an iterator, under a temporary name beside `path`. Return the `bytes` and
         `sha256` of the file for its commit.
 
@@ -80,7 +87,8 @@ class FileBatch:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 orphans = self._orphans[path.parent] = {}
                 for orphan in filter(is_orphan, path.parent.glob(".*.tmp.*")):
-                    orphans.setdefault(TEMPORARY.fullmatch(orphan.name)["name"], []).append(orphan)
+                    if match := TEMPORARY.fullmatch(orphan.name):
+                        orphans.setdefault(match["name"], []).append(orphan)
             # A killed process of this number may have left a link to another file, which must not be overwritten.
             for orphan in (*self._orphans[path.parent].pop(path.name, ()), *filter(is_regular, [_temporary(path)])):
                 orphan.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ import safetensors.numpy
 
 from pipeline.compute.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.errors import IntegrityError, JointspaceError
-from pipeline.storage.batch import FileBatch
+from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.card import (
     CARD,
     CHANGING,
@@ -77,7 +77,7 @@ class BundleWriter:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self.files: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, FileSum] = {}
         self._batch = FileBatch()
 
     def add(self, name: str, data: bytes | memoryview) -> None:

@@ -23,12 +23,12 @@ from functools import cached_property, lru_cache
 from itertools import chain, count, takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.batch import FileBatch
+from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.files import REMEDY, file_sha256, is_regular, plain, read_bytes, refusing
-from pipeline.storage.json_files import File, Form, canonical_json, fingerprint, read_json, require_form, to_json
+from pipeline.storage.json_files import File, Form, Json, canonical_json, fingerprint, read_json, require_form, to_json
 
 TABLES = "tables"
 """The kind of an artefact for people, which `reproduce` includes: tables in Markdown."""
@@ -60,6 +60,14 @@ class Provenance:
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
 
+class About(TypedDict, total=False):
+    """What a writer of an artefact passes on to `publish`."""
+
+    provenance: Provenance | None
+    details: Mapping[str, Json] | None
+    batch: FileBatch | None
+
+
 class CommitForm(Form):
     place: str
     made_by: dict[str, Any]
@@ -78,7 +86,7 @@ class Commit:
     place: str
     made_by: Mapping[str, Any]
     inputs: Mapping[str, str]
-    files: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, FileSum]
     digest: str
 
     @property
@@ -130,8 +138,8 @@ def publish(
     kind: str,
     rows: int,
     provenance: Provenance | None = None,
-    details: Mapping[str, Any] | None = None,
-    beside: Mapping[str, bytes] = MappingProxyType({}),
+    details: Mapping[str, Json] | None = None,
+    beside: Mapping[str, bytes | memoryview] = MappingProxyType({}),
     batch: FileBatch | None = None,
 ) -> Commit:
     """Write an artefact, files `beside` it (name -> bytes) and their commit; an older one stays whole until then.
@@ -144,10 +152,10 @@ def publish(
 
 def publish_record(
     path: Path,
-    value: Mapping[str, Any],
+    value: Mapping[str, Json],
     beside: Mapping[str, bytes | memoryview] = MappingProxyType({}),
     provenance: Provenance | None = None,
-    files: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    files: Mapping[str, FileSum] = MappingProxyType({}),
     batch: FileBatch | None = None,
 ) -> Commit:
     """Write a JSON object that is its own commit, and the files `beside` it (name -> bytes). It vouches for these, and
@@ -161,15 +169,15 @@ def publish_record(
     return commit
 
 
-def describe_file(path: Path) -> dict[str, Any]:
-    """The size and the sha256 of a file, as a commit has them."""
+def describe_file(path: Path) -> FileSum:
+    """Return the size and the sha256 of a file, as a commit records them."""
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def seal(
     path: Path,
-    value: Mapping[str, Any],
-    files: Mapping[str, Mapping[str, Any]],
+    value: Mapping[str, Json],
+    files: Mapping[str, FileSum],
     provenance: Provenance | None,
     digest: str | None = None,
 ) -> Commit:
@@ -189,7 +197,7 @@ def carry(provenance: Provenance, path: Path, digest: str) -> dict[str, Any]:
     return {key: value for key, value in commit.value.items() if key != "files"}
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def _digest(content: Mapping[str, Json]) -> str:
     plain = json.loads(json.dumps(content, allow_nan=False))
     return hashlib.sha256(canonical_json(plain)).hexdigest()
 
@@ -415,7 +423,7 @@ def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
             yield Fault(path, reason)
 
 
-def file_fault(path: Path, about: Mapping[str, Any], hashed: bool = True) -> str:
+def file_fault(path: Path, about: FileSum, hashed: bool = True) -> str:
     """How a file differs from the `bytes` and, if it is to be `hashed`, the `sha256` in `about`; empty if it does
     not. A process hashes the same file once."""
     try:

@@ -4,12 +4,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.batch import cannot_write, open_no_link, publish_text, sweep
 from pipeline.storage.commit import describe_file, file_faults, publish_record, read_commit
 from pipeline.storage.files import is_regular
+from pipeline.storage.json_files import Json
 
 MARK = ".jointspace-demo"  # a folder with this file may be replaced
 IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")  # names of the images
@@ -18,7 +18,7 @@ IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")  # names of the images
 class DemoFolder:
     """Write it in this order: `claim`, `add` for every image, `commit`."""
 
-    def __init__(self, folder: Path, version: int, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, version: int, settings: Mapping[str, Json]) -> None:
         self.folder = Path(folder)
         self.made_from = {"version": version, "settings": dict(settings)}
         self._images: set[str] = set()

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from pipeline.compute.multivectors import SIDES, Comparison, Items, MultiVectors
 from pipeline.compute.ragged import offsets_of, runs
 from pipeline.errors import UsageError
 from pipeline.storage.commit import Commit, Provenance, commit_path, open_commit
+from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import (
     EMBEDDINGS,
@@ -35,24 +35,27 @@ def write_embeddings(
     path: Path,
     sides: Mapping[str, Items],
     ids: Mapping[str, np.ndarray],
-    details: Mapping[str, Any],
+    details: Mapping[str, Json],
     rule: ScoreRule | None = None,
     *,
     provenance: Provenance | None = None,
 ) -> Commit:
     """Publish the `images` and `sentences` of one shard, and their `ids`; a multi-vector model has a `rule`. `details`
     hold the digest of the model under `made_of`."""
-    arrays, kind = {}, FRAGMENTS if rule else EMBEDDINGS
+    arrays: dict[str, np.ndarray] = {}
     for name, one in SIDES.items():
         side = sides[name]
-        if rule:
-            if side.boxes is not None:
-                arrays["boxes"] = side.boxes.astype(np.float32)
-            if side.globals is not None:
-                arrays[f"{one}_globals"] = side.globals
-            arrays[f"{one}_offsets"], side = side.offsets, side.vectors
-        arrays |= {name: side, f"{one}_id": ids[name]}
+        arrays[f"{one}_id"] = ids[name]
+        if isinstance(side, np.ndarray):
+            arrays[name] = side
+            continue
+        arrays |= {name: side.array, f"{one}_offsets": side.offsets}
+        if side.boxes is not None:
+            arrays["boxes"] = side.boxes.astype(np.float32)
+        if isinstance(side.globals, np.ndarray):
+            arrays[f"{one}_globals"] = side.globals
     details = {**details, "dim": arrays["images"].shape[1], **({"score": rule._asdict()} if rule else {})}
+    kind = FRAGMENTS if rule else EMBEDDINGS
     return write_shard(path, kind, arrays, rows=len(ids["images"]), provenance=provenance, details=details)
 
 
@@ -78,7 +81,7 @@ class Embeddings:
         self.refits: str | None = details.get("refits")
         self.metric: str = details["metric"]
         self.dim: int = details["dim"]
-        self.score: dict[str, Any] | None = details["score"] if self.multi_vector else None
+        self.rule = ScoreRule.from_dict(details["score"]) if self.multi_vector else None
         self.shards: Sequence[Shard] = OpenedOnUse(
             manifest.n_shards, lambda number: Shard(shard_path(self.folder, number), self.kind)
         )
@@ -89,7 +92,7 @@ class Embeddings:
 
     @property
     def comparison(self) -> Comparison:
-        return ScoreRule.from_dict(self.score) if self.multi_vector else self.metric
+        return self.rule or self.metric
 
     def require_unseen(self, split: str) -> None:
         """Raises UsageError for the dev split of a refit, whose training data includes it."""

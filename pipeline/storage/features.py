@@ -12,6 +12,7 @@ from pipeline.compute.lazy_rows import Chained, ChosenRows
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.batch import remove_own, sweep
 from pipeline.storage.commit import Commit, Commits, Provenance, commit_path
+from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import origin_of
 from pipeline.storage.shards import FEATURES, OpenedOnUse, Shard, shard_path, write_shard
@@ -39,14 +40,14 @@ class UnfinishedShard:
         there = [commits.is_done(commit_path(self._file(rows)), self._of(rows)) for rows in self._parts]
         self.missing = [rows for rows, done in zip(self._parts, there, strict=True) if not done] or self._parts[-1:]
 
-    def keep(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Any] | None = None) -> None:
+    def keep(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Json] | None = None) -> None:
         """Keep a part: the arrays of the images `rows`, `features` (len(rows), dim) in their stored dtype, and what
         UnfinishedRegions says of its own."""
         self._made[rows] = arrays, details or {}
         if rows != self.missing[-1]:
             write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows), details=details)
 
-    def publish(self, details: Mapping[str, Any]) -> Commit:
+    def publish(self, details: Mapping[str, Json]) -> Commit:
         """Publish the shard, then remove its parts."""
         features = np.concatenate([arrays["features"] for arrays, _ in self._all()])
         commit = write_features(self.path, features, self.image_id, self.provenance, details)
@@ -81,7 +82,7 @@ def _parts_of(path: Path) -> Path:
 
 
 def write_features(
-    path: Path, features: np.ndarray, image_id: np.ndarray, provenance: Provenance, details: Mapping[str, Any]
+    path: Path, features: np.ndarray, image_id: np.ndarray, provenance: Provenance, details: Mapping[str, Json]
 ) -> Commit:
     """Publish a whole feature shard."""
     arrays, details = {"features": features, "image_id": image_id}, {"dim": features.shape[1], **details}

@@ -13,8 +13,8 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from pipeline.errors import IntegrityError
 from pipeline.foreign.files import kind_of
@@ -31,8 +31,8 @@ NO_LINK = "put the file or folder itself there"
 SHOWN = 120  # characters of a name that an error quotes
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """The file `path`, open for reading. Raises OSError if it is not a regular file, too."""
+def open_regular(path: Path) -> BufferedReader:
+    """Open the file `path` for reading. Raises OSError also if it is not a regular file."""
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
     if (other := kind_of(os.fstat(file.fileno()).st_mode)) is not None:
         file.close()
@@ -60,7 +60,7 @@ def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | Non
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"cannot read {path} (permission denied); allow this user to read it"
     other = f"{error.strerror or error}); check it and its disk, then"
-    return f"cannot read {path} ({REASONS.get(error.errno, other)} {remedy}"
+    return f"cannot read {path} ({REASONS.get(error.errno or 0, other)} {remedy}"
 
 
 def read_bytes(path: Path) -> bytes:
@@ -127,13 +127,13 @@ def _links_in(folder: Path) -> Iterator[tuple[str, str]]:
         yield from ((parent, name) for name in (*names, *folders) if os.path.islink(os.path.join(parent, name)))
 
 
-def plain(name: Any, source: Path | str) -> str:
+def plain(name: object, source: Path | str) -> str:
     """`name`, read from the file `source`, if it is relative, with forward slashes and plain parts.
 
     Raises IntegrityError for an absolute path, `..`, a drive, a backslash, NUL, or a value that is not a string.
     """
     usable = isinstance(name, str) and not {"\\", "\0"} & set(name) and not DRIVE.match(name)
-    if not usable or any(part in ("", ".", "..") for part in name.split("/")):
+    if not isinstance(name, str) or not usable or any(part in ("", ".", "..") for part in name.split("/")):
         raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which is not a plain name; get the file again")
     return name
 
@@ -160,7 +160,7 @@ def first_unplain(names: Sequence[str | None]) -> int | None:
     return next((place for place, name in enumerate(names) if name is not None and name_fault(name)), None)
 
 
-def inside(folder: Path, name: Any, source: Path | str) -> Path:
+def inside(folder: Path, name: object, source: Path | str) -> Path:
     """The path of the file `name` below `folder`, as the file `source` names it; it need not exist.
 
     Raises IntegrityError as `plain` does, and for a path that contains a link or leads out of `folder`.

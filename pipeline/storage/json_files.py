@@ -7,9 +7,9 @@ that it depends on, and the fingerprints of its inputs.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,12 +21,17 @@ CHECK = "check"
 Count = Annotated[int, Field(ge=0)]
 Digits = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Json: TypeAlias = "str | float | Sequence[Json] | Mapping[str, Json] | None"
+"""A value that JSON can hold. Unlike pydantic's JsonValue it takes a list of strings for a list of values."""
+JsonObject: TypeAlias = Mapping[str, Any]
+"""A JSON object that a stage of ours has written. The stage alone knows its form, so that its values are not typed."""
+T = TypeVar("T")
 
 
-class Record(dict):
+class Record(dict[str, Any]):
     """An object from the JSON file `path`. A missing key raises an IntegrityError that names the file."""
 
-    def __init__(self, value: Any = (), path: Path | None = None) -> None:
+    def __init__(self, value: Mapping[str, Json] | Iterable[tuple[str, Json]] = (), path: Path | None = None) -> None:
         super().__init__(value)
         self.path = path
 
@@ -45,12 +50,12 @@ class File(Form):
     sha256: Digits
 
 
-def canonical_json(value: Any) -> bytes:
+def canonical_json(value: Json) -> bytes:
     """The one spelling of a JSON value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def fingerprint(kind: str, version: int, settings: Any = None, inputs: Mapping[str, str] | None = None) -> str:
+def fingerprint(kind: str, version: int, settings: Json = None, inputs: Mapping[str, str] | None = None) -> str:
     """64 hexadecimal digits for an artefact of `kind`, made with `settings` from `inputs` (name -> fingerprint)."""
     parts = {"kind": kind, "version": version, "settings": settings, "inputs": dict(inputs or {})}
     return hashlib.sha256(canonical_json(parts)).hexdigest()
@@ -70,7 +75,7 @@ def require_same(what: str, fingerprints: Mapping[str, str]) -> str:
     return expected
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: Json) -> bytes:
     """`value` as a JSON file of ours; an object gets its `check`. Raises ValueError for NaN and infinity."""
     if isinstance(value, Mapping):
         plain = json.loads(json.dumps(dict(value), allow_nan=False))
@@ -78,7 +83,7 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def publish_json(path: Path, value: Any) -> None:
+def publish_json(path: Path, value: Json) -> None:
     """Write a JSON file atomically."""
     publish_bytes(path, to_json(value))
 
@@ -95,7 +100,7 @@ def read_json(path: Path) -> Any:
     return value
 
 
-def _digest_rest(value: Mapping[str, Any]) -> str:
+def _digest_rest(value: Mapping[str, Json]) -> str:
     rest = {name: part for name, part in value.items() if name != CHECK}
     try:
         return hashlib.sha256(canonical_json(rest)).hexdigest()
@@ -103,7 +108,7 @@ def _digest_rest(value: Mapping[str, Any]) -> str:
         return ""
 
 
-def require_form(value: Any, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> Any:
+def require_form(value: T, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> T:
     """`value`, the content of `path`, if it has the form. Raises IntegrityError naming the first key that does not."""
     try:
         form.model_validate(value)

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.batch import FileBatch, publish_bytes
+from pipeline.storage.batch import FileBatch, FileSum, publish_bytes
 from pipeline.storage.commit import (
     Commit,
     Provenance,
@@ -35,7 +35,7 @@ from pipeline.storage.commit import (
     seal,
 )  # fmt: skip
 from pipeline.storage.files import is_regular, read_bytes
-from pipeline.storage.json_files import canonical_json, fingerprint, to_json
+from pipeline.storage.json_files import Json, canonical_json, fingerprint, to_json
 from pipeline.storage.tables import PackedTable, to_parquet
 
 VERSION = 3
@@ -209,8 +209,12 @@ class Manifest:
     def shard(self, number: int) -> ShardRows:
         """The rows of shard `number`."""
         record = self._record(number)
-        rows, digests = record["rows"], {name: record[name] for name in FINGERPRINTS}
-        return ShardRows(number, *rows["images"], *rows["sentences"], rows["documents"][0], digests)
+        rows: Mapping[str, list[int]] = record["rows"]
+        digests = {name: record[name] for name in FINGERPRINTS}
+        first_image, last_image = rows["images"]
+        first_sentence, last_sentence = rows["sentences"]
+        first_document, _ = rows["documents"]
+        return ShardRows(number, first_image, last_image, first_sentence, last_sentence, first_document, digests)
 
     def _record(self, number: int) -> Mapping[str, Any]:
         """The commit of a shard."""
@@ -219,12 +223,12 @@ class Manifest:
         return read_commit(path).value
 
 
-def _require_whole(path: Path, about: Mapping[str, Any]) -> None:
+def _require_whole(path: Path, about: FileSum) -> None:
     if reason := file_fault(path, about):
         raise IntegrityError(f"{path} is {reason}; run ingest again")
 
 
-def reject_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+def reject_lines(rejects: Iterable[Mapping[str, Json]]) -> Iterator[bytes]:
     """The lines of `rejects.jsonl`: what was left out, {file, row, what, reason}; names that are not UTF-8 survive as
     escapes."""
     return (canonical_json(dict(reject)) + b"\n" for reject in rejects)
@@ -236,7 +240,7 @@ def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
+def write_rejects(path: Path, rejects: Iterable[Mapping[str, Json]]) -> None:
     publish_bytes(path, reject_lines(rejects))
 
 
@@ -247,7 +251,7 @@ def write_manifest(
     folder: Path,
     root: Path,
     parts: Iterable[Mapping[str, pa.Table]],
-    rejects: Iterable[Mapping[str, Any]],
+    rejects: Iterable[Mapping[str, Json]],
     counts: Mapping[str, Mapping[str, int]],
     shard_size: int,
     left_out: Mapping[str, int] = MappingProxyType({}),
@@ -266,16 +270,19 @@ def write_manifest(
         if count["given"] != fates:
             raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
     folder, batch, contents, splits = Path(folder), FileBatch(), [], Counter()
-    gone: list[Path] = []
+    gone: list[Path] = []  # files that an earlier manifest may have left of tables in which a shard has no rows
     provenance = provenance or Provenance(folder.parent, "", 0)
     with batch.discarded_on_error():
         files = {REJECTS: batch.add(folder / REJECTS, reject_lines(rejects))}
         for number, (rows, tables) in enumerate(divide(parts, shard_size)):
-            record = {"shard": number, "rows": rows, **shard_fingerprints(tables)}
-            contents.append(record["content"])
+            fingerprints = shard_fingerprints(tables)
+            contents.append(fingerprints["content"])
             splits.update(tables["images"]["split"].to_pylist())
             path = shard_commit(folder, number)
-            files[f"shards/{path.name}"] = _add_shard(batch, path, record, tables, provenance.root, gone)
+            record = {"shard": number, "rows": rows, **fingerprints}
+            files[f"shards/{path.name}"] = _add_shard(batch, path, record, tables, provenance.root)
+            empty = (name for name, table in tables.items() if not table.num_rows)
+            gone += [path.with_name(table_file(number, name)) for name in empty]
         value = {
             "fingerprint": fingerprint("manifest", VERSION, [shard_size, *contents]),
             "version": VERSION,
@@ -298,19 +305,16 @@ def write_manifest(
 def _add_shard(
     batch: FileBatch,
     path: Path,
-    record: Mapping[str, Any],
+    record: Mapping[str, Json],
     tables: Mapping[str, pa.Table],
     root: Path,
-    gone: list[Path],
-) -> dict[str, Any]:
-    """Add the shard whose commit is `path`, unless it is there; returns what vouches for that commit. The files that an
-    earlier manifest may have left of tables in which the shard has no rows are added to `gone`."""
-    gone += [path.with_name(table_file(record["shard"], name)) for name, table in tables.items() if not table.num_rows]
+) -> FileSum:
+    """Add the shard whose commit is `path`, unless it is there, and return what vouches for that commit."""
     before = _shard(path)
     if before is not None and before.value.get("content") == record["content"]:
         return describe_file(path)
     files = {
-        (file := table_file(record["shard"], name)): batch.add(path.with_name(file), to_parquet(table))
+        (file := table_file(int(path.stem), name)): batch.add(path.with_name(file), to_parquet(table))
         for name, table in tables.items()
         if table.num_rows
     }

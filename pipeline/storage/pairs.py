@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.commit import Commit, Commits, Provenance, combined, commit_path, open_commit
 from pipeline.storage.features import Features
+from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import Origin
 from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
@@ -169,7 +170,7 @@ def write_moments(
     image_id: np.ndarray,
     fold_of: np.ndarray,
     *,
-    details: Mapping[str, Any],
+    details: Mapping[str, Json],
     provenance: Provenance | None = None,
 ) -> None:
     """Publish the arrays of each fold's moments, stacked along a first axis; image `image_id[i]` is in `fold_of[i]`.
@@ -223,8 +224,10 @@ def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[]
 
 
 def _sum_of(shards: Sequence[Commit]) -> Provenance:
-    """What makes the sum of these shards."""
-    return Provenance(shards[0].root, "sum of moments", 1, {"shards": [shard.digest for shard in shards]})
+    """Return what makes the sum of these shards, which lie at their places in a run."""
+    root = shards[0].root
+    assert root is not None  # `open_commit` refuses a commit that lies elsewhere
+    return Provenance(root, "sum of moments", 1, {"shards": [shard.digest for shard in shards]})
 
 
 def _is_summed(shards: Sequence[Commit]) -> bool:

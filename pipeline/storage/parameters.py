@@ -21,7 +21,7 @@ import safetensors.numpy
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, remove_own, sweep
 from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, publish, read_verified
-from pipeline.storage.json_files import Record, fingerprint
+from pipeline.storage.json_files import Json, Record, fingerprint
 
 MODEL, ENCODER, TEXT_ENCODER, WORDS, FEATURE_MAP = "model", "encoder", "text-encoder", "words", "feature-map"
 
@@ -49,9 +49,9 @@ def write_parameters(
     kind: str,
     tensors: Mapping[str, np.ndarray],
     *,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Json],
     provenance: Provenance | None = None,
-    details: Mapping[str, Any] | None = None,
+    details: Mapping[str, Json] | None = None,
     batch: FileBatch | None = None,
 ) -> Commit:
     """Publish `tensors` as the safetensors file `path`, and the rest in its commit; `batch` is that of `publish`."""
@@ -122,7 +122,7 @@ class Checkpoints:
                 continue
         return None
 
-    def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]) -> None:
+    def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Json]]]) -> None:
         """Publish the tensors and settings that `make` returns if the last checkpoint is `seconds` old."""
         if time.monotonic() - self._last < self.seconds:
             return

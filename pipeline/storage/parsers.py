@@ -15,7 +15,7 @@ from pipeline.errors import UsageError
 from pipeline.storage.batch import FileBatch, files_below, sync
 from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record, read_record
 from pipeline.storage.files import file_sha256
-from pipeline.storage.json_files import fingerprint
+from pipeline.storage.json_files import Json, fingerprint
 
 log = logging.getLogger(__name__)
 PIPELINE = "pipeline"
@@ -42,7 +42,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     return partial(load_parser, name), read_record(run / "text/labels.json")
 
 
-def publish_parser(folder: Path, trained: Path, details: Mapping[str, Any], provenance: Provenance) -> None:
+def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], provenance: Provenance) -> None:
     """Make the folder `trained`, on the same disk, the pipeline in `folder`, and commit it: an older commit goes before
     its pipeline does. Raises JointspaceError, leaving an older pipeline alone, if there is no room for the new
     commit."""

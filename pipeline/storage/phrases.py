@@ -5,14 +5,14 @@ original pixels, and `vector`. Both are ordered by image.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError
 from pipeline.foreign.files import read_lines
-from pipeline.storage.commit import publish
+from pipeline.storage.commit import About, publish
 from pipeline.storage.files import read_bytes
 from pipeline.storage.tables import CORNERS, PackedTable, read_table, to_parquet
 
@@ -20,7 +20,7 @@ PHRASES, REGIONS = "phrases.parquet", "regions.parquet"
 KIND = "embedded-phrases"
 
 
-def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Any) -> None:
+def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Unpack[About]) -> None:
     """Publish both tables together; `about` has the `provenance` and `details`."""
     beside = {REGIONS: to_parquet(regions)}
     publish(Path(folder) / PHRASES, to_parquet(phrases), kind=KIND, rows=phrases.num_rows, beside=beside, **about)

@@ -13,13 +13,13 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from pipeline.storage.commit import Provenance, open_commit, publish, publish_record, read_record, read_verified
-from pipeline.storage.json_files import Count, Finite, Form, read_json, to_json
+from pipeline.storage.commit import About, Provenance, open_commit, publish, publish_record, read_record, read_verified
+from pipeline.storage.json_files import Count, Finite, Form, Json, read_json, to_json
 
 ALIGNMENTS, SUMMARY = "alignments", "summary"
 RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
@@ -66,7 +66,7 @@ class JointVocabulary(Form):
 
 
 def write_evaluation(
-    path: Path, value: Mapping[str, Any], ranks: Mapping[str, np.ndarray], provenance: Provenance | None = None
+    path: Path, value: Mapping[str, Json], ranks: Mapping[str, np.ndarray], provenance: Provenance | None = None
 ) -> None:
     """Publish an evaluation and, beside it, the `ranks` that it was measured from: name -> (n,) or (m,) of RANKS."""
     arrays = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
@@ -75,7 +75,7 @@ def write_evaluation(
 
 def write_measured(
     path: Path,
-    value: Mapping[str, Any],
+    value: Mapping[str, Json],
     kind: str,
     arrays: Mapping[str, np.ndarray],
     provenance: Provenance | None = None,
@@ -83,7 +83,7 @@ def write_measured(
     """Publish a record and, beside it in `<...>.<kind>.npz`, the `arrays` that it was measured from, by which others
     compare it with another one image by image."""
     data = io.BytesIO()
-    np.savez_compressed(data, **arrays)
+    np.savez_compressed(data, **arrays)  # pyright: ignore[reportArgumentType]  # the keywords are names of arrays
     publish_record(path, value, {_beside(path, kind).name: data.getvalue()}, provenance)
 
 
@@ -99,7 +99,7 @@ def _beside(path: Path, kind: str) -> Path:
 
 
 def write_summary(
-    path: Path, evaluations: Sequence[Mapping[str, Any]], table: str, provenance: Provenance | None = None
+    path: Path, evaluations: Sequence[Mapping[str, Json]], table: str, provenance: Provenance | None = None
 ) -> None:
     """Publish the list of `evaluations`, and beside it the same as a `table` in Markdown."""
     beside = {path.with_suffix(".md").name: table.encode()}
@@ -113,7 +113,7 @@ def read_summary(path: Path) -> list[dict[str, Any]]:
     return read_json(path)
 
 
-def write_alignments(path: Path, segments: Sequence[Mapping[str, Any]], **about: Any) -> None:
+def write_alignments(path: Path, segments: Sequence[Mapping[str, Json]], **about: Unpack[About]) -> None:
     """Publish which words of the sentences of a split go with which box of their image: {sentence_id, image_id, words,
     box, score} of each segment, one a line. `about` is the `provenance` and `details`."""
     lines = "".join(json.dumps(segment, ensure_ascii=False) + "\n" for segment in segments).encode()
@@ -145,8 +145,18 @@ def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
     return rules
 
 
-def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[dict[str, Any]]:
-    """A row for each rule: its jobs, their wall and processor seconds together, and the memory of the largest in MB."""
+class RuleCost(TypedDict):
+    """The number of jobs of a rule, the sums of their wall and CPU seconds, and the memory of the largest in MB."""
+
+    rule: str
+    jobs: int
+    seconds: float
+    processor: float
+    memory_mb: float
+
+
+def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[RuleCost]:
+    """Return the cost of each rule."""
     return [
         {
             "rule": rule,

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from pipeline.compute.ragged import Ragged, offsets_of, runs
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, too_many
 from pipeline.storage.commit import Commit
 from pipeline.storage.features import UnfinishedShard, remove_unfinished
+from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import origin_of
 from pipeline.storage.shards import REGIONS, Shard, shard_path, write_shard
@@ -34,7 +34,7 @@ class UnfinishedRegions(UnfinishedShard):
     """A region shard in the making. A part has `features`, `boxes` and `scores` of all regions of its images, and their
     `lengths`; its details are `counts` of proposals by outcome, and `rejects`, the images without regions."""
 
-    def publish(self, details: Mapping[str, Any]) -> Commit:
+    def publish(self, details: Mapping[str, Json]) -> Commit:
         """Publish the shard, then remove its parts."""
         parts = self._all()
         # A part whose images are all unreadable has no dimension.
@@ -45,8 +45,7 @@ class UnfinishedRegions(UnfinishedShard):
         counts = sum((Counter(about["counts"]) for _, about in parts), Counter())
         rejects = [reject for _, about in parts for reject in about["rejects"]]
         details = {"dim": arrays["features"].shape[1], "counts": counts, "rejects": rejects, **details}
-        about = {"rows": len(lengths), "provenance": self.provenance, "details": details}
-        commit = write_shard(self.path, REGIONS, arrays, **about)
+        commit = write_shard(self.path, REGIONS, arrays, rows=len(lengths), provenance=self.provenance, details=details)
         remove_unfinished(self.path)
         return commit
 
@@ -96,7 +95,7 @@ class RegionShard(Shard):
     def __init__(self, path: Path) -> None:
         super().__init__(path, REGIONS)
         self.offsets, self.image_id = np.asarray(self["offsets"]), np.asarray(self["image_id"])
-        self.regions = PackedRegions(*(self[name] for name in COLUMNS), self.offsets)
+        self.regions = PackedRegions(self["features"], self["boxes"], self["scores"], self.offsets)
 
     def packed(self, images: np.ndarray) -> PackedRegions:
         """The regions of `images` (n,), places in `image_id` in any order, with features as float32."""

@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, Unpack, overload
 
 import h5py
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.compute.precision import require_finite
 from pipeline.errors import IntegrityError
 from pipeline.foreign.named_arrays import plain_dataset
-from pipeline.storage.commit import Commit, open_commit, publish
+from pipeline.storage.commit import About, Commit, open_commit, publish
 
 FEATURES, REGIONS = "features", "regions"
 VECTORS, TOKENS, PARSES, TREES = "text-vectors", "tokens", "parses", "trees"
@@ -31,8 +31,8 @@ def shard_path(folder: Path, number: int) -> Path:
     return Path(folder) / f"shard-{number:05d}.h5"
 
 
-def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], **about: Any) -> Commit:
-    """Publish `arrays` (name -> array) as one shard; `about` has the `rows`, `provenance` and `details` of `publish`.
+def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], rows: int, **about: Unpack[About]) -> Commit:
+    """Publish `arrays` (name -> array) as one shard of `rows` rows.
 
     Raises IntegrityError naming the dataset and row of a value that is NaN or infinite.
     """
@@ -41,7 +41,7 @@ def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], **about
         for name, array in arrays.items():
             require_finite(path, name, array)
             file.create_dataset(name, data=array, track_times=False)
-    return publish(path, buffer.getbuffer(), kind=kind, **about)
+    return publish(path, buffer.getbuffer(), kind=kind, rows=rows, **about)
 
 
 class Shard:
@@ -58,7 +58,8 @@ class Shard:
         self.details = self.commit.details
         try:
             with h5py.File(self.path, "r") as file:
-                self._arrays = {name: _map_dataset(self.path, name, plain_dataset(file, name)) for name in file}
+                names = list(map(str, file))
+                self._arrays = {name: _map_dataset(self.path, name, plain_dataset(file, name)) for name in names}
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
             raise IntegrityError(f"{path} is not a readable HDF5 file ({error}); run its stage again") from error
 
@@ -71,16 +72,28 @@ class Shard:
         return name in self._arrays
 
 
-class OpenedOnUse(Sequence):
-    """`count` things, of which `open(number)` opens one when it is first used; the last KEPT_OPEN stay open."""
+T = TypeVar("T")
 
-    def __init__(self, count: int, open: Callable[[int], Any]) -> None:
-        self._count, self._open = count, lru_cache(KEPT_OPEN)(open)
+
+class OpenedOnUse(Sequence[T]):
+    """`count` things. `open(number)` opens a thing when it is first used, and the last KEPT_OPEN stay open."""
+
+    def __init__(self, count: int, open: Callable[[int], T]) -> None:
+        self._count = count
+        self._open = lru_cache(KEPT_OPEN)(open)
 
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, number: int) -> Any:
+    @overload
+    def __getitem__(self, number: int) -> T: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[T]: ...
+
+    def __getitem__(self, number: int | slice) -> T | list[T]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(self._count))]
         if not 0 <= number < self._count:
             raise IndexError(number)
         return self._open(number)

@@ -3,13 +3,13 @@ place."""
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pipeline.errors import InputError
 from pipeline.foreign.files import open_plain
 from pipeline.foreign.parquet import ParquetPhotographs
+from pipeline.storage.tables import Row
 
 BUNDLE = "bundle"
 """Column of the rows of several bundles: in which of them a row is, from 0."""
@@ -56,7 +56,7 @@ class ImageSources:
     def __init__(self, roots: Sequence[Path], follow_links: bool = False) -> None:
         self._sources = [ImageSource(root, follow_links) for root in roots]
 
-    def read(self, row: Mapping[str, Any]) -> bytes:
-        """The bytes of a row of the table. Raises InputError as ImageSource.read."""
+    def read(self, row: Row) -> bytes:
+        """Read the photo of a row of the table. Raises InputError as ImageSource.read."""
         source = self._sources[row[BUNDLE] if len(self._sources) > 1 else 0]
         return source.read(row["path"], row.get("offset"), row.get("size"))

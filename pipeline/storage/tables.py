@@ -6,9 +6,10 @@ import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,12 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.foreign.parquet import dictionary_bytes, plain_type, unpacked_bytes
-from pipeline.storage.commit import Commit, publish, read_verified
+from pipeline.storage.commit import About, Commit, publish, read_verified
 from pipeline.storage.files import REMEDY
+from pipeline.storage.json_files import Json, T
 
+Row = Mapping[str, Any]
+"""A row of a table as Arrow gives it. The user's own columns have values of many types."""
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box."""
 MOST_UNPACKED, SPARE_BYTES = 100, 1 << 27  # a table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES
@@ -29,7 +33,7 @@ LAST_SECOND = np.datetime64("9999-12-31T23:59:59")
 """The ends of Python's calendar."""
 
 
-def write_table(path: Path, kind: str, table: pa.Table, **about: Any) -> Commit:
+def write_table(path: Path, kind: str, table: pa.Table, **about: Unpack[About]) -> Commit:
     """Publish `table` as one Parquet file; `about` has the `provenance` and `details` of `publish`."""
     return publish(path, to_parquet(table), kind=kind, rows=table.num_rows, **about)
 
@@ -46,7 +50,7 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
 
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def to_csv(rows: Sequence[Mapping[str, Json]]) -> str:
     """`rows` as comma-separated values under a header of all their keys; missing values are empty."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
@@ -188,17 +192,15 @@ class PackedTable:
             raise IntegrityError(f"{self.path} is not a readable Parquet file ({error}); {REMEDY}") from error
 
 
-def gather(
-    rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[int]], Iterable[dict[str, Any]]]
-) -> list[dict[str, Any]]:
+def gather(rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[int]], Iterable[T]]) -> list[T]:
     """Some rows, in the given order, of parts that end before the rows `ends`: `read(number, rows)` gives those of one
     part, and is called once for each that has some."""
     rows = list(map(int, rows))
-    records: dict[int, dict[str, Any]] = {}
+    records: dict[int, T] = {}
     for number, grouped in itertools.groupby(sorted(set(rows)), partial(bisect.bisect_right, ends)):
         chosen, first = list(grouped), ends[number - 1] if number else 0
         records |= zip(chosen, read(number, [row - first for row in chosen]), strict=True)
-    return [dict(records[row]) for row in rows]
+    return [copy(records[row]) for row in rows]
 
 
 def _spell_out(group: pa.Table, schema: pa.Schema) -> pa.Table:

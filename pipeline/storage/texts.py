@@ -5,10 +5,11 @@ All but parses have `sentence_id` (m,) and `image_id` (m,).
 """
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from scipy import sparse
@@ -16,7 +17,7 @@ from scipy import sparse
 from pipeline.compute.ragged import offsets_of
 from pipeline.errors import InputError
 from pipeline.foreign.files import decode_text, each_line
-from pipeline.storage.commit import Provenance, open_commit, publish
+from pipeline.storage.commit import About, Provenance, open_commit, publish
 from pipeline.storage.features import to_stored
 from pipeline.storage.files import read_bytes
 from pipeline.storage.shards import PARSES, TOKENS, TREES, VECTORS, Shard, shard_path, write_shard
@@ -45,16 +46,15 @@ def write_vectors(
     """Publish the vectors (m, d) of texts by the text encoder `encoder`, and the ids (m,) of sentences and images;
     `documents` is the name of weak texts, `imported` the files (name -> fingerprint) of vectors made elsewhere. Dense
     vectors are stored as the dtype `storage`."""
-    if sparse.issparse(vectors):
+    shape = vectors.shape
+    assert shape is not None
+    if isinstance(vectors, sparse.csr_array):
         arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr.astype(np.int64)}
     else:
         names = [f"sentence {number}" for number in sentence_id.tolist()]
         arrays = {"vectors": to_stored(vectors, storage, names, storage_key(encoder))}
-    details = {"dim": vectors.shape[1], "encoder": {"name": encoder}}
-    if imported:
-        details["encoder"]["imported"] = imported
-    if documents:
-        details["documents"] = documents
+    about = {"name": encoder, "imported": imported} if imported else {"name": encoder}
+    details = {"dim": shape[1], "encoder": about, **({"documents": documents} if documents else {})}
     write_sentences(path, VECTORS, arrays, sentence_id, image_id, provenance=provenance, details=details)
 
 
@@ -63,14 +63,19 @@ def storage_key(encoder: str) -> str:
     return f"`storage` of the text encoder {encoder}"
 
 
-def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
+def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Unpack[About]) -> None:
     """Publish a shard's parses: CoNLL-U at `path`, brackets beside it; `about` has `provenance` and `details`."""
     beside = {path.with_suffix(".brackets").name: brackets.encode()}
     publish(path, conllu.encode(), kind=PARSES, rows=rows, beside=beside, **about)
 
 
 def write_sentences(
-    path: Path, kind: str, arrays: Mapping[str, np.ndarray], sentence_id: np.ndarray, image_id: np.ndarray, **about: Any
+    path: Path,
+    kind: str,
+    arrays: Mapping[str, np.ndarray],
+    sentence_id: np.ndarray,
+    image_id: np.ndarray,
+    **about: Unpack[About],
 ) -> None:
     """Publish m sentences with their ids and those of their images, and of the kind TOKENS their words, `ids`
     [offsets[i] : offsets[i + 1]], or of TREES the packed FIELDS of both KINDS; `about` as of `write_shard`."""
@@ -138,7 +143,8 @@ def stack_rows(parts: Sequence[Matrix]) -> Matrix:
     """The rows of all `parts`, one after another."""
     if len(parts) == 1:
         return parts[0]
-    return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+    dense = [part for part in parts if isinstance(part, np.ndarray)]
+    return np.concatenate(dense) if dense else sparse.csr_array(sparse.vstack(parts, format="csr"))
 
 
 def text_lines(path: Path) -> Iterator[str]:
@@ -147,7 +153,7 @@ def text_lines(path: Path) -> Iterator[str]:
     Raises InputError if the file cannot be read or decoded.
     """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+        with io.BufferedReader(gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb") as stream:
             for number, line in enumerate(each_line(stream, path), start=1):
                 yield decode_text(line, path, number)
     except (OSError, EOFError, zlib.error) as error:

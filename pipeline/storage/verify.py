@@ -4,7 +4,8 @@
 follows an image to its rows in the manifest and in every artefact.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", "
 
 @dataclass(frozen=True)
 class FaultyFile:
-    """What is wrong with the file `path`, and the commit whose rule makes it again; None if no rule does."""
+    """A file with the reason why it is faulty, and the commit whose rule makes it again (None if no rule does)."""
 
     path: Path
     reason: str
@@ -43,9 +44,13 @@ class FaultyFile:
 
 @dataclass
 class Examination:
-    """The number of `checked` files, and the `faults` among them; `unvouched` files, which no commit names;
-    `unfinished` work of stages that were killed or still run; `former` commits, of what the configuration has no more;
-    `temporaries` and locks, with whether their writer is dead."""
+    """The findings in the folder of a run.
+
+    `checked` is the number of files that were compared with a commit, and `faults` are the faulty ones among them.
+    `unvouched` files are named by no commit. `unfinished` files belong to stages that were killed or still run.
+    `former` files belong to commits of what the configuration no longer has. `temporaries` are temporary files and
+    locks, with whether their writer is dead.
+    """
 
     checked: int = 0
     faults: list[FaultyFile] = field(default_factory=list)
@@ -55,21 +60,107 @@ class Examination:
     temporaries: dict[Path, bool] = field(default_factory=dict)
 
 
-def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
-    """Compare every artefact under the folder `run` with its commit, and with the artefacts that it was made from; its
-    files by size alone unless `hashed`. Raises IntegrityError if there is no commit at all."""
-    result, inner = Examination(), {}
-    files = list(_sort(Path(run), result, inner))
-    bundles = {path.parent for path in files if path.name == CARD}
-    bundled = {path for path in files if path.name != CARD and not bundles.isdisjoint(path.parents)}
-    records = [path for path in files if path.suffix == ".json" and path not in bundled]
-    if not records and all(fault.path == Path(run) for fault in result.faults):
-        raise IntegrityError(f"{run} is not the folder of a run; name one such as {min(inner, default='results/demo')}")
+@dataclass(frozen=True)
+class Survey:
+    """The files below the folder of a run: the `files` of finished work, and in `found` all other files.
 
-    commits, vouched = Commits(Path(run)), {}
-    # An index without its run, where no rule makes it again:
-    alone = bool(records) and all(path.name == CARD for path in records)
-    for path in progress(records):
+    `inner_runs` are the folders of runs inside of this run, for example of photos that were added to an index. Their
+    files are left out.
+    """
+
+    files: list[Path]
+    inner_runs: list[Path]
+    found: Examination
+
+
+def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
+    """Compare every artefact under the folder `run` with its commit, and with the artefacts that it was made from.
+
+    The files are compared by size, and by their hashes if they are to be `hashed`. Raises IntegrityError if there is no
+    commit at all.
+    """
+    run = Path(run)
+    survey = survey_files(run)
+    result = survey.found
+    records = _records(survey.files)
+    if not records and all(fault.path == run for fault in result.faults):
+        example = min(survey.inner_runs, default="results/demo")
+        raise IntegrityError(f"{run} is not the folder of a run; name one such as {example}")
+
+    # An index without its run: no rule makes its files again.
+    is_lone_index = bool(records) and all(path.name == CARD for path in records)
+    vouched = _check_commits(result, run, progress(records), hashed, is_lone_index)
+    known = {*records, *vouched}
+    result.unvouched = [path for path in result.unvouched if path not in vouched]
+    _add_uncommitted(result, [path for path in survey.files if path not in known])
+    faults = {replace(fault, target=None) if is_lone_index else _retarget(fault, vouched) for fault in result.faults}
+    result.faults = sorted(faults, key=lambda fault: str(fault.path))
+    for folder in survey.inner_runs:
+        _add_inner_run(result, folder, ADDED in folder.relative_to(run).parts, hashed, progress)
+    return result
+
+
+def survey_files(run: Path) -> Survey:
+    """Find the files below the folder `run` and sort them by what they are."""
+    entries = list(walk(run))
+    runs = {path.parents[1] for path, _ in entries if path.parts[-2:] == ("manifest", "manifest.json")} - {run}
+    survey = Survey([], [], Examination())
+    for path, status in entries:
+        inner_run = _inner_run(path, run, runs)
+        if inner_run is None:
+            _sort_file(survey, path, status, path.relative_to(run).parts[:-1])
+        elif inner_run.name != ADDED and inner_run not in survey.inner_runs:
+            survey.inner_runs.append(inner_run)
+    return survey
+
+
+def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
+    """Return the run inside of `run` that has the file `path`: the outermost of `runs`, or an addition to an index.
+
+    A file beside the additions is in no run; the folder of the additions then stands for it.
+    """
+    if outermost := next((folder for folder in reversed(path.parents) if folder in runs), None):
+        return outermost
+    above = path.relative_to(run).parts[:-1]
+    if ADDED not in above:
+        return None
+    return run.joinpath(*above[: above.index(ADDED) + 2])
+
+
+def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, folders: Sequence[str]) -> None:
+    """Put one file, which lies in some `folders` of the run, where it belongs."""
+    found = survey.found
+    if isinstance(status, OSError):
+        found.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
+    elif kind := kind_of(status.st_mode):
+        found.faults.append(FaultyFile(path, f"unread: it is {kind}; {NO_LINK}", None))
+    elif TEMPORARY.fullmatch(path.name) and is_regular(path):
+        found.temporaries[path] = is_orphan(path)
+    elif is_lock(path):
+        found.temporaries[path] = is_free(path)
+    elif any(folder == CHECKPOINTS or folder.endswith(PARTS) for folder in folders):
+        found.unfinished.append(path)
+    elif any(folder.startswith(".") for folder in folders):
+        found.unvouched.append(path)
+    else:
+        survey.files.append(path)
+
+
+def _records(files: Sequence[Path]) -> list[Path]:
+    """Return the files that may be commits: JSON files, but in an index only its card, which lists all others."""
+    indexes = {path.parent for path in files if path.name == CARD}
+    return [
+        path for path in files if path.suffix == ".json" and (path.name == CARD or indexes.isdisjoint(path.parents))
+    ]
+
+
+def _check_commits(
+    result: Examination, run: Path, records: Iterable[Path], hashed: bool, is_lone_index: bool
+) -> dict[Path, Path]:
+    """Check all commits and their files, and return file -> the commit that vouches for it."""
+    commits = Commits(run)
+    vouched: dict[Path, Path] = {}
+    for path in records:
         result.checked += 1
         try:
             commit = _read(path)
@@ -78,73 +169,55 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
             continue
         vouched |= {path.parent / name: path for name in commit.files}
         result.checked += len(commit.files)
-        place = path.relative_to(run).as_posix()
-        found = list(commits.faults(place, hashed) if commit.place and not alone else file_faults(commit, hashed))
-        result.faults += [FaultyFile(fault.path, fault.reason, fault.path if fault.gone else path) for fault in found]
-        if hashed and path.name == CARD and not found:
+        if commit.place and not is_lone_index:
+            faults = list(commits.faults(path.relative_to(run).as_posix(), hashed))
+        else:
+            faults = list(file_faults(commit, hashed))
+        result.faults += [FaultyFile(fault.path, fault.reason, fault.path if fault.gone else path) for fault in faults]
+        if hashed and path.name == CARD and not faults:
             try:
                 Bundle(path.parent).check_rows()
             except IntegrityError as error:  # which `search` would raise
                 result.faults.append(FaultyFile(path, f"unusable: {error}", path))
+    return vouched
+
+
+def _add_uncommitted(result: Examination, files: Iterable[Path]) -> None:
+    """Note the files that no commit vouches for."""
     for path in files:
-        if path in vouched or path in records:
-            continue
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
             reason = "uncommitted: no commit vouches for it, so its writer never finished"
             result.faults.append(FaultyFile(path, reason, path))
         else:
             result.unvouched.append(path)
-    result.unvouched = [path for path in result.unvouched if path not in vouched]
-    faults = {replace(fault, target=None) if alone else _retarget(fault, vouched) for fault in result.faults}
-    result.faults = sorted(faults, key=lambda fault: str(fault.path))
-    for folder in inner:
-        try:
-            found = examine(folder, hashed, progress)
-        except IntegrityError:  # killed at its beginning
-            result.unfinished.append(folder)
-            continue
-        result.checked += found.checked
-        result.unvouched += found.unvouched
-        result.unfinished += found.unfinished
-        added = ADDED in folder.relative_to(run).parts  # where `add` makes again what is mixed
-        for fault in found.faults:
-            if not (added and fault.target and fault.reason.startswith("mixed")):
-                result.faults.append(replace(fault, target=None))
-            elif fault.target.name != CARD:  # an index stays of use
-                result.former += whole(fault.target)
-        result.temporaries |= found.temporaries
-    return result
 
 
-def _sort(run: Path, result: Examination, inner: dict[Path, None]) -> Iterable[Path]:
-    """The files of finished work; all others are noted, of the runs that are in this one, or were added to an index,
-    the folders `inner`."""
-    entries = list(walk(run))
-    runs = {path.parents[1] for path, _ in entries if path.parts[-2:] == ("manifest", "manifest.json")} - {run}
-    for path, status in entries:
-        above = path.relative_to(run).parts[:-1]
-        if outermost := next((folder for folder in reversed(path.parents) if folder in runs), None):
-            inner[outermost] = None
-            continue
-        if ADDED in above:
-            own = above[: above.index(ADDED) + 2]
-            inner |= {run.joinpath(*own): None} if own[-1] != ADDED else {}
-            continue
-        if isinstance(status, OSError):
-            result.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
-        elif kind := kind_of(status.st_mode):
-            reason = f"unread: it is {kind}; {NO_LINK}"
-            result.faults.append(FaultyFile(path, reason, None))
-        elif TEMPORARY.fullmatch(path.name) and is_regular(path):
-            result.temporaries[path] = is_orphan(path)
-        elif is_lock(path):
-            result.temporaries[path] = is_free(path)
-        elif any(part == CHECKPOINTS or part.endswith(PARTS) for part in above):
-            result.unfinished.append(path)
-        elif any(part.startswith(".") for part in above):
-            result.unvouched.append(path)
-        else:
-            yield path
+def _add_inner_run(
+    result: Examination,
+    folder: Path,
+    is_addition: bool,
+    hashed: bool,
+    progress: Callable[[list[Path]], Iterable[Path]],
+) -> None:
+    """Examine a run inside of another run. No rule of the outer run makes its files again.
+
+    In an addition to an index, `add` makes the mixed artefacts again, so they are former ones. The index itself stays
+    usable.
+    """
+    try:
+        inner = examine(folder, hashed, progress)
+    except IntegrityError:  # killed at its beginning
+        result.unfinished.append(folder)
+        return
+    result.checked += inner.checked
+    result.unvouched += inner.unvouched
+    result.unfinished += inner.unfinished
+    result.temporaries |= inner.temporaries
+    for fault in inner.faults:
+        if not (is_addition and fault.target and fault.reason.startswith("mixed")):
+            result.faults.append(replace(fault, target=None))
+        elif fault.target.name != CARD:
+            result.former += whole(fault.target)
 
 
 def whole(path: Path) -> list[Path]:
@@ -179,10 +252,11 @@ def _read(path: Path) -> Commit:
     return Commit(path, value, "", {}, {}, read_card(path.parent)["files"], "")
 
 
-def _retarget(fault: FaultyFile, vouched: dict[Path, Path]) -> FaultyFile:
-    """The same with what a rule makes: the commit that vouches for the one of the fault, if there is one."""
-    target, seen = fault.target, set()
-    while target in vouched and target not in seen:  # forged commits may vouch for each other
+def _retarget(fault: FaultyFile, vouched: Mapping[Path, Path]) -> FaultyFile:
+    """Return the fault with the outermost commit that vouches for its target, which is what a rule makes."""
+    target = fault.target
+    seen = set()
+    while target is not None and target in vouched and target not in seen:  # forged commits may vouch for each other
         seen.add(target)
         target = vouched[target]
     return FaultyFile(fault.path, fault.reason, target)
@@ -221,8 +295,9 @@ def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
         for number in shards:
             table = manifest.table("images", number)
             columns = (table[column].to_pylist() for column in ("path", "member", "sha256"))
-            for row, values in enumerate(zip(*columns, strict=True), number * manifest.shard_size):
-                yield StoredPhoto(row, *values, str(manifest.root))
+            rows = enumerate(zip(*columns, strict=True), number * manifest.shard_size)
+            for row, (path, member, sha256) in rows:
+                yield StoredPhoto(row, path, member, sha256, str(manifest.root))
 
     found, unmet = find_stored([name], images)
     if why := unmet.get(name):
@@ -230,7 +305,8 @@ def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
     return next(iter(found), None)
 
 
-def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+def find_rejects(rejects: list[dict[str, str]], name: str) -> list[dict[str, str]]:
+    """Return the rejects that `name` means."""
     return [reject for reject in rejects if means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 

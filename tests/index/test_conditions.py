@@ -304,7 +304,7 @@ def test_fewer_matches_have_more_vertices_of_a_graph_kept(monkeypatch: pytest.Mo
         asked.append(values["efSearch"])
         return kept(**values)
 
-    monkeypatch.setattr(faiss, "SearchParametersHNSW", parameters)
+    monkeypatch.setattr("pipeline.index.filtering.SearchParametersHNSW", parameters)
     found = search_among(index, queries, 10, allowed).rows
     assert asked == [200] and (found < 1000).all()
     assert np.mean([len(set(a) & set(b)) for a, b in zip(found.tolist(), right.tolist(), strict=True)]) > 9

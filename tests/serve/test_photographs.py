@@ -4,7 +4,6 @@ import io
 import logging
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from made_up_sets import OTHER, THING
 from PIL import Image
 from visiting import PIXELS, make_client, open_gallery, serve
 
+from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import UsageError
 from pipeline.index.search import Answer
 from pipeline.serve.gallery import ServedGallery
@@ -77,7 +77,7 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(
     regions = open_gallery(run / "regions")
     searcher = regions.searcher
     hits = [searcher.images("big dog", 24)[place] for place in (7, 2, 5, 1)]
-    words = SimpleNamespace(vectors=np.eye(8, dtype=np.float32)[[2, 5]])
+    words = MultiVectors(np.eye(8, dtype=np.float32)[[2, 5]], np.array([0, 2]))
     monkeypatch.setattr(searcher, "images", lambda *_: Answer(hits))
     monkeypatch.setattr(searcher, "embed_sentence", lambda _: words)
     assert searcher.is_kept("images") == (rows_in_memory == 24)

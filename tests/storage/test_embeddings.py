@@ -43,7 +43,7 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
         write_embeddings(path, sides, ids, details, rule)
         written.append((ids, sides, boxes))
     fragments = Embeddings(manifest, tmp_path)
-    assert fragments.multi_vector and fragments.name == "row" and fragments.score["sum"] == "words"
+    assert fragments.multi_vector and fragments.name == "row" and fragments.rule == rule
     for name in ("images", "sentences"):
         chosen = np.array([0, 3, 11, 12, 24])
         found = fragments.read(name, chosen)

@@ -190,7 +190,7 @@ def add_indexes(
         _report_index(embeddings.name, name, modality, cards[name], settings)
     if several:
         writer.add_outlines(outlines)
-    return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
+    return {"kind": kind, **({"score": embeddings.rule._asdict()} if embeddings.rule else {}), **cards}
 
 
 def _report_index(

@@ -1,0 +1,181 @@
+"""FAISS's objects with the types that they have: FAISS hands out base classes, and its stubs lack some attributes."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
+
+import faiss
+import numpy as np
+
+# FAISS's stubs lack these names.
+DirectMap: type["MapKind"] = vars(faiss)["DirectMap"]
+PyCallbackIOWriter: Callable[[Callable[[bytes], None]], faiss.IOWriter] = vars(faiss)["PyCallbackIOWriter"]
+SearchParametersHNSW: Callable[..., faiss.SearchParameters] = vars(faiss)["SearchParametersHNSW"]
+ZeroCopyIOReader: Callable[["Pointer", int], faiss.IOReader] = vars(faiss)["ZeroCopyIOReader"]
+
+T = TypeVar("T")
+Item = TypeVar("Item", covariant=True)
+
+
+class MapKind(Protocol):
+    """The kinds of DirectMap."""
+
+    Hashtable: int
+
+
+class Pointer(Protocol):
+    """The address of an array."""
+
+    def this(self) -> object: ...
+
+
+class SwigVector(Protocol[Item]):
+    """A std::vector of C++."""
+
+    def size(self) -> int: ...
+
+    def data(self) -> object: ...
+
+    def at(self, place: int) -> Item: ...
+
+
+@runtime_checkable
+class TransformChain(SwigVector[faiss.VectorTransform], Protocol):
+    """The transforms of an IndexPreTransform."""
+
+
+class Quantizer(Protocol):
+    """A product quantizer."""
+
+    d: int
+    M: int
+
+
+@runtime_checkable
+class HasProductQuantizer(Protocol):
+    """An index of product codes."""
+
+    pq: Quantizer
+
+
+@runtime_checkable
+class HasFineQuantizer(Protocol):
+    """An IndexIVFPQFastScan, whose codes are made by `fine_quantizer`."""
+
+    pq: Quantizer
+    fine_quantizer: Quantizer | None
+
+
+@runtime_checkable
+class HasPolysemousTraining(Protocol):
+    """An IndexIVFPQ, which may order its codes for a search by their Hamming distance."""
+
+    do_polysemous_training: bool
+
+
+class BitQuantizer(Protocol):
+    """A RaBitQuantizer."""
+
+    d: int
+    metric_type: int
+    nb_bits: int
+    code_size: int
+
+
+@runtime_checkable
+class HasBitQuantizer(Protocol):
+    """An index of RaBitQ codes."""
+
+    rabitq: BitQuantizer
+    code_size: int
+
+
+@runtime_checkable
+class HasCenter(Protocol):
+    """An index of RaBitQ codes without lists, which are relative to one centre."""
+
+    center: SwigVector[float]
+
+
+@runtime_checkable
+class HasScalarQuantizer(Protocol):
+    """An index of scalar codes."""
+
+    sq: faiss.ScalarQuantizer
+
+
+@runtime_checkable
+class FastScanCodes(Protocol):
+    """The codes of an IndexFastScan, in blocks; `ntotal2` is the number of vectors with those that fill the last."""
+
+    code_size: int
+    ntotal2: int
+    M2: int
+    codes: SwigVector[int]
+
+
+@runtime_checkable
+class HashCodes(Protocol):
+    """An IndexLSH."""
+
+    rotate_data: bool
+    thresholds: SwigVector[float]
+
+
+@runtime_checkable
+class BlockLists(Protocol):
+    """Inverted lists whose vectors are packed in blocks."""
+
+    n_per_block: int
+    block_size: int
+
+
+@runtime_checkable
+class Graph(Protocol):
+    """The links of an IndexHNSW. The vertex i has the links from `offsets[i]` on, level after level."""
+
+    efSearch: int  # noqa: N815  FAISS's own name
+    levels: SwigVector[int]
+    offsets: SwigVector[int]
+    neighbors: SwigVector[int]
+    entry_point: int
+    max_level: int
+
+    def cum_nb_neighbors(self, level: int) -> int: ...
+
+
+Argument = np.ndarray | float | faiss.IDSelector | faiss.SearchParameters
+
+
+def call(function: Callable[..., T], *values: Argument, **named: Argument) -> T:
+    """Call a function or a class of FAISS with arguments that are missing from its stubs."""
+    return function(*values, **named)
+
+
+def transforms_of(index: faiss.Index, most: int | None = None) -> list[faiss.VectorTransform]:
+    """Return the transforms that vectors go through before `index` sees them, at most `most`, each by its own type."""
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    chain = index.chain
+    assert isinstance(chain, TransformChain)
+    count = chain.size() if most is None else min(chain.size(), most)
+    return [faiss.downcast_VectorTransform(chain.at(place)) for place in range(count)]
+
+
+def inverted_lists(index: faiss.IndexIVF) -> faiss.InvertedLists:
+    """Return the lists of an inverted file, by their own type."""
+    assert index.invlists is not None
+    return faiss.downcast_InvertedLists(index.invlists)
+
+
+def graph_of(index: faiss.IndexHNSW) -> Graph:
+    """Return the links of a graph."""
+    graph = index.hnsw
+    assert isinstance(graph, Graph)
+    return graph
+
+
+def flat_vectors(index: faiss.Index) -> np.ndarray:
+    """Return the vectors (n, c) of a Flat index, which are not copied."""
+    flat = faiss.downcast_index(index)
+    assert isinstance(flat, faiss.IndexFlat)
+    return faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
