@@ -11,14 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from pipeline.errors import UsageError, meant
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Spec:
     """Something that is registered under a name.
 
@@ -28,6 +28,7 @@ class Spec:
     name: str
     place: str
     """Import path of its class."""
+    _: KW_ONLY
     like: str | None = None
     section: str | None = None
     """Import path of the class of its own settings, or None if it has none."""
@@ -262,22 +263,21 @@ class GeneratorSpec(Spec):
     """Whether it can rank captions by the probability that it gives them for an image (`log_probabilities`)."""
 
 
-MADE_SETTINGS = "pipeline.config.results"
+RESULTS = "pipeline.config.results"
 GENERATE = "pipeline.generate"
-_language_model = partial(GeneratorSpec, section=f"{MADE_SETTINGS}:LogBilinearSettings", text=True)
+_language_model = partial(GeneratorSpec, section=f"{RESULTS}:LogBilinearSettings", text=True)
 GENERATORS: tuple[GeneratorSpec, ...] = (
-    GeneratorSpec(name="nearest", place=f"{GENERATE}.nearest:Nearest", section=f"{MADE_SETTINGS}:NearestSettings",
-                  defaults=None, likelihood=False),
-    GeneratorSpec(name="mrnn", place=f"{GENERATE}.mrnn:MultimodalRNN", section=f"{MADE_SETTINGS}:RecurrentSettings"),
-    GeneratorSpec(name="mrnn-regions", place=f"{GENERATE}.mrnn:MultimodalRNN",
-                  section=f"{MADE_SETTINGS}:RegionRecurrentSettings", regions=True, likelihood=False),
-    GeneratorSpec(name="ranked-snippets", place=f"{GENERATE}.snippets:RankedSnippets",
-                  section=f"{MADE_SETTINGS}:RankedSnippetsSettings", defaults=None, regions=True, ranks=True,
+    GeneratorSpec("nearest", f"{GENERATE}.nearest:Nearest", section=f"{RESULTS}:NearestSettings", defaults=None,
                   likelihood=False),
-    _language_model(name="lbl", place=f"{GENERATE}.lm:LogBilinearModel"),
-    _language_model(name="mlbl", place=f"{GENERATE}.lm:AdditiveModel"),
-    _language_model(name="mnlm", place=f"{GENERATE}.lm:MultiplicativeModel"),
-    _language_model(name="sc-nlm", place=f"{GENERATE}.lm:StructureContentModel", treebank=True),
+    GeneratorSpec("mrnn", f"{GENERATE}.mrnn:MultimodalRNN", section=f"{RESULTS}:RecurrentSettings"),
+    GeneratorSpec("mrnn-regions", f"{GENERATE}.mrnn:MultimodalRNN", section=f"{RESULTS}:RegionRecurrentSettings",
+                  regions=True, likelihood=False),
+    GeneratorSpec("ranked-snippets", f"{GENERATE}.snippets:RankedSnippets", section=f"{RESULTS}:RankedSnippetsSettings",
+                  defaults=None, regions=True, ranks=True, likelihood=False),
+    _language_model("lbl", f"{GENERATE}.lm:LogBilinearModel"),
+    _language_model("mlbl", f"{GENERATE}.lm:AdditiveModel"),
+    _language_model("mnlm", f"{GENERATE}.lm:MultiplicativeModel"),
+    _language_model("sc-nlm", f"{GENERATE}.lm:StructureContentModel", treebank=True),
 )  # fmt: skip
 """All generators."""
 
@@ -393,44 +393,43 @@ SETTINGS = "pipeline.config.models"
 LINEAR = "pipeline.models.linear"
 NEURAL = "pipeline.models.neural"
 _fitted = partial(ModelSpec, made_by="fit")
-_ensemble = partial(ModelSpec, made_by="combine", place=f"{LINEAR}.ensemble:Ensemble", sentences="each")
-_trained = partial(ModelSpec, made_by="train", section=f"{SETTINGS}:TrainSettings", defaults="train_defaults",
-                   sentences="tokens")  # fmt: skip
-_fragments = partial(_trained, regions="any", multi_vector=True)
+_trained = partial(ModelSpec, made_by="train", section=f"{SETTINGS}:TrainSettings", defaults="train_defaults")
+_words = partial(_trained, sentences="tokens")
+_phrase_trees = partial(_trained, sentences="phrase-trees")
+_dependency_trees = partial(_trained, sentences="dependency-trees")
+_ensemble = partial(ModelSpec, made_by="combine", sentences="each")
 MODELS: tuple[ModelSpec, ...] = (
-    _fitted(name="ridge", place=f"{LINEAR}.ridge:RidgeRegression", metric="euclidean", grid=GRID[:2],
-            trainings=UNSTACKED),
-    _fitted(name="cca", place=f"{LINEAR}.cca:CCA", metric="euclidean", grid=GRID[:3], trainings=UNSTACKED),
-    _fitted(name="ncca", place=f"{LINEAR}.cca:NormalizedCCA", grid=GRID, trainings=tuple(TRAININGS)),
-    _fitted(name="kcca", place=f"{LINEAR}.kernels:KernelCCA", section=f"{SETTINGS}:KernelsSettings", grid=GRID),
-    _fitted(name="wsabie-sgd", place=f"{LINEAR}.wsabie:WsabieSGD", section=f"{SETTINGS}:WsabieSettings"),
-    _fitted(name="wsabie-adagrad", place=f"{LINEAR}.wsabie:WsabieAdaGrad", section=f"{SETTINGS}:WsabieAdaGradSettings"),
-    _trained(name="bow", place=f"{NEURAL}.word_models:BagOfWords"),
-    _trained(name="rnn", place=f"{NEURAL}.word_models:RNN", section=f"{SETTINGS}:PlainTrainSettings"),
-    _trained(name="gru", place=f"{NEURAL}.word_models:GRU"),
-    _trained(name="lstm", place=f"{NEURAL}.word_models:LSTM", section=f"{SETTINGS}:LongShortTermTrainSettings"),
-    _trained(name="ctrnn", place=f"{NEURAL}.tree_rnn:CTRNN", section=f"{SETTINGS}:TreeTrainSettings",
-             sentences="phrase-trees"),
-    _trained(name="dtrnn", place=f"{NEURAL}.tree_rnn:DTRNN", section=f"{SETTINGS}:TreeTrainSettings",
-             sentences="dependency-trees"),
-    _trained(name="sdtrnn", place=f"{NEURAL}.tree_rnn:SDTRNN", section=f"{SETTINGS}:RelationTrainSettings",
-             sentences="dependency-trees", relations=True),
-    _trained(name="hmlstm", place=f"{NEURAL}.hmlstm:HMLSTM", section=f"{SETTINGS}:DenseTrainSettings",
-             sentences="phrase-trees", regions="all-encoders", phrases=True),
-    _fragments(name="dvsa", place=f"{NEURAL}.fragment_models:DVSA", section=f"{SETTINGS}:WordFragmentTrainSettings"),
-    _fragments(name="deptree", place=f"{NEURAL}.fragment_models:DepTree",
-               section=f"{SETTINGS}:RelationFragmentTrainSettings", sentences="dependency-trees"),
-    _fragments(name="defrag", place=f"{NEURAL}.fragment_models:Defrag", section=f"{SETTINGS}:InstanceTrainSettings",
-               sentences="dependency-trees"),
-    _fragments(name="fragments", place=f"{NEURAL}.fragment_models:GroundedFragments",
-               section=f"{SETTINGS}:GroundedTrainSettings", starts_from="ncca-recurrent", regions="its-encoders"),
-    _trained(name="ncca-refined", place=f"{NEURAL}.refinement:RefinedCCA", section=f"{SETTINGS}:RefinedTrainSettings",
-             sentences="vectors", starts_from="ncca"),
-    _trained(name="ncca-recurrent", place=f"{NEURAL}.word_towers:RecurrentCCA",
-             section=f"{SETTINGS}:RecurrentTrainSettings", starts_from="ncca"),
-    ModelSpec(name="zero-shot", place=f"{LINEAR}.ensemble:ZeroShot", made_by="adopt"),
-    _ensemble(name="ensemble"),
-    _ensemble(name="fragment-ensemble", multi_vector=True),
+    _fitted("ridge", f"{LINEAR}.ridge:RidgeRegression", metric="euclidean", grid=GRID[:2], trainings=UNSTACKED),
+    _fitted("cca", f"{LINEAR}.cca:CCA", metric="euclidean", grid=GRID[:3], trainings=UNSTACKED),
+    _fitted("ncca", f"{LINEAR}.cca:NormalizedCCA", grid=GRID, trainings=tuple(TRAININGS)),
+    _fitted("kcca", f"{LINEAR}.kernels:KernelCCA", section=f"{SETTINGS}:KernelsSettings", grid=GRID),
+    _fitted("wsabie-sgd", f"{LINEAR}.wsabie:WsabieSGD", section=f"{SETTINGS}:WsabieSettings"),
+    _fitted("wsabie-adagrad", f"{LINEAR}.wsabie:WsabieAdaGrad", section=f"{SETTINGS}:WsabieAdaGradSettings"),
+    _words("bow", f"{NEURAL}.word_models:BagOfWords"),
+    _words("rnn", f"{NEURAL}.word_models:RNN", section=f"{SETTINGS}:PlainTrainSettings"),
+    _words("gru", f"{NEURAL}.word_models:GRU"),
+    _words("lstm", f"{NEURAL}.word_models:LSTM", section=f"{SETTINGS}:LongShortTermTrainSettings"),
+    _phrase_trees("ctrnn", f"{NEURAL}.tree_rnn:CTRNN", section=f"{SETTINGS}:TreeTrainSettings"),
+    _dependency_trees("dtrnn", f"{NEURAL}.tree_rnn:DTRNN", section=f"{SETTINGS}:TreeTrainSettings"),
+    _dependency_trees("sdtrnn", f"{NEURAL}.tree_rnn:SDTRNN", section=f"{SETTINGS}:RelationTrainSettings",
+                      relations=True),
+    _phrase_trees("hmlstm", f"{NEURAL}.hmlstm:HMLSTM", section=f"{SETTINGS}:DenseTrainSettings",
+                  regions="all-encoders", phrases=True),
+    _words("dvsa", f"{NEURAL}.fragment_models:DVSA", section=f"{SETTINGS}:WordFragmentTrainSettings", regions="any",
+           multi_vector=True),
+    _dependency_trees("deptree", f"{NEURAL}.fragment_models:DepTree",
+                      section=f"{SETTINGS}:RelationFragmentTrainSettings", regions="any", multi_vector=True),
+    _dependency_trees("defrag", f"{NEURAL}.fragment_models:Defrag", section=f"{SETTINGS}:InstanceTrainSettings",
+                      regions="any", multi_vector=True),
+    _words("fragments", f"{NEURAL}.fragment_models:GroundedFragments", section=f"{SETTINGS}:GroundedTrainSettings",
+           starts_from="ncca-recurrent", regions="its-encoders", multi_vector=True),
+    _trained("ncca-refined", f"{NEURAL}.refinement:RefinedCCA", section=f"{SETTINGS}:RefinedTrainSettings",
+             starts_from="ncca"),
+    _words("ncca-recurrent", f"{NEURAL}.word_towers:RecurrentCCA", section=f"{SETTINGS}:RecurrentTrainSettings",
+           starts_from="ncca"),
+    ModelSpec("zero-shot", f"{LINEAR}.ensemble:ZeroShot", made_by="adopt"),
+    _ensemble("ensemble", f"{LINEAR}.ensemble:Ensemble"),
+    _ensemble("fragment-ensemble", f"{LINEAR}.ensemble:Ensemble", multi_vector=True),
 )  # fmt: skip
 """All models, with the models on which others build first."""
 
@@ -440,7 +439,7 @@ def model_spec(name: str) -> ModelSpec:
 
     Raises UsageError that lists the known models.
     """
-    return find_spec("model", name, MODELS, _fitted(name=name, place=name, grid=GRID))
+    return find_spec("model", name, MODELS, _fitted(name, name, grid=GRID))
 
 
 def made_by(stage: str) -> tuple[ModelSpec, ...]:
