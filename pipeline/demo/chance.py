@@ -11,7 +11,7 @@ USUAL = 0.6  # how often the first of several options is taken where it is the u
 
 def pick(rng: np.random.Generator, options: Sequence[T]) -> T:
     """Each option as often as the others."""
-    return options[rng.integers(len(options))]
+    return options[int(rng.integers(len(options)))]
 
 
 def pick_weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:

@@ -73,7 +73,7 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
     boxes = tuple(
         LabelledBox(outline.box, scene.things[figure.thing].kind)
         for figure, outline in zip(scene.figures, outlines, strict=True)
-        if outline.visible >= LISTED
+        if outline.box and outline.visible >= LISTED
     )
     if weak:
         return SceneRecord(f"weak-{number:05d}.jpg", "weak", jpeg, boxes, (), annotate(facts, rng))

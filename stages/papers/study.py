@@ -10,7 +10,7 @@ from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.models.linear.study import Study
+    from pipeline.models.linear.study import Study, StudyPairs
     from pipeline.papers.gong import GongSetting
     from pipeline.run.layout import Layout
 
@@ -136,7 +136,7 @@ def study(run: Run, job: Job) -> None:
     first: dict[str, dict] = {}
     for draw, key in tqdm(todo, "study", unit="number", disable=None):
         cell = cells[key]
-        made = recorded(key, pinned(cell, first[cell.model]) if cell.model in first else cell, draw)
+        made = recorded(key, pinned(cell, first[cell.model]["transfer"]) if cell.model in first else cell, draw)
         first.setdefault(cell.model, made["chosen"])
         files[key].append(made["file"])
     compared = {
@@ -157,7 +157,6 @@ def _lay_beside(
     nearest images of both training sets with their texts (Gong et al. 2014, Figures 3 and 4). `measured` are the first
     numbers of Table 5's rows."""
     import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     from pipeline.encoders.tfidf import join_fields
@@ -176,14 +175,14 @@ def _lay_beside(
     rows = np.searchsorted(study.test.image_id, image_ids)
     queries = view.stack({name: study.test.features[name][rows] for name in view.encoders})
 
-    def nearest(pairs: Any, chosen: tuple[int, ...]) -> list[list[int]]:
+    def nearest(pairs: "StudyPairs", chosen: tuple[int, ...]) -> list[list[int]]:
         blocks = pairs.blocks(chosen, view.encoders, study.target.text.encoders, BLOCK)
         return nearest_images(queries, ((one.image_id, view.stack(one.features)) for one in blocks), NEAREST).tolist()
 
     target = nearest(study.target.source, folds.target)
     auxiliary = nearest(study.auxiliary("all").source, folds.auxiliary)
     documents = read_documents(run, "all")
-    weak = documents.filter(pc.is_in(documents["image_id"], pa.array(sum(auxiliary, []), pa.int64())))
+    weak = documents.filter(pc.field("image_id").isin(sum(auxiliary, [])))
     texts = join_fields(weak.to_pylist(), run.config.documents["all"].fields)
     weak_texts = dict(zip(weak["image_id"].to_pylist(), texts, strict=True))
     sentences, owners = run.manifest.sentences, run.manifest.sentence_images
