@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.demo.chance import pick, pick_usual, pick_weighted
 from pipeline.demo.facts import Facts, Relation
-from pipeline.demo.scene import Thing
+from pipeline.demo.scene import Thing, pick, pick_usual, pick_weighted
 from pipeline.demo.trees import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
 from pipeline.demo.words import (
     ADVERBS,

@@ -7,10 +7,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 from pipeline.demo import animals, objects, people
-from pipeline.demo.chance import pick
 from pipeline.demo.pen import HALF_WIDTH, TOP, Look, Pen, mix
 from pipeline.demo.places import paint_place
-from pipeline.demo.scene import Figure, Scene
+from pipeline.demo.scene import Figure, Scene, pick
 from pipeline.demo.world import COLOURS, KINDS, MEDIUM
 
 Box = tuple[int, int, int, int]

@@ -1,4 +1,4 @@
-"""The numbers and tables of Gong et al. 2014, and what more pairs and other settings of a model reach, from moments."""
+"""The numbers and tables of Gong et al. 2014, from moments."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.models.linear.study import Study, StudyPairs
     from pipeline.papers.gong import GongSetting
+    from pipeline.papers.page import Result
     from pipeline.run.layout import Layout
 
 DOCUMENTS = ("all", "title", "tags", "description")
@@ -21,7 +22,7 @@ NEAREST, BLOCK = 4, 4096
 
 
 def read_study(run: Run) -> "Study":
-    """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
+    """Open the stored pairs in folds, the dev and test rows, and the grids with which `study` measures."""
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
@@ -151,7 +152,7 @@ def study(run: Run, job: Job) -> None:
 
 
 def _lay_beside(
-    run: Run, study: "Study", setting: "GongSetting", measured: Mapping[str, Mapping[str, Any]]
+    run: Run, study: "Study", setting: "GongSetting", measured: "Mapping[str, Result]"
 ) -> Iterator[dict[str, Any]]:
     """For some test images the sentences that the target set alone and the better SAE find in the first draw, and the
     nearest images of both training sets with their texts (Gong et al. 2014, Figures 3 and 4). `measured` are the first
