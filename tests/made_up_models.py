@@ -192,8 +192,9 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
         pairs[name] = TrainingPairs(features, own, owners[rows] - first, rows, MadeUpRegions(regions[first:last]))
     return TrainingTask(
         VIEW, **pairs, settings=TrainSettings(**{**SETTINGS, **settings}), seed=seed, precision=torch.float32,
-        train_words=True, words=random_vectors(WORDS, 16, 0.5, seed), start=make_fitted_ncca() if view == "vectors" else
-        None, region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE, )  # fmt: skip
+        train_words=True, words=random_vectors(WORDS, 16, 0.5, seed), noun_phrase=NOUN_PHRASE,
+        start=make_fitted_ncca() if view == "vectors" else None, region_view=RegionView(VIEW, geometry=False),
+    )  # fmt: skip
 
 
 def make_task_of(model: str, **settings: object) -> TrainingTask:

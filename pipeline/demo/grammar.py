@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.demo.chance import pick, pick_usual, pick_weighted
 from pipeline.demo.facts import Facts, Relation
-from pipeline.demo.scene import Thing
+from pipeline.demo.scene import Thing, pick, pick_usual, pick_weighted
 from pipeline.demo.trees import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
 from pipeline.demo.words import (
     ADVERBS,
@@ -137,19 +136,23 @@ def _existence(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog is next to a tree`"""
-    relation, where = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
+    assert topic.relation is not None  # FORMS
+    _, where = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
     state = phrase("VP", ("cop", ARE if topic.thing.count > 1 else IS), (HEAD, where))
     return phrase("S", ("nsubj", noun_phrase(topic.thing, rng, topic.detail)), (HEAD, state))
 
 
 def _pair(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog and a boy on the grass`"""
-    things = (noun_phrase(thing, rng, topic.detail) for thing in (topic.thing, topic.companion))
-    return phrase("NP", (HEAD, joined(*things)), *map(of_noun, _scenery(topic, rng, moving=False)))
+    assert topic.companion is not None  # FORMS
+    first = noun_phrase(topic.thing, rng, topic.detail)
+    second = noun_phrase(topic.companion, rng, topic.detail)
+    return phrase("NP", (HEAD, joined(first, second)), *map(of_noun, _scenery(topic, rng, moving=False)))
 
 
 def _meanwhile(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog runs while a boy sits on the grass`"""
+    assert topic.companion is not None  # FORMS
     other = Topic(topic.facts, topic.companion, None, topic.detail)
     clause = phrase("SBAR", ("mark", WHILE), (HEAD, _clause(other, _scenery(other, rng), rng)))
     return _clause(topic, [("advcl", clause)], rng)

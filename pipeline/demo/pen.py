@@ -34,7 +34,8 @@ class Look:
 
 def mix(a: Colour, b: Colour, share: float) -> Colour:
     """`a` with `share` of `b` in it."""
-    return tuple(round(p + (q - p) * share) for p, q in zip(a, b, strict=True))
+    red, green, blue = (round(p + (q - p) * share) for p, q in zip(a, b, strict=True))
+    return red, green, blue
 
 
 class Pen:

@@ -7,10 +7,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 from pipeline.demo import animals, objects, people
-from pipeline.demo.chance import pick
 from pipeline.demo.pen import HALF_WIDTH, TOP, Look, Pen, mix
 from pipeline.demo.places import paint_place
-from pipeline.demo.scene import Figure, Scene
+from pipeline.demo.scene import Figure, Scene, pick
 from pipeline.demo.world import COLOURS, KINDS, MEDIUM
 
 Box = tuple[int, int, int, int]
@@ -73,7 +72,9 @@ def _add_figure(
     image.paste(sprite, corner, sprite)
     alpha = sprite.getchannel("A").point(_SOLID)
     cover.paste(number, corner, alpha)
-    x1, y1, x2, y2 = alpha.getbbox()
+    extent = alpha.getbbox()
+    assert extent is not None  # every figure has pixels
+    x1, y1, x2, y2 = extent
     dx, dy = corner
     return max(0, x1 + dx), max(0, y1 + dy), min(image.width, x2 + dx), min(image.height, y2 + dy)
 
@@ -138,7 +139,8 @@ def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random
 
 def choose_look(colour: str, rng: np.random.Generator) -> Look:
     """A shade of `colour` that still bears its name, and the colours around it."""
-    main = tuple(int(c) for c in np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255))
+    red, green, blue = np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255).tolist()
+    main = (red, green, blue)
     return Look(
         main,
         shade=mix(main, (20, 16, 34), 0.28),

@@ -63,14 +63,14 @@ def _grass(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     fill_below(canvas, ridge(rng, width, horizon, 14, 24), horizon, (78, 128, 76))
     fill_below(canvas, ridge(rng, width, horizon, 7, 5), horizon, (52, 100, 56))
     ground = _lay(canvas, horizon, (122, 176, 78), (74, 138, 50), rng)
-    roughen(ground, noise(rng, *ground.shape[:2], (3.5, 1)), 13)
-    roughen(ground, noise(rng, *ground.shape[:2], (12, 40)), 7)
+    roughen(ground, rng, (3.5, 1), 13)
+    roughen(ground, rng, (12, 40), 7)
 
 
 def _meadow(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     fill_below(canvas, ridge(rng, canvas.shape[1], horizon, 20, 50), horizon, (128, 172, 108))
     ground = _lay(canvas, horizon, (156, 190, 92), (92, 150, 58), rng)
-    roughen(ground, noise(rng, *ground.shape[:2], (3, 1.5)), 12)
+    roughen(ground, rng, (3, 1.5), 12)
     petals = [(250, 246, 250), (250, 222, 60), (236, 84, 110), (180, 110, 220), (252, 160, 60)]
     chosen = [petals[i] for i in rng.permutation(len(petals))[:3]]
     scatter(rng, ground, ground.shape[0] * ground.shape[1] // 45, chosen)
@@ -81,14 +81,14 @@ def _beach(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     shore = horizon + round((height - horizon) * rng.uniform(0.16, 0.3))
     sea = canvas[horizon : shore + 4]
     sea[:] = gradient(sea.shape[0], width, (34, 108, 170), (92, 184, 204))
-    roughen(sea, noise(rng, *sea.shape[:2], (1, 14)), 12)
+    roughen(sea, rng, (1, 14), 12)
     tide = ridge(rng, width, shore + 3, 5, 34)
     canvas[shore + 4 :] = (226, 202, 148)
     fill_below(canvas, tide - 2, height, (250, 250, 246))
     fill_below(canvas, tide, height, tuple(np.multiply((228, 204, 152), rng.uniform(0.9, 1.06))))
     sand = canvas[shore + 4 :]
-    roughen(sand, noise(rng, *sand.shape[:2], (1, 1)), 9)
-    roughen(sand, noise(rng, *sand.shape[:2], (5, 26)), 7)
+    roughen(sand, rng, (1, 1), 9)
+    roughen(sand, rng, (5, 26), 7)
 
 
 def _street(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
@@ -102,7 +102,7 @@ def _street(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     canvas[horizon:pavement] = (176, 172, 166)
     canvas[pavement : pavement + 2] = (120, 118, 116)
     road = _lay(canvas, pavement + 2, (96, 96, 102), (78, 78, 84), rng)
-    roughen(canvas[horizon:], noise(rng, height - horizon, width, (1, 1)), 8)
+    roughen(canvas[horizon:], rng, (1, 1), 8)
     line = road.shape[0] * 2 // 5
     phase = int(rng.integers(0, 24))
     dashes = (np.arange(width) + phase) % 26 < 15
@@ -130,8 +130,8 @@ def _snow(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     teeth = ridge(rng, width, horizon, 3, 9) - 7 * np.abs(((np.arange(width) / 4.5) % 2) - 1) * (rng.random() < 0.7)
     fill_below(canvas, teeth, horizon, (104, 128, 122))
     ground = _lay(canvas, horizon, (206, 214, 226), (224, 229, 236), rng)
-    roughen(ground, noise(rng, *ground.shape[:2], (9, 26)), 7)
-    roughen(ground, noise(rng, *ground.shape[:2], (1, 1)), 3)
+    roughen(ground, rng, (9, 26), 7)
+    roughen(ground, rng, (1, 1), 3)
 
 
 def _lake(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
@@ -140,15 +140,15 @@ def _lake(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     fill_below(canvas, ridge(rng, width, horizon, 7, 12), horizon, (62, 104, 78))
     water = _lay(canvas, horizon, (118, 172, 196), (36, 98, 146), rng)
     depth = water.shape[0]
-    roughen(water[: depth // 2], noise(rng, depth // 2, width, (1, 12)), 9)
-    roughen(water[depth // 2 :], noise(rng, depth - depth // 2, width, (2.5, 20)), 14)
+    roughen(water[: depth // 2], rng, (1, 12), 9)
+    roughen(water[depth // 2 :], rng, (2.5, 20), 14)
 
 
 def _forest(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     height, width, _ = canvas.shape
     wood = canvas[: horizon + 2]
     wood[:] = gradient(wood.shape[0], width, (40, 78, 44), (112, 146, 92))
-    roughen(wood, noise(rng, *wood.shape[:2], (3, 4)), 15)
+    roughen(wood, rng, (3, 4), 15)
     for _ in range(int(rng.integers(9, 16))):
         x, half = int(rng.integers(0, width)), int(rng.integers(1, 5))
         tone = np.multiply((88, 66, 50), rng.uniform(0.6, 1.15))
@@ -157,7 +157,7 @@ def _forest(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     crown = noise(rng, horizon // 2, width, (4, 5)) > np.linspace(-1.2, 1.6, horizon // 2)[:, None]
     canvas[: horizon // 2][crown] = (52, 98, 48)
     ground = _lay(canvas, horizon + 1, (104, 108, 62), (124, 92, 56), rng)
-    roughen(ground, noise(rng, *ground.shape[:2], (2, 3)), 15)
+    roughen(ground, rng, (2, 3), 15)
 
 
 def _room(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
@@ -173,10 +173,10 @@ def _room(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     if rng.random() < 0.6:
         for y in np.cumsum([4, 5, 7, 9, 11, 13, 15]):
             floor[y : y + 1] *= 0.78
-        roughen(floor, noise(rng, *floor.shape[:2], (2, 30)), 7)
+        roughen(floor, rng, (2, 30), 7)
     else:
         floor[:] = np.multiply(walls[rng.integers(len(walls))], (0.72, 0.6, 0.62))
-        roughen(floor, noise(rng, *floor.shape[:2], (1, 1)), 8)
+        roughen(floor, rng, (1, 1), 8)
 
 
 def _window(wall: np.ndarray, left: int, rng: np.random.Generator) -> None:
@@ -194,9 +194,10 @@ def _desert(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     fill_below(canvas, ridge(rng, width, horizon, 12, 60), horizon, (222, 160, 96))
     ground = _lay(canvas, horizon, (236, 184, 116), (220, 156, 86), rng)
     rows, columns = np.ogrid[: ground.shape[0], :width]
-    bend = 5 * noise(rng, *ground.shape[:2], (20, 40))
-    roughen(ground, np.sin((rows + 0.1 * columns + bend) * rng.uniform(0.7, 1.1)).astype(np.float32), 7)
-    roughen(ground, noise(rng, *ground.shape[:2], (1, 1)), 5)
+    bend = 5 * noise(rng, len(ground), ground.shape[1], (20, 40))
+    waves = np.sin((rows + 0.1 * columns + bend) * rng.uniform(0.7, 1.1)).astype(np.float32)
+    ground += 7 * waves[:, :, None]
+    roughen(ground, rng, (1, 1), 5)
 
 
 def _mountains(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
@@ -206,8 +207,8 @@ def _mountains(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> No
     fill_below(canvas, peaks + 0.22 * horizon + noise(rng, 2, width, (1, 4))[0], horizon, (112, 118, 138))
     fill_below(canvas, ridge(rng, width, horizon, 9, 16), horizon, (96, 108, 100))
     ground = _lay(canvas, horizon, (142, 140, 122), (128, 122, 110), rng)
-    roughen(ground, noise(rng, *ground.shape[:2], (4, 7)), 14)
-    roughen(ground, noise(rng, *ground.shape[:2], (1.5, 2)), 9)
+    roughen(ground, rng, (4, 7), 14)
+    roughen(ground, rng, (1.5, 2), 9)
 
 
 GROUNDS: dict[str, Callable[[np.ndarray, int, np.random.Generator], None]] = {
@@ -224,7 +225,7 @@ GROUNDS: dict[str, Callable[[np.ndarray, int, np.random.Generator], None]] = {
 }
 
 
-def gradient(height: int, width: int, top: RGB, bottom: RGB) -> np.ndarray:
+def gradient(height: int, width: int, top: RGB | np.ndarray, bottom: RGB | np.ndarray) -> np.ndarray:
     """(height, width, 3) from one colour at the top to another at the bottom."""
     share = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     rows = np.asarray(top, dtype=np.float32) * (1 - share) + np.asarray(bottom, dtype=np.float32) * share
@@ -240,9 +241,9 @@ def noise(rng: np.random.Generator, height: int, width: int, grain: tuple[float,
     return np.asarray(Image.fromarray(values).resize((width, height), Image.Resampling.BILINEAR))
 
 
-def roughen(canvas: np.ndarray, texture: np.ndarray, strength: float) -> None:
-    """Lighten and darken `canvas` (h, w, 3) by `texture` (h, w), in place."""
-    canvas += strength * texture[:, :, None]
+def roughen(canvas: np.ndarray, rng: np.random.Generator, grain: tuple[float, float], strength: float) -> None:
+    """Lighten and darken `canvas` (h, w, 3) in place by noise with grains of `grain` pixels."""
+    canvas += strength * noise(rng, canvas.shape[0], canvas.shape[1], grain)[:, :, None]
 
 
 def ridge(rng: np.random.Generator, width: int, level: float, rise: float, grain: float) -> np.ndarray:

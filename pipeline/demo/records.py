@@ -1,17 +1,17 @@
 """The demo collection, one image at a time, and the text files that describe all of them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.demo.facts import read_facts
-from pipeline.demo.grammar import describe
+from pipeline.demo.facts import Facts, read_facts
+from pipeline.demo.grammar import describe, say
 from pipeline.demo.picture import Box, draw_picture
-from pipeline.demo.scene import sample_scene
+from pipeline.demo.scene import Thing, pick, pick_weighted, sample_scene
 from pipeline.demo.trees import DemoSentence
-from pipeline.demo.weak import Document, annotate
-from pipeline.demo.words import kind_names
+from pipeline.demo.words import NOUNS, VERBS, kind_names
+from pipeline.demo.world import COLOURS, KINDS, PLACES
 
 VERSION = 2
 """Of what is drawn and said for given settings: a change to either needs the next number."""
@@ -47,6 +47,15 @@ class LabelledBox:
 
 
 @dataclass(frozen=True)
+class Document:
+    """Weak text of one image; an empty field is missing."""
+
+    title: str
+    tags: tuple[str, ...]
+    description: str
+
+
+@dataclass(frozen=True)
 class SceneRecord:
     """All that the collection holds of one image: sentences where it is a target image, else a weak document."""
 
@@ -73,7 +82,7 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
     boxes = tuple(
         LabelledBox(outline.box, scene.things[figure.thing].kind)
         for figure, outline in zip(scene.figures, outlines, strict=True)
-        if outline.visible >= LISTED
+        if outline.box and outline.visible >= LISTED
     )
     if weak:
         return SceneRecord(f"weak-{number:05d}.jpg", "weak", jpeg, boxes, (), annotate(facts, rng))
@@ -113,3 +122,113 @@ def collection_texts(records: Iterable[SceneRecord]) -> dict[str, str]:
         "trees.brackets": "".join(brackets),
         "names.tsv": "".join(f"{kind}\t{', '.join(names)}\n" for kind, names in kind_names().items()),
     }
+
+
+# --- weak text, as on a photo-sharing site: titles, tags and descriptions that say little, something else, or nothing
+
+CAMERAS = ("DSC_{:04d}", "IMG_{:04d}", "P101{:04d}", "DSCN{:04d}", "100_{:04d}")
+TOWNS = ("Brighton", "London", "Chicago", "Oslo", "Kyoto", "Lisbon", "Vancouver", "Seattle", "Prague", "California")
+MONTHS = ("January", "March", "April", "May", "June", "July", "August", "October", "December")
+YEARS = (2004, 2011)
+REMARKS = (
+    *("Untitled", "Explored", "Sunday afternoon", "Best friends", "My favorite shot"),
+    *("What a day", "Out and about", "Hello there", "Look at this", "The long way home"),
+)
+NOTES = (
+    "Taken with my new camera .",
+    "Best viewed large .",
+    "More from our trip last summer .",
+    "Straight out of the camera , no editing .",
+    "Thanks for all the comments !",
+    "See the rest of the set for more .",
+    "We had such a good time that day .",
+)
+NOISE_TAGS = (
+    *("nikon", "canon", "d90", "iphone", "macro", "hdr", "bw", "geotagged"),
+    *("flickr", "photo", "explore", "favorite", "interesting", "art", "light", "portrait", "nature"),
+    *("family", "friends", "vacation", "weekend", "summer", "winter", "party", "fun", "home", "travel"),
+    *("europe", "usa"),
+)
+KEPT_TAG, KEPT_WORD = 0.4, 0.65
+MAX_TAGS = 8
+
+
+Writer = Callable[[Facts, np.random.Generator], str]
+
+
+def annotate(facts: Facts, rng: np.random.Generator) -> Document:
+    """What somebody may have written beside a picture of which `facts` hold; much of it need not be true."""
+    title = pick_weighted(rng, TITLES)(facts, rng)
+    tags = _tags(facts, rng)
+    description = pick_weighted(rng, DESCRIPTIONS)(facts, rng)
+    if not (title or tags or description):  # what nobody has named keeps the name that the camera gave it
+        title = _camera_name(facts, rng)
+    return Document(title, tags, description)
+
+
+def _camera_name(facts: Facts, rng: np.random.Generator) -> str:
+    return pick(rng, CAMERAS).format(rng.integers(1, 9999))
+
+
+def _when_or_where(facts: Facts, rng: np.random.Generator) -> str:
+    year = rng.integers(*YEARS)
+    if rng.random() < 0.3:
+        return f"{year}-{rng.integers(1, 13):02d}-{rng.integers(1, 29):02d}"
+    return f"{pick(rng, TOWNS if rng.random() < 0.5 else MONTHS)} {year}"
+
+
+def _beginning(facts: Facts, rng: np.random.Generator) -> str:
+    """The first words of a true sentence, as a title."""
+    return " ".join(_tokens(facts, rng)[: rng.integers(2, 7)]).title()
+
+
+def _worn_sentence(facts: Facts, rng: np.random.Generator) -> str:
+    """A true sentence some of whose words are lost."""
+    return " ".join(token for token in _tokens(facts, rng) if rng.random() < KEPT_WORD)
+
+
+def _other_sentence(facts: Facts, rng: np.random.Generator) -> str:
+    """A sentence about another picture."""
+    scene = sample_scene(rng)
+    return say(Facts(scene.place, scene.light, scene.things), rng).text
+
+
+def _tokens(facts: Facts, rng: np.random.Generator) -> list[str]:
+    return [token for token in say(facts, rng).text.split() if token.isalpha()]
+
+
+def _tags(facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    """Some of the true words, some that say nothing, and now and then a wrong one, in no order."""
+    if rng.random() < 0.12:
+        return ()
+    true = [facts.place, *(word for thing in facts.things for word in _words_of(thing))]
+    tags = [tag for tag in true if rng.random() < KEPT_TAG]
+    tags += [NOISE_TAGS[i] for i in rng.permutation(len(NOISE_TAGS))[: rng.integers(1, 5)]]
+    if rng.random() < 0.4:
+        tags.append(pick(rng, (*KINDS, *COLOURS, *PLACES)))
+    if rng.random() < 0.3:
+        tags.append(pick(rng, (*TOWNS, *MONTHS)).lower())
+    if rng.random() < 0.3:
+        tags.append(str(rng.integers(*YEARS)))
+    return tuple(dict.fromkeys(tags[i] for i in rng.permutation(len(tags))))[:MAX_TAGS]
+
+
+def _words_of(thing: Thing) -> tuple[str, ...]:
+    return NOUNS[thing.kind].usual[0], thing.colour, VERBS[thing.action][0].participle
+
+
+TITLES: dict[Writer, float] = {
+    _camera_name: 0.3,
+    _beginning: 0.34,
+    lambda facts, rng: pick(rng, REMARKS): 0.12,
+    _when_or_where: 0.1,
+    lambda facts, rng: "": 0.14,
+}
+DESCRIPTIONS: dict[Writer, float] = {
+    lambda facts, rng: say(facts, rng).text: 0.16,
+    _worn_sentence: 0.22,
+    _other_sentence: 0.16,
+    lambda facts, rng: pick(rng, NOTES): 0.1,
+    lambda facts, rng: "": 0.36,
+}
+"""Who writes a field, and how often."""

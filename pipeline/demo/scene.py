@@ -1,17 +1,39 @@
 """What a picture shows, before it is drawn: things, and where each of their figures stands."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
-from pipeline.demo.chance import pick, pick_weighted
 from pipeline.demo.world import INDOORS, KINDS, LIFTED, LIGHTS, MEDIUM, PLACES, SEATS, SIZES, TALL
 
 WIDTHS = (160, 200)  # pixels; every image is 4:3
 MAX_FIGURES = 4
 ATTEMPTS = 12  # at finding a spot that hides nothing
 COVERED = 0.45  # share of a figure's extent that a nearer one may take
+USUAL = 0.6  # how often the first of several options is taken if it is the usual one
 LIVELY = 3  # actions up to which a kind is the more frequent the more it can do
+
+Option = TypeVar("Option")
+
+
+def pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
+    """Draw one of the options, each as often as the others."""
+    return options[int(rng.integers(len(options)))]
+
+
+def pick_weighted(rng: np.random.Generator, weights: Mapping[Option, float]) -> Option:
+    """Draw one of the options in proportion to its weight."""
+    shares = np.fromiter(weights.values(), dtype=float)
+    return list(weights)[rng.choice(len(shares), p=shares / shares.sum())]
+
+
+def pick_usual(rng: np.random.Generator, options: Sequence[Option]) -> Option:
+    """Draw the first option in `USUAL` of the cases, and otherwise one of the others."""
+    if len(options) == 1 or rng.random() < USUAL:
+        return options[0]
+    return pick(rng, options[1:])
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,14 @@ def words(node: Node) -> Iterator[Word]:
             yield from words(child)
 
 
-def capitalised(node: Node) -> Node:
-    """The same tree, its first word written with a capital."""
-    if isinstance(node, Word):
-        return replace(node, form=node.form[0].upper() + node.form[1:])
-    return replace(node, children=(capitalised(node.children[0]), *node.children[1:]))
+def capitalised(tree: Phrase) -> Phrase:
+    """Write the first word of a tree with a capital."""
+    first, *others = tree.children
+    if isinstance(first, Word):
+        capital = replace(first, form=first.form[0].upper() + first.form[1:])
+    else:
+        capital = capitalised(first)
+    return replace(tree, children=(capital, *others))
 
 
 def brackets(node: Node) -> str:

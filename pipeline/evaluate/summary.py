@@ -1,7 +1,11 @@
-"""Evaluations, as their JSON files hold them, for people to read."""
+"""Summaries of evaluations for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+Evaluation = Mapping[str, Any]
+"""An evaluation as its JSON file holds it: `model`, `split`, `protocol`, `n_images`, `n_sentences`, and the measures of
+each direction; see pipeline.metrics.retrieval. With folds it also has `folds`, `mean_of_folds` and `each_fold`."""
 
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
 RECALLS = ("recall@1", "recall@5", "recall@10")
@@ -10,7 +14,7 @@ MEASURES |= {name: name.replace("_", " ") for name in ("median_rank", "mean_rank
 """Key in an evaluation -> heading."""
 
 
-def headline(evaluation: Mapping[str, Any]) -> Iterable[str]:
+def headline(evaluation: Evaluation) -> Iterable[str]:
     """One line for each direction of one gallery, without intervals."""
     for direction in DIRECTIONS:
         values = evaluation[direction]
@@ -19,7 +23,7 @@ def headline(evaluation: Mapping[str, Any]) -> Iterable[str]:
         yield f"{what}: recall@1/5/10 {recalls}, median rank {values['median_rank']:g}"
 
 
-def with_folds(evaluations: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+def with_folds(evaluations: Iterable[Evaluation]) -> Iterable[Evaluation]:
     """Evaluations, and behind each one that has folds their mean and the first of them, as evaluations with a gallery
     of a fold's size: some papers report one subset of the test images (Karpathy and Fei-Fei 2015, Table 1)."""
     for evaluation in evaluations:
@@ -39,31 +43,31 @@ def spoken(direction: str) -> str:
     return direction.replace("_", "-")
 
 
-def by_setting(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
+def by_setting(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
     """Evaluations that can be compared with each other: ((split, protocol), evaluations) in order of first mention."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[Evaluation]] = {}
     for evaluation in evaluations:
         groups.setdefault((evaluation["split"], evaluation["protocol"]), []).append(evaluation)
     return list(groups.items())
 
 
-def reported_first(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
+def reported_first(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
     """As `by_setting`, the test split before the others: what is reported on comes first."""
     return sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
 
 
-def recall_sum(evaluation: Mapping[str, Any]) -> float:
+def recall_sum(evaluation: Evaluation) -> float:
     """recall@1, @5 and @10 of both directions, added up."""
     return sum(evaluation[direction][name] for direction in DIRECTIONS for name in RECALLS)
 
 
-def ranking(evaluations: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def ranking(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """The evaluations of the split that is reported on, by its first protocol; the greatest sum of recalls first."""
     (_, group), *_ = reported_first(evaluations)
     return sorted(group, key=recall_sum, reverse=True)
 
 
-def compare_briefly(ranked: Sequence[Mapping[str, Any]]) -> list[str]:
+def compare_briefly(ranked: Sequence[Evaluation]) -> list[str]:
     """A heading, and a line for each of some evaluations on the same gallery: recall@1/5/10 of both directions."""
     first, longest = ranked[0], max(len(evaluation["model"]) for evaluation in ranked)
     gallery = f"{first['n_images']} images, {first['n_sentences']} sentences, {first['protocol']}"
@@ -77,7 +81,7 @@ def compare_briefly(ranked: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def markdown(evaluations: Iterable[Mapping[str, Any]]) -> str:
+def markdown(evaluations: Iterable[Evaluation]) -> str:
     """A table for each split and protocol; recall in percent, 95% intervals in brackets."""
     parts = []
     for (split, protocol), group in by_setting(with_folds(evaluations)):
@@ -92,6 +96,6 @@ def markdown(evaluations: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def _with_interval(values: Mapping[str, Any], name: str) -> str:
+def _with_interval(values: Evaluation, name: str) -> str:
     interval = values.get(f"{name}_ci95")
     return f"{values[name]:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")

@@ -10,7 +10,7 @@ import torch
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.material import JointSpace
+from pipeline.generate.material import JointSpace, required
 from pipeline.text.tokens import join_words
 
 
@@ -43,17 +43,19 @@ class Sources:
 
     @cached_property
     def sentence_vectors(self) -> np.ndarray:
-        """(m, c) the training sentences in the joint space."""
-        return self.space.sentences(self.corpus.texts)
+        """The training sentences in the joint space, (m, c)."""
+        return required(self.space).sentences(self.corpus.texts)
 
 
 class Generator(Protocol):
-    """A registered generator: takes the features of `encoders`, and the joint space if its settings are `in_space`."""
+    """A registered generator, which reads the features of `encoders`, and the joint space if its settings are
+    `in_space`."""
 
-    encoders: tuple[str, ...]
+    @property
+    def encoders(self) -> tuple[str, ...]: ...
 
     def to(self, device: torch.device) -> "Generator":
-        """Moves its network to `device`; returns itself."""
+        """Move its network to `device`, and return this generator."""
         ...
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:

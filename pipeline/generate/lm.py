@@ -22,9 +22,10 @@ from pipeline.generate.logbilinear import (
     StructureContent,
     WindowDecoder,
 )
-from pipeline.generate.material import TAGS, HeldOut, JointSpace, Learned, Material, Tagger
+from pipeline.generate.material import TAGS, HeldOut, JointSpace, Learned, Material, Tagger, required
 from pipeline.generate.training import log_frequencies, log_probabilities, perplexity_of, train, windows
 from pipeline.index.exact import search_exact
+from pipeline.models.joint_model import Settings, read_list
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens, encode_tokens
@@ -65,7 +66,7 @@ class LanguageText:
         names = np.flatnonzero(tokens.lengths)
         tokens = tokens.take(names)
         tags = tagger.tag(tokens, vocabulary.terms) if tagger else None
-        return cls(tokens, names, space.sentences([texts[row] for row in names]), tags)
+        return cls(tokens, names, space.sentences([texts[row] for row in map(int, names)]), tags)
 
 
 class LanguageModel:
@@ -83,9 +84,8 @@ class LanguageModel:
         settings, vocabulary = material.settings, material.vocabulary
         tagger = material.tagger if cls.network_type.structured else None
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
-        train_text, dev_text = (
-            LanguageText.of(texts[split], vocabulary, material.space, tagger) for split in ("train", "dev")
-        )
+        space = required(material.space)
+        train_text, dev_text = (LanguageText.of(texts[split], vocabulary, space, tagger) for split in ("train", "dev"))
         chosen = {name: getattr(settings, name) for name in CHOSEN}
         sizes = LogBilinearSizes(condition=train_text.u.shape[1], tags=len(TAGS), **chosen)
         frequencies = log_frequencies(train_text.tokens, len(vocabulary.terms) + 2)
@@ -107,7 +107,7 @@ class LanguageModel:
         return self
 
     def _batch(self, text: LanguageText, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        tags = text.tags.take(rows) if self.network.structured else None
+        tags = required(text.tags).take(rows) if self.network.structured else None
         sizes = self.network.sizes
         boundary = len(self.network.bias) - 1
         found = windows(text.tokens.take(rows), boundary, sizes.context, tags, sizes.tags, sizes.ahead)
@@ -119,7 +119,7 @@ class LanguageModel:
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
         """The perplexity of held-out sentences, given their own vectors (as in training) and given their images'."""
-        space, pairs = held_out.space, held_out.pairs
+        space, pairs = required(held_out.space), held_out.pairs
         tagger = held_out.tagger if self.network.structured else None
         text = LanguageText.of(held_out.texts, held_out.vocabulary, space, tagger)
         images = space.images(pairs.images(np.arange(pairs.n_images)))[pairs.owners[text.names]]
@@ -129,8 +129,8 @@ class LanguageModel:
         """(n, m) float32: as MultimodalRNN's; an image's vector in the joint space takes the place of a sentence's."""
         sentences, network = given.pairs.sentences, self.network
         device = network.bias.device
-        images = upload(given.space.images(features), device)
-        tags = given.tagger.tag(sentences, given.vocabulary.terms) if network.structured else None
+        images = upload(required(given.space).images(features), device)
+        tags = required(given.tagger).tag(sentences, given.vocabulary.terms) if network.structured else None
         unused = np.zeros((len(sentences), images.shape[1]))
         text = LanguageText(sentences, np.arange(len(sentences)), unused, tags)
 
@@ -143,7 +143,8 @@ class LanguageModel:
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """The best of many candidates for every image; for scores see `score`."""
-        return rank_candidates(self.network, self.structures, sources.space.images(features), sources, count)
+        images = required(sources.space).images(features)
+        return rank_candidates(self.network, self.structures, images, sources, count)
 
     def settings(self) -> dict[str, Any]:
         return {"encoders": list(self.encoders), **asdict(self.network.sizes)}
@@ -156,15 +157,16 @@ class LanguageModel:
         return tensors
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LanguageModel":
-        sizes = LogBilinearSizes(**{field.name: settings[field.name] for field in fields(LogBilinearSizes)})
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "LanguageModel":
+        stored: dict[str, Any] = {field.name: settings[field.name] for field in fields(LogBilinearSizes)}
+        sizes = LogBilinearSizes(**stored)
         parts = {name: torch.tensor(array) for name, array in tensors.items() if not name.startswith("structures/")}
         network = cls.network_type(sizes, parts["bias"])
         network.load_state_dict(parts)
         structures = None
         if network.structured:
             structures = Tokens(tensors["structures/ids"].astype(np.int32), tensors["structures/offsets"])
-        return cls(tuple(settings["encoders"]), network, structures)
+        return cls(tuple(read_list(settings, "encoders")), network, structures)
 
 
 class LogBilinearModel(LanguageModel):
@@ -210,7 +212,7 @@ def rank_candidates(
 def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
     """(n, 2, c) unit vectors: each image's embedding, and the mean of its nearest words and training sentences."""
     nearest = []
-    for gallery in (sources.space.words, sources.sentence_vectors):
+    for gallery in (required(sources.space).words, sources.sentence_vectors):
         nearest.append(gallery[search_exact(images, [gallery], min(NEIGHBOURS, len(gallery)), "inner_product").rows])
     mean = np.concatenate(nearest, axis=1).mean(axis=1)
     mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
@@ -240,12 +242,12 @@ def propose(
 
 def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
     """(k,) scores of candidates for `image` (c,): penalised cosine plus weighted log P per word."""
-    translation = sources.space.sentences(texts) @ image
+    translation = required(sources.space).sentences(texts) @ image
     stop = frozenset(english_stop_words())
     content = [[word for word in text.split(" ") if word not in stop] for text in texts]
     repeated = np.array([len(words) - len(set(words)) for words in content])
     tokens = encode_tokens(texts, sources.corpus.vocabulary)
-    language = sources.trigram.log_probability(tokens) / (tokens.lengths + 1)
+    language = required(sources.trigram).log_probability(tokens) / (tokens.lengths + 1)
     # A repetition lowers a negative cosine, which the factor would raise, by as much.
     translation = translation - (1 - REPEAT_PENALTY**repeated) * np.abs(translation)
     return translation + LANGUAGE_WEIGHT * language

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from pipeline.compute.device import upload
 from pipeline.generate.beam import State
+from pipeline.generate.material import required
 from pipeline.models.neural.networks import INITIAL
 from pipeline.text.sequences import Tokens
 
@@ -45,6 +46,7 @@ class LogBilinear(nn.Module):
     """
 
     structured = False
+    precision: torch.dtype
 
     def __init__(self, sizes: LogBilinearSizes, frequencies: Tensor) -> None:
         """`frequencies` (V + 2,): log shares of the classes, the initial biases."""
@@ -98,7 +100,7 @@ class Additive(LogBilinear):
         self.content = _uniform(self.sizes.dimensions, self.sizes.condition, scale=self.sizes.condition**-0.5)
 
     def shift(self, u: Tensor | None) -> Tensor | float:
-        return functional.linear(u * self.sizes.condition**0.5, self.content)
+        return functional.linear(required(u) * self.sizes.condition**0.5, self.content)
 
 
 class Multiplicative(LogBilinear):
@@ -126,7 +128,7 @@ class Multiplicative(LogBilinear):
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
         predicted = self.predict(functional.embedding(context, self.factors) @ self.to_factors)
-        gates = functional.linear(self.attribute(u, tags), self.gates, self.gate_bias)
+        gates = functional.linear(self.attribute(required(u), tags), self.gates, self.gate_bias)
         factors = functional.linear(predicted, self.to_factors) * gates
         factors = functional.dropout(factors, self.sizes.dropout, self.training)
         return self.output(factors, self.factors)

@@ -1,16 +1,19 @@
-"""What generators learn from and are judged by: pairs, texts, a joint space, and parts of speech."""
+"""The material from which generators learn and by which they are judged: pairs, texts, a joint space, and parts of
+speech."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
+from pipeline.compute.multivectors import one_vector_each
 from pipeline.config.stored import restore
 from pipeline.errors import InputError, UsageError
 from pipeline.index.queries import QueryForms
+from pipeline.models.joint_model import Features, JointModel
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import Checkpoint, Training
@@ -18,8 +21,14 @@ from pipeline.text.dependencies import read_conllu
 from pipeline.text.sequences import Tokens
 from pipeline.text.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from pipeline.generate.describing import Generator
+    from pipeline.models.neural.fragment_models import AlignedModel
+
+Value = TypeVar("Value")
+
 BLOCK = 8192
-"""Sentences embedded at once."""
+"""Maximum number of sentences that are embedded at once."""
 TAGS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB", "X",
 )  # fmt: skip
@@ -36,7 +45,7 @@ class JointSpace:
         parameters = bundle.model()
         self.fingerprint: str = parameters.fingerprint
         registered = bundle.card["registered"]
-        self.model: Any = restore(registered, parameters.settings, parameters.tensors, where=bundle.folder)
+        self.model: JointModel = restore(registered, parameters.settings, parameters.tensors, where=bundle.folder)
         if gpu is not None:
             self.model.to(gpu)
         if self.model.metric != "inner_product":
@@ -44,18 +53,18 @@ class JointSpace:
             raise UsageError(f"{name} does not compare by cosine; give the index of a model that does, such as ncca")
         self.forms = QueryForms(bundle, self.model)
 
-    def images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, c) of images given as encoder -> (n, its dim)."""
-        return self.model.embed_images(features)
+    def images(self, features: Features) -> np.ndarray:
+        """Embed n images, (n, c)."""
+        return one_vector_each(self.model.embed_images(features))
 
     def sentences(self, texts: Sequence[str]) -> np.ndarray:
-        """(m, c) of sentences."""
+        """Embed m sentences, (m, c)."""
         blocks = (texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK))
-        return np.concatenate([self.model.embed_sentences(self.forms(block)) for block in blocks])
+        return np.concatenate([one_vector_each(self.model.embed_sentences(self.forms(block))) for block in blocks])
 
     @cached_property
     def words(self) -> np.ndarray:
-        """(V, c) of every term that the model can list, as a sentence by itself."""
+        """Every term that the model can list, as a sentence of one word, (V, c)."""
         return self.sentences(self.forms.terms or [""])
 
 
@@ -77,7 +86,7 @@ class Tagger:
         random.setstate(before)
 
     def tag(self, tokens: Tokens, terms: Sequence[str]) -> Tokens:
-        """The part of speech, a position in TAGS, of every word of `tokens` over `terms`; X for unknown words."""
+        """Tag every word of `tokens` over `terms` with its part of speech, a position in TAGS; X for unknown words."""
         numbers = {name: number for number, name in enumerate(TAGS)}
         spellings = [*terms, UNKNOWN]
         tags = []
@@ -88,12 +97,18 @@ class Tagger:
 
 
 def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, str]]]:
-    """The sentences of CoNLL-U `lines` as lowercase words with their universal parts of speech, without punctuation.
-    Raises InputError naming `source` and a line, as `read_conllu` does."""
+    """Yield the sentences of CoNLL-U `lines` as lowercase words with their universal parts of speech, without
+    punctuation. Raises InputError naming `source` and a line, as `read_conllu` does."""
     for entry in read_conllu(lines, source):
         words = zip(entry.parse.words, entry.parse.upos, strict=True)
         if tagged := [(word.lower(), tag) for word, tag in words if tag in TAGS]:
             yield tagged
+
+
+def required(value: Value | None) -> Value:
+    """Return a value that is there for this generator, because its spec says that it needs it."""
+    assert value is not None
+    return value
 
 
 class Ranker(NamedTuple):
@@ -101,7 +116,7 @@ class Ranker(NamedTuple):
     `vectors` (k, c), by their numbers (the names of the training pairs)."""
 
     name: str
-    model: Any
+    model: "AlignedModel"
     vectors: np.ndarray
 
 
@@ -132,7 +147,7 @@ class Material:
 
 
 class HeldOut(NamedTuple):
-    """Sentences to measure perplexity on: the `pairs` of a split and their `texts`; the rest as in Material."""
+    """Sentences on which perplexity is measured: the `pairs` of a split and their `texts`; the rest as in Material."""
 
     pairs: TrainingPairs
     texts: Sequence[str]
@@ -144,5 +159,5 @@ class HeldOut(NamedTuple):
 class Learned(NamedTuple):
     """A generator and the log of its training, as JSON values."""
 
-    generator: Any
+    generator: "Generator"
     log: Mapping[str, Any]

@@ -13,15 +13,16 @@ from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import HeldOut, Learned, Material
 from pipeline.generate.training import Framed, framed, log_frequencies, log_probabilities, perplexity_of, train
+from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.networks import INITIAL, Recurrent, arrays_of
+from pipeline.models.neural.networks import INITIAL, RecurrentWeights, arrays_of
 from pipeline.models.neural.recurrence import recur
 from pipeline.models.neural.task import TrainingPairs, mean_and_spread
 from pipeline.models.neural.training import seeded
 
 
-class DescribingNetwork(Recurrent):
+class DescribingNetwork(RecurrentWeights):
     """Karpathy and Fei-Fei 2015, equations 13 to 15:
 
         b_v = W_hi I;  h_t = f(W_hx x_t + W_hh h_{t-1} + b_h + 1(t = 1) b_v);  y_t = softmax(W_oh h_t + b_o)
@@ -32,6 +33,9 @@ class DescribingNetwork(Recurrent):
     Classes are the vocabulary's V words, the unknown word V, and the boundary V + 1: START as input, END as output.
     The image I is the stacked features, centred and divided by their root mean square over the training images.
     """
+
+    mean: Tensor
+    scale: Tensor
 
     def __init__(
         self,
@@ -122,8 +126,9 @@ class MultimodalRNN:
         scale = length / view.dim**0.5
         frequencies = log_frequencies(pairs.sentences, len(material.vocabulary.terms) + 2)
         sizes = (settings.cell, settings.word_dim, settings.dimensions)
+        buffers = torch.tensor(mean), torch.tensor(scale), torch.tensor(frequencies)
         with seeded(material.seed):
-            network = DescribingNetwork(*sizes, *map(torch.tensor, (mean, scale, frequencies)), settings.dropout)
+            network = DescribingNetwork(*sizes, *buffers, settings.dropout)
         model = cls(view, settings.cell, network, getattr(settings, "whole", False)).to(material.device)
         log = train(
             network,
@@ -209,9 +214,10 @@ class MultimodalRNN:
         return arrays_of(self.network)
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "MultimodalRNN":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "MultimodalRNN":
         parts = {name: torch.tensor(array) for name, array in tensors.items()}
-        sizes = (settings["cell"], parts["words"].shape[1], parts["output"].shape[1])
+        cell = read_setting(settings, "cell", str)
+        sizes = (cell, parts["words"].shape[1], parts["output"].shape[1])
         network = DescribingNetwork(*sizes, parts["mean"], parts["scale"], parts["output_bias"], dropout=0)
         network.load_state_dict(parts)
-        return cls(ImageView.from_dict(settings), settings["cell"], network, settings.get("whole", False))
+        return cls(ImageView.from_dict(settings), cell, network, bool(settings.get("whole", False)))

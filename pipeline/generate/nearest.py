@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from pipeline.compute.precision import scale_to_unit_length, to_float32
 from pipeline.generate.describing import Description, Sources
-from pipeline.generate.material import Learned, Material
+from pipeline.generate.material import Learned, Material, required
 from pipeline.index.exact import search_exact
+from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread
 
@@ -42,16 +44,16 @@ class Nearest:
         model = cls(by, material.settings.distance, view, mean, np.empty((0, 0), np.float16), rows)
         if by == "joint-sentence":
             model.rows = np.arange(len(pairs.owners))
-            vectors = [material.space.sentences(material.texts["train"])]
+            vectors = [required(material.space).sentences(material.texts["train"])]
         else:
-            embed = model.standardise if by == "features" else material.space.images
+            embed = model.standardise if by == "features" else required(material.space).images
             starts = range(0, pairs.n_images, BLOCK)
             vectors = [embed(pairs.images(np.arange(s, min(s + BLOCK, pairs.n_images)))) for s in starts]
         model.gallery = np.concatenate([block.astype(np.float16) for block in vectors])
         return Learned(model, {"criterion": by, "sentences": len(pairs.owners), "chosen": {"rows": len(model.rows)}})
 
-    def to(self, device: Any) -> "Nearest":
-        """Returns itself: there is no network."""
+    def to(self, device: torch.device) -> "Nearest":
+        """Return this generator, which has no network."""
         return self
 
     @property
@@ -60,12 +62,12 @@ class Nearest:
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """The `count` nearest sentences of every image, best first; scores are cosines, or minus squared distances."""
-        queries = self.standardise(features) if self.by == "features" else sources.space.images(features)
+        queries = self.standardise(features) if self.by == "features" else required(sources.space).images(features)
         blocks = (to_float32(self.gallery[start : start + BLOCK]) for start in range(0, len(self.rows), BLOCK))
         nearest = search_exact(queries, blocks, count, "inner_product" if self.unit else "euclidean")
         described = []
         for rows, scores in map(nearest.of, range(len(queries))):
-            texts = [tuple(sources.corpus.analyze(sources.corpus.texts[self.rows[row]])) for row in rows]
+            texts = [tuple(sources.corpus.analyze(sources.corpus.texts[row])) for row in map(int, self.rows[rows])]
             described.append(list(map(Description, texts, scores.tolist())))
         return described
 
@@ -81,7 +83,7 @@ class Nearest:
         return {"mean": self.mean, "gallery": self.gallery, "rows": self.rows}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Nearest":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "Nearest":
+        by, distance = read_setting(settings, "by", str), read_setting(settings, "distance", str)
         view = ImageView.from_dict(settings)
-        about = settings["by"], settings["distance"], view
-        return cls(*about, *(tensors[name] for name in ("mean", "gallery", "rows")))
+        return cls(by, distance, view, tensors["mean"], tensors["gallery"], tensors["rows"])

@@ -13,8 +13,9 @@ from pipeline.compute.ragged import offsets_of
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
 from pipeline.generate.describing import Description, Sources
-from pipeline.generate.material import Learned, Material
+from pipeline.generate.material import Learned, Material, required
 from pipeline.index.exact import search_exact
+from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.neural.fragment_models import AlignedModel
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.text.sequences import Tokens, encode_tokens
@@ -114,7 +115,7 @@ class Regions(NamedTuple):
 def sum_words(words: MultiVectors, lengths: Sequence[int]) -> np.ndarray:
     """(k, c) float32: the sum of the word vectors of each of k snippets, which are all words of the sentences `words`,
     in order; `lengths` (k,) are theirs, at least 1."""
-    return np.add.reduceat(to_float32(words.vectors), offsets_of(lengths)[:-1], axis=0)
+    return np.add.reduceat(to_float32(words.array), offsets_of(lengths)[:-1], axis=0)
 
 
 class RankedSnippets:
@@ -134,7 +135,8 @@ class RankedSnippets:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """Of snippets with the same words, the mean of their sums; those without a known word are left out."""
-        ranker, tokens, unknown = material.ranker, material.train.sentences, len(material.vocabulary.terms)
+        ranker, tokens = required(material.ranker), material.train.sentences
+        unknown = len(material.vocabulary.terms)
         rows = np.array([row for row, ids in enumerate(tokens) if (ids < unknown).any()], np.int64)
         texts = [tuple(ids.tolist()) for ids in tokens.take(rows)]
         number = {text: place for place, text in enumerate(dict.fromkeys(texts))}
@@ -147,7 +149,7 @@ class RankedSnippets:
         return Learned(model, {"criterion": "alignment", "sentences": len(texts), "chosen": {"rows": len(number)}})
 
     def to(self, device: torch.device) -> "RankedSnippets":
-        """Moves the alignment model to `device`; returns itself."""
+        """Move the alignment model to `device`, and return this generator."""
         self.model.to(device)
         return self
 
@@ -175,8 +177,8 @@ class RankedSnippets:
         return {**{f"model.{name}": value for name, value in self.model.tensors().items()}, **own}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "RankedSnippets":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "RankedSnippets":
         parts = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-        name = settings["model"]
+        name = read_setting(settings, "model", str)
         model = model_spec(name).load().from_parts(settings, parts)
         return cls(name, model, tensors["gallery"], Tokens(tensors["ids"], tensors["offsets"]))

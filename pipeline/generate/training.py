@@ -1,6 +1,6 @@
 """Language models' sentences between their boundaries, and training on them with the loop of the neural models."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from pipeline.compute.device import place
 from pipeline.compute.ragged import runs
 from pipeline.generate.corpus import pad
+from pipeline.generate.logbilinear import LogBilinear
 from pipeline.generate.material import Material
+from pipeline.models.neural.networks import RecurrentWeights
 from pipeline.models.neural.recurrence import Packed, pack
 from pipeline.models.neural.training import Training, TrainingPlan, TrainingSchedule, clip_elements
 from pipeline.text.sequences import Tokens
 
 BLOCK = 512
 """Sentences whose loss is computed at once."""
-Batches = Callable[[np.ndarray], Sequence[Any]]
+Batches = Callable[[np.ndarray], tuple]
 """Sentence numbers -> the arguments of the network, which returns their mean loss."""
 
 
@@ -84,7 +86,11 @@ class Likelihood:
 
 
 def train(
-    network: nn.Module, batch: Batches, names: np.ndarray, perplexity: Callable[[], float], material: Material
+    network: LogBilinear | RecurrentWeights,
+    batch: Batches,
+    names: np.ndarray,
+    perplexity: Callable[[], float],
+    material: Material,
 ) -> Mapping[str, Any]:
     """Minimise the loss of `network` on the sentences `names` (m,) until `perplexity()` on dev no longer falls.
 

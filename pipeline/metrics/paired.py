@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from scipy import stats
@@ -11,6 +12,14 @@ from pipeline.metrics.retrieval import INTERVAL, Bootstrap, resample
 
 Columns = Sequence[tuple[str, str]]
 """Directions with a measure each, as a table has them."""
+
+
+class Difference(TypedDict):
+    """The difference between two systems, with its 95 % interval and the p value of its sign."""
+
+    difference: float
+    ci95: list[float]
+    p: float
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ def draw_of_ranks(ranks: Mapping[str, np.ndarray], images: Mapping[str, np.ndarr
 
 def compare_draws(
     ours: Sequence[Draw], theirs: Sequence[Draw], bootstrap: Bootstrap, share: float | None = None
-) -> Mapping[str, float | list[float]]:
+) -> Difference:
     """What one system is worth minus what another is, each the mean over its draws (trainings from several seeds).
 
     A paired bootstrap resamples images, the same for both systems; a resample in which a draw has no worth is left out.

@@ -134,7 +134,7 @@ class JointModel(Protocol):
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders whose features of regions it reads; none if the model is not multi-vector."""
+        """The encoders whose features of regions it reads; none if it cannot embed regions."""
         ...
 
     def to(self, device: "torch.device") -> Self:

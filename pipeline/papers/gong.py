@@ -5,14 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.loading import read_mapping
 from pipeline.models.linear.study import StudyCell
 from pipeline.papers.printed import read_numbers, read_orders
 
-SUPERVISED, OURS = "Fully Supervised Only", " (ours)"
-"""Table 5's first row, and what a row by our settings has behind its name."""
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+SUPERVISED = "Fully Supervised Only"
+"""The label of Table 5's first row."""
+OURS = " (ours)"
+"""The end of the label of a row by our settings."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,12 @@ class Table:
     orders: Sequence[tuple[str, str]]
     sized: bool = True
 
-    def row(self, label: str) -> PaperRow | None:
-        return next((row for row in self.rows if row.label == label), None)
+    def row(self, label: str) -> PaperRow:
+        """Return the row of a label. Raises KeyError if there is none."""
+        return {row.label: row for row in self.rows}[label]
 
     def printed_beside(self, row: PaperRow, column: int) -> float | None:
+        """Return the printed number beside our column."""
         return row.printed[column if self.sized else 0] if row.printed else None
 
 
@@ -79,9 +86,10 @@ class GongSetting:
     text: str
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "GongSetting":
-        """From JSON's lists."""
-        return cls(**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()})
+    def from_dict(cls, value: "Mapping[str, JsonValue]") -> "GongSetting":
+        """Restore a setting from JSON's lists."""
+        values: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
+        return cls(**values)
 
     @property
     def weak_images(self) -> list[int]:
@@ -111,7 +119,8 @@ def _table(
     rows: str,
     orders: Mapping[str, Sequence[str]],
     columns: Sequence[str] = (),
-    **about: Any,
+    printed_columns: Sequence[str] = (),
+    sized: bool = True,
 ) -> Table:
     """`sizes` are those of the target sets of the columns, which these head unless `columns` do: a setting's, the
     `smallest` of transfer_sizes, or `none`."""
@@ -127,7 +136,7 @@ def _table(
         paper_rows.append(PaperRow(labels[system], read_numbers(numbers), cells))
     pairs = [(labels[a], labels[b]) for a, b in read_orders(orders) if a in labels and b in labels]
     heads = columns or [f"{size * setting.fold_images:,}" for size in folds]
-    return Table(title=title, columns=heads, rows=paper_rows, orders=pairs, **about)
+    return Table(title, heads, printed_columns, paper_rows, pairs, sized)
 
 
 def _cells(
@@ -139,7 +148,7 @@ def _cells(
     documents: str = "all",
     terms: int = 1,
     auxiliary: str | int | None = None,
-    transfer: Mapping[str, Sequence[Any]] | None = None,
+    transfer: Mapping[str, Sequence[float | str]] | None = None,
     ours: bool = False,
 ) -> Iterator[StudyCell]:
     """A system's cell for a target set of each of `sizes`, in folds; what learns from weak texts alone has none.
@@ -149,7 +158,7 @@ def _cells(
     all that are left. `transfer` is laid over the paper's settings, or, if it is `ours`, over the configuration's; a
     word in it stands for what the setting has of that name.
     """
-    weak = setting.weak_sizes[auxiliary] if isinstance(auxiliary, int) else auxiliary and setting.weak_folds
+    weak = setting.weak_sizes[auxiliary] if isinstance(auxiliary, int) else setting.weak_folds if auxiliary else None
     paper = _read()
     laid = dict(paper["transfer"]) if not ours and training not in ("target", "auxiliary") else {}
     for name, values in (transfer or {}).items():

@@ -1,17 +1,21 @@
 """The tables of Gong et al. 2014 with what the study measured, in the form of `pipeline.papers.page`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.metrics.paired import Columns, compare_draws, draw_of_ranks
+from pipeline.metrics.paired import Columns, Draw, compare_draws, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
+from pipeline.models.joint_model import read_setting
 from pipeline.models.linear.study import StudyCell, draw_share
 from pipeline.models.linear.tuning import choices_at_edges
 from pipeline.papers import page
 from pipeline.papers.gong import OURS, SUPERVISED, GongSetting, PaperRow, Table
 from pipeline.papers.reproduction import Standing, verdict
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 COLUMNS: Columns = (("image_to_sentence", "recall@10"),)
 Draws = Sequence[Mapping[str, Any]]
@@ -26,7 +30,7 @@ on dev in each draw, as is all else of rows that are ours. Printed are Flickr30K
 compared in their order. Intervals count the images of test and the draws; of one draw, images alone."""
 
 
-def render(tables: Sequence[Mapping[str, Any]], heading: str, setting: GongSetting) -> str:
+def render(tables: Sequence[page.Result], heading: str, setting: GongSetting) -> str:
     """The measured tables as one Markdown document."""
     introduction = INTRODUCTION.format(text=setting.text, encoders=", ".join(setting.encoders))
     return "\n\n".join([f"# {heading}", introduction, *map(page.render, tables)]) + "\n"
@@ -36,8 +40,7 @@ def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: in
     """A table with the recalls of every draw, what dev chose, and the orders; `draws` gives the measurements of a cell,
     of a training set in `folds`."""
     notes = _edges(table, draws)
-    if normalized := table.row(SUPERVISED + OURS):
-        notes += _eigenvalues(normalized, draws)
+    notes += [note for row in table.rows if row.label == SUPERVISED + OURS for note in _eigenvalues(row, draws)]
     orders = []
     for above, below in table.orders if bootstrap.resamples else ():
         found = _compare(table, above, below, draws, bootstrap, folds)
@@ -69,9 +72,10 @@ def _row(row: PaperRow, draws: Measured) -> Mapping[str, Any]:
     return page.row(row.label, recalls, row.printed, chosen=chosen)
 
 
-def _chosen(trial: Mapping[str, Any]) -> str:
-    """What dev chose of the grids, in short."""
-    choices = {"image_ridge": trial["image_ridge"], "text_ridge": trial["text_ridge"], **trial["transfer"]}
+def _chosen(trial: "Mapping[str, JsonValue]") -> str:
+    """Describe the choices of dev in short."""
+    choices = {"image_ridge": trial["image_ridge"], "text_ridge": trial["text_ridge"]}
+    choices |= read_setting(trial, "transfer", dict)
     return ", ".join(f"{key} {value:g}" for key, value in choices.items() if isinstance(value, int | float) and value)
 
 
@@ -91,19 +95,23 @@ def _compare(
 ) -> list[dict[str, Any]]:
     """By how much a row is above another in every column, on the same images and draws. Where the paper prints the
     contrary in a column, that is what is judged."""
-    rows = table.row(above), table.row(below)
+    upper, lower = table.row(above), table.row(below)
     differences = []
-    for column, cells in enumerate(zip(*(row.cells for row in rows), strict=True)):
+    for column, cells in enumerate(zip(upper.cells, lower.cells, strict=True)):
         sets = max(cell.target_folds for cell in cells) or cells[0].auxiliary_folds or 0
-        measured = [_resized(draws(cell), max(len(draws(cell)) for cell in cells)) for cell in cells]
-        compared = compare_draws(*measured, bootstrap, draw_share(sets, len(measured[0]), folds))
-        prints = [table.printed_beside(row, column) for row in rows]
-        printed = None if None in prints else round(prints[0] - prints[1], 2)
-        contrary = printed is not None and printed < 0
-        standings = [_standing(table, row, column, number, draws) for row, number in zip(rows, prints, strict=True)]
+        count = max(len(draws(cell)) for cell in cells)
+        ours, theirs = (_resized(draws(cell), count) for cell in cells)
+        compared = compare_draws(ours, theirs, bootstrap, draw_share(sets, count, folds))
+        upper_print, lower_print = table.printed_beside(upper, column), table.printed_beside(lower, column)
+        printed = None if upper_print is None or lower_print is None else round(upper_print - lower_print, 2)
+        upper_standing = _standing(table, upper, column, upper_print, draws)
+        lower_standing = _standing(table, lower, column, lower_print, draws)
         low, high = compared["ci95"]
-        judged = verdict((-high, -low), *standings[::-1]) if contrary else verdict((low, high), *standings)
-        judged = judged if len(measured[0]) > 1 else f"one set: {judged}"
+        if printed is not None and printed < 0:
+            judged = verdict((-high, -low), lower_standing, upper_standing)
+        else:
+            judged = verdict((low, high), upper_standing, lower_standing)
+        judged = judged if count > 1 else f"one set: {judged}"
         differences.append({**compared, "printed": printed, "verdict": judged})
     return differences
 
@@ -118,7 +126,7 @@ def _standing(table: Table, row: PaperRow, column: int, printed: float | None, d
     return Standing(row.label, reached, None if printed is None else (reached, printed), peers)
 
 
-def _resized(draws: Draws, count: int) -> list[Any]:
+def _resized(draws: Draws, count: int) -> list[Draw]:
     """The draws as compare_draws has them; what was measured on one set is compared with every draw."""
     ranks = np.resize(np.array([draw["ranks"] for draw in draws]), (count, len(draws[0]["ranks"])))
     images = {"image_to_sentence": np.arange(ranks.shape[1])}

@@ -20,11 +20,15 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
 Result = Mapping[str, Any]
+"""A result, or a part of it, in the form that this module's docstring describes."""
 BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", re.S)
 DEPTH = 4
 """Where a row and an order of a table lie in a result."""
@@ -33,29 +37,38 @@ DEPTH = 4
 PARTS = ("said", "columns", "rows", "judged", "orders", "notes")
 
 
-def table(paper: str, title: str, **parts: Any) -> Result:
+def table(paper: str, title: str, **parts: Sequence) -> Result:
+    """Make a table of a paper; missing parts are empty."""
     return {"paper": paper, "title": title, **dict.fromkeys(PARTS, ()), **parts}
 
 
-def row(name: str, values: Sequence[Any], printed: Sequence[float | None] = (), **more: Any) -> Result:
-    """A row with one system of ours, which has no name of its own."""
-    system = {"system": "", "values": values, "alike": False, "settings": "", **more}
+def row(
+    name: str,
+    values: Sequence[Sequence[float] | None],
+    printed: Sequence[float | None] = (),
+    chosen: Sequence[Sequence[str]] | None = None,
+) -> Result:
+    """Make a row with one system of ours, which has no name."""
+    system = {"system": "", "values": values, "alike": False, "settings": ""}
+    if chosen is not None:
+        system["chosen"] = chosen
     return {"name": name, "printed": printed, "ours": [system]}
 
 
 def dump(result: Result) -> str:
-    """As JSON with four decimals, and a line for each row, each order and each list of words."""
+    """Write JSON with four decimals, and a line for each row, each order and each list of words."""
     return _dump(json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 4)), 0) + "\n"
 
 
-def _dump(value: Any, depth: int) -> str:
-    named = isinstance(value, dict)
-    inside = value.values() if named else value if isinstance(value, list) else ()
-    if depth == DEPTH or not any(isinstance(item, dict | list) for item in inside):
+def _dump(value: "JsonValue", depth: int) -> str:
+    if isinstance(value, dict):
+        parts = [(f"{json.dumps(name)}: ", item) for name, item in value.items()]
+    else:
+        parts = [("", item) for item in value] if isinstance(value, list) else []
+    if depth == DEPTH or not any(isinstance(item, dict | list) for _, item in parts):
         return json.dumps(value, ensure_ascii=False)
-    parts = [f"{json.dumps(name)}: " for name in value] if named else [""] * len(value)
-    lines = [" " * (depth + 1) + part + _dump(item, depth + 1) for part, item in zip(parts, inside, strict=True)]
-    opening, closing = "{}" if named else "[]"
+    lines = [" " * (depth + 1) + name + _dump(item, depth + 1) for name, item in parts]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
     return opening + "\n" + ",\n".join(lines) + "\n" + " " * depth + closing
 
 

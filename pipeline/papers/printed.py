@@ -8,6 +8,8 @@ from typing import Any
 
 from pipeline.config.loading import read_mapping
 
+Systems = Mapping[str, Mapping[str, Any]]
+"""Systems of printed.yaml by their names there: keyword arguments of PrintedRow."""
 Column = tuple[str, str]
 """Direction and measure, as an evaluation names them; of descriptions, what is described and a metric."""
 AUTHORS = {
@@ -83,22 +85,27 @@ def every_table() -> list[PrintedTable]:
 
 def _table(
     authors: str,
-    systems: Mapping[str, Any],
+    systems: Systems,
     columns: Mapping[str, Sequence[str]],
     rows: str,
+    title: str,
+    collection: str,
     orders: Mapping[str, Sequence[str]] | None = None,
-    **about: Any,
+    images: int | None = None,
 ) -> PrintedTable:
     return PrintedTable(
         authors=authors,
+        title=title,
+        collection=collection,
         columns=[(direction, measure) for direction, measures in columns.items() for measure in measures],
-        rows=[_row(*map(str.strip, line.split("|")), systems) for line in rows.splitlines()],
+        rows=[_row(line, systems) for line in rows.splitlines()],
         orders=list(read_orders(orders or {})),
-        **about,
+        images=images,
     )
 
 
-def _row(name: str, system: str, numbers: str, systems: Mapping[str, Any]) -> PrintedRow:
+def _row(line: str, systems: Systems) -> PrintedRow:
+    name, system, numbers = map(str.strip, line.split("|"))
     return PrintedRow(name, read_numbers(numbers), **systems.get(system, {"model": system}))
 
 

@@ -3,15 +3,18 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.evaluate.summary import with_folds
+from pipeline.evaluate.summary import Evaluation, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
 from pipeline.papers import page
 from pipeline.papers.printed import Column, PrintedRow, PrintedTable, printed_tables
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 HEADINGS = {
     "recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank",
@@ -37,6 +40,10 @@ Draws = Callable[[str, Columns], Draw]
 """A system of a run, measured in the gallery of the split by the sum of some columns of a table."""
 PRINT_SHARE, OWN_SHARE = 0.9, 0.75
 """How much of its print, and of the best of its encoder in the run, a baseline must reach for an order to be tested."""
+Gallery = Mapping[str, Evaluation]
+"""Model -> its evaluation in one gallery."""
+SystemSettings = tuple[str, str, Mapping[str, Any]]
+"""The name of a model, the registered model, and its settings in the words of the configuration."""
 SHOWN = (
     "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
 )  # fmt: skip
@@ -81,21 +88,22 @@ class System:
         return "; ".join(parts)
 
 
-def _word(value: Any) -> str:
+def _word(value: "JsonValue") -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[System]:
+def systems(described: Iterable[SystemSettings]) -> list[System]:
     """The systems of models (name, registered model, settings): those whose names differ in the seed alone are one,
     under the name that they have in common."""
-    groups: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {}
+    groups: dict[str, list[SystemSettings]] = {}
     for item in described:
         groups.setdefault(re.sub(r"-seed\d+", "", item[0]), []).append(item)
     grouped = []
     for base, group in groups.items():
-        names, models, settings = zip(*group, strict=True)
+        names = [name for name, _, _ in group]
+        _, model, settings = group[0]
         label = f"{base}, {len(names)} seeds" if len(names) > 1 else names[0]
-        grouped.append(System(label, names, models[0], settings[0]))
+        grouped.append(System(label, names, model, settings))
     return grouped
 
 
@@ -104,22 +112,24 @@ class Measured:
     """A system's `evaluations` in a gallery of a table, one a seed."""
 
     system: System
-    evaluations: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[Evaluation]
 
     @property
     def label(self) -> str:
         return f"`{self.system.label}`"
 
-    def values(self, direction: str, measure: str) -> list[float | None]:
-        return [evaluation[direction][measure] for evaluation in self.evaluations]
+    def values(self, direction: str, measure: str) -> list[float] | None:
+        """Return its measurements by a column, or None if one is missing."""
+        values = [evaluation[direction][measure] for evaluation in self.evaluations]
+        return None if None in values else values
 
     def has(self, columns: Columns) -> bool:
-        """Whether it was measured by all of them."""
-        return all(None not in self.values(*column) for column in columns)
+        """Return whether it was measured by all columns."""
+        return all(self.values(*column) is not None for column in columns)
 
     def worth(self, columns: Columns) -> float:
-        """The sum of its means over columns that it has."""
-        return float(sum(np.mean(self.values(*column)) for column in columns))
+        """Sum its means over columns that it has."""
+        return float(sum(np.mean(self.values(*column) or []) for column in columns))
 
 
 @dataclass(frozen=True)
@@ -167,7 +177,7 @@ class Reproduction:
     for its directions. `draws` gives what orders are judged by.
     """
 
-    evaluations: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[Evaluation]
     systems: Sequence[System]
     collection: str | None
     others: Sequence[str]
@@ -175,12 +185,12 @@ class Reproduction:
     bootstrap: Bootstrap
     protocol: str
 
-    def tables(self, papers: Sequence[str]) -> list[Mapping[str, Any]]:
+    def tables(self, papers: Sequence[str]) -> list[page.Result]:
         """Every table of `papers` with our systems below the printed ones, and paired intervals for the orders that a
         paper states, or the reason why it is left out, as every printed row has one without a system of the run."""
         return [self._lay(table) for paper in papers for table in printed_tables().get(paper, ())]
 
-    def _lay(self, table: PrintedTable) -> Mapping[str, Any]:
+    def _lay(self, table: PrintedTable) -> page.Result:
         """The rows of one table, its orders and notes, or why it is left out. One that was measured with a gallery of a
         certain size is laid beside the whole split, or the mean of its folds and the first of them, whichever are of
         that size."""
@@ -196,7 +206,7 @@ class Reproduction:
             if evaluation["split"] == "test" and evaluation["protocol"].startswith(self.protocol)
         ]
         evaluations = [evaluation for evaluation in of_test if directions <= evaluation.keys()]
-        galleries: dict[str, dict[str, Mapping[str, Any]]] = {}
+        galleries: dict[str, dict[str, Evaluation]] = {}
         for evaluation in evaluations:
             if _fits(table, evaluation):
                 galleries.setdefault(evaluation["protocol"], {})[evaluation["model"]] = evaluation
@@ -230,12 +240,12 @@ class Reproduction:
         orders = self._orders(table, below, first) if self.bootstrap.resamples else []
         return page.table(**about, said=said, columns=columns, rows=rows, judged=judged, orders=orders, notes=notes)
 
-    def _below(self, row: PrintedRow, table: PrintedTable, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
+    def _below(self, row: PrintedRow, table: PrintedTable, gallery: Gallery) -> list[Measured]:
         """The systems that are the row's model, those with the fewest settings that are not the paper's first."""
         alike = [measured for measured in self._measured(gallery) if measured.system.stands_for(row, table.rows)]
         return sorted(alike, key=lambda measured: len(measured.system.unlike(row)))
 
-    def _measured(self, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
+    def _measured(self, gallery: Gallery) -> list[Measured]:
         whole = (system for system in self.systems if gallery.keys() >= {*system.names})
         return [Measured(system, [gallery[name] for name in system.names]) for system in whole]
 
@@ -248,13 +258,13 @@ class Reproduction:
         columns = [measured.values(*column) for column in table.columns]
         return {
             "system": measured.label + "".join(protocol.partition(",")[1:]),
-            "values": [None if None in values else [round(value, 3) for value in values] for values in columns],
+            "values": [values and [round(value, 3) for value in values] for values in columns],
             "alike": row.settings is not None and comparable and not measured.system.unlike(row),
             "settings": measured.system.tell(row) if first else "",
         }
 
     def _orders(
-        self, table: PrintedTable, below: Mapping[str, Sequence[Measured]], gallery: Mapping[str, Mapping[str, Any]]
+        self, table: PrintedTable, below: Mapping[str, Sequence[Measured]], gallery: Gallery
     ) -> list[dict[str, Any]]:
         """The orders that the paper states, each between the systems nearest to its own, unless one system stands for
         both, and how those further from it stand to these."""
@@ -277,8 +287,8 @@ class Reproduction:
                 continue
             compared = []
             for columns in table.judged:
-                trainings = ([self.draws(name, columns) for name in measured.system.names] for measured in pair)
-                difference = {**compare_draws(*trainings, self.bootstrap), "printed": None, "verdict": ""}
+                ours, theirs = ([self.draws(name, columns) for name in measured.system.names] for measured in pair)
+                difference = {**compare_draws(ours, theirs, self.bootstrap), "printed": None, "verdict": ""}
                 if above and lower:
                     every = self._measured(gallery)
                     difference |= _judge(table, columns, (above, lower), pair, every, difference["ci95"])
@@ -297,8 +307,12 @@ def _judge(
 ) -> dict[str, Any]:
     """By how much the first of two `rows` is printed above the second by some columns, and whether the `interval` of
     the `pair` that stands for them shows it; `every` system of the run tells how well theirs were trained."""
-    prints = [dict(zip(table.columns, row.numbers, strict=True)) for row in rows]
-    both = [column for column in columns if all(numbers[column] is not None for numbers in prints)]
+    upper, lower = (dict(zip(table.columns, row.numbers, strict=True)) for row in rows)
+    differences = [
+        above - below
+        for column in columns
+        if (above := upper[column]) is not None and (below := lower[column]) is not None
+    ]
 
     def standing(measured: Measured, numbers: Mapping[Column, float | None]) -> Standing:
         printed = [column for column in columns if numbers[column] is not None]
@@ -310,12 +324,12 @@ def _judge(
 
     fewer = columns[0][1] == "mean_rank"
     return {
-        "printed": round(sum(prints[0][column] - prints[1][column] for column in both), 2) if both else None,
-        "verdict": verdict(interval, *map(standing, pair, prints), fewer),
+        "printed": round(sum(differences), 2) if differences else None,
+        "verdict": verdict(interval, standing(pair[0], upper), standing(pair[1], lower), fewer),
     }
 
 
-def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
+def _fits(table: PrintedTable, evaluation: Evaluation) -> bool:
     """Whether the gallery is the table's: the whole split where that does not tell its size."""
     if table.images is None:
         return evaluation["protocol"] in PROTOCOLS
@@ -329,7 +343,7 @@ def _criterion(columns: Columns) -> str:
     return "sum of mean ranks, fewer being better" if measure == "mean_rank" else f"points of {HEADINGS[measure]}"
 
 
-def render(tables: Sequence[Mapping[str, Any]], run: str, protocol: str) -> str:
+def render(tables: Sequence[page.Result], run: str, protocol: str) -> str:
     """The tables as Markdown: those that have nothing of ours last, in a list."""
     parts = [
         f"# The papers' tables on {run}",

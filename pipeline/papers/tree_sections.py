@@ -59,12 +59,12 @@ def pair_tables(
         verbs_of = [_means(ranks, having == kind) for kind in range(len(VERBS))]
         by_verbs.append(page.row(f"`{label}`", [*verbs_of, *shares]))
         means = [_means(ranks, (having == 2) & (apart == kind)) for kind in range(len(LENGTHS))]
-        ends = [means[0], means[-1]]
-        ratio = None if None in ends else [100 * last / first for first, last in zip(*ends, strict=True)]
+        first, last = means[0], means[-1]
+        ratio = first and last and [100 * end / begin for begin, end in zip(first, last, strict=True)]
         by_lengths.append(page.row(f"`{label}`", [*means, ratio]))
         if bootstrap.resamples and (having == 1).any() and (having == 2).any():
-            draws = [[_draw(rank, images, having == kind) for rank in ranks] for kind in (1, 2)]
-            difference = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
+            in_one, in_both = ([_draw(rank, images, having == kind) for rank in ranks] for kind in (1, 2))
+            difference = compare_draws(in_one, in_both, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
             judged = {**difference, "printed": None, "verdict": verdict(difference["ci95"], Standing(), Standing())}
             order = {"above": f"`{label}`, a verb in one of the two", "below": "in both", "systems": None}
             orders.append({**order, "found": [judged]})
@@ -100,7 +100,8 @@ def _shares(having: np.ndarray, subsets: Sequence[np.ndarray]) -> list[float] | 
 
 
 def _draw(ranks: np.ndarray, images: np.ndarray, chosen: np.ndarray) -> Draw:
-    """The mean rank of the chosen pairs as images weigh."""
+    """Measure a training by the mean rank of the chosen pairs, weighted by their images."""
     each, units = np.unique(images, return_inverse=True)
-    sums, sizes = (np.bincount(units[chosen], values, len(each)) for values in (ranks[chosen], None))
-    return Draw(each, lambda weights: weights @ sums / n if (n := weights @ sizes) else np.nan)
+    sums = np.bincount(units[chosen], ranks[chosen], len(each))
+    sizes = np.bincount(units[chosen], minlength=len(each))
+    return Draw(each, lambda weights: float(weights @ sums / n) if (n := weights @ sizes) else float("nan"))

@@ -14,6 +14,7 @@ from pipeline.run import Input, Inputs, Job, Run, stage
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.metrics.paired import Columns, Draw
+    from pipeline.papers.page import Result
     from pipeline.papers.reproduction import System
     from pipeline.run.layout import Layout
 
@@ -123,11 +124,12 @@ def _show_transfer(run: Run) -> str:
     return render_transfer(study["transfer"], lambda image_id: show(manifest.pick([image_id])[0]))
 
 
-def _tree_tables(run: Run, systems: "Sequence[System]") -> list[dict[str, Any]]:
+def _tree_tables(run: Run, systems: "Sequence[System]") -> "list[Result]":
     """Socher et al. 2014, sections 6.6, of the systems that make one vector of a sentence's words, and 6.7, of those
     that have a matrix for every relation of dependency trees."""
     import numpy as np
 
+    from pipeline.compute.multivectors import one_vector_each
     from pipeline.metrics.ranks import pair_ranks
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers.tree_sections import pair_tables, relation_table
@@ -143,7 +145,8 @@ def _tree_tables(run: Run, systems: "Sequence[System]") -> list[dict[str, Any]]:
 
     def ranks(name: str) -> tuple[np.ndarray, np.ndarray]:
         embeddings = run.embeddings(name)
-        return pair_ranks(embeddings.read("sentences", sentences.sentence_id), sentences.owners, embeddings.metric)
+        vectors = one_vector_each(embeddings.read("sentences", sentences.sentence_id))
+        return pair_ranks(vectors, sentences.owners, embeddings.metric)
 
     wanted = set(_word_models(run.config))
     measured = {system.label: [ranks(name) for name in system.names] for system in systems if wanted >= {*system.names}}
@@ -225,9 +228,9 @@ def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
 
 def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
     """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
-    stands = [config.reproduce.in_place_of.get(name) for name in names]
+    stands = [stood for name in names if (stood := config.reproduce.in_place_of.get(name)) is not None]
     encoders = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
-    return encoders | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
+    return encoders | ({"in place of": ", ".join(stands)} if stands and len(stands) == len(names) else {})
 
 
 def _word(encoder: Any) -> str:

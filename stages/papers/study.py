@@ -1,4 +1,4 @@
-"""The numbers and tables of Gong et al. 2014, and what more pairs and other settings of a model reach, from moments."""
+"""The numbers and tables of Gong et al. 2014, from moments."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,8 +10,9 @@ from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.models.linear.study import Study
+    from pipeline.models.linear.study import Study, StudyPairs
     from pipeline.papers.gong import GongSetting
+    from pipeline.papers.page import Result
     from pipeline.run.layout import Layout
 
 DOCUMENTS = ("all", "title", "tags", "description")
@@ -21,7 +22,7 @@ NEAREST, BLOCK = 4, 4096
 
 
 def read_study(run: Run) -> "Study":
-    """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
+    """Open the stored pairs in folds, the dev and test rows, and the grids with which `study` measures."""
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
@@ -140,7 +141,7 @@ def study(run: Run, job: Job) -> None:
     first: dict[str, dict] = {}
     for draw, key in tqdm(todo, "study", unit="number", disable=None):
         cell = cells[key]
-        made = recorded(key, pinned(cell, first[cell.model]) if cell.model in first else cell, draw)
+        made = recorded(key, pinned(cell, first[cell.model]["transfer"]) if cell.model in first else cell, draw)
         first.setdefault(cell.model, made["chosen"])
         files[key].append(made["file"])
     compared = {
@@ -155,13 +156,12 @@ def study(run: Run, job: Job) -> None:
 
 
 def _lay_beside(
-    run: Run, study: "Study", setting: "GongSetting", measured: Mapping[str, Mapping[str, Any]]
+    run: Run, study: "Study", setting: "GongSetting", measured: "Mapping[str, Result]"
 ) -> Iterator[dict[str, Any]]:
     """For some test images the sentences that the target set alone and the better SAE find in the first draw, and the
     nearest images of both training sets with their texts (Gong et al. 2014, Figures 3 and 4). `measured` are the first
     numbers of Table 5's rows."""
     import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     from pipeline.encoders.tfidf import join_fields
@@ -180,14 +180,14 @@ def _lay_beside(
     rows = np.searchsorted(study.test.image_id, image_ids)
     queries = view.stack({name: study.test.features[name][rows] for name in view.encoders})
 
-    def nearest(pairs: Any, chosen: tuple[int, ...]) -> list[list[int]]:
+    def nearest(pairs: "StudyPairs", chosen: tuple[int, ...]) -> list[list[int]]:
         blocks = pairs.blocks(chosen, view.encoders, study.target.text.encoders, BLOCK)
         return nearest_images(queries, ((one.image_id, view.stack(one.features)) for one in blocks), NEAREST).tolist()
 
     target = nearest(study.target.source, folds.target)
     auxiliary = nearest(study.auxiliary("all").source, folds.auxiliary)
     documents = read_documents(run, "all")
-    weak = documents.filter(pc.is_in(documents["image_id"], pa.array(sum(auxiliary, []), pa.int64())))
+    weak = documents.filter(pc.field("image_id").isin(sum(auxiliary, [])))
     texts = join_fields(weak.to_pylist(), run.config.documents["all"].fields)
     weak_texts = dict(zip(weak["image_id"].to_pylist(), texts, strict=True))
     sentences, owners = run.manifest.sentences, run.manifest.sentence_images

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -87,10 +87,13 @@ class PairSource(Protocol):
         ...
 
 
-class FoldedMoments:
+Source = TypeVar("Source", bound=PairSource, covariant=True)
+
+
+class FoldedMoments(Generic[Source]):
     """The moments of the folds of `source`. Each fold is read once, where `scheduler` says (see `map_reduce`)."""
 
-    def __init__(self, source: PairSource, scheduler: str = LOCAL) -> None:
+    def __init__(self, source: Source, scheduler: str = LOCAL) -> None:
         self.source = source
         self.scheduler = scheduler
         self.view = ImageView.from_dict(source.view)

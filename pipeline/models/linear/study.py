@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import process_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,10 +12,10 @@ from pipeline.config.models import FitSettings, TransferSettings
 from pipeline.config.registry import model_spec
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS, select_sentences
-from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
+from pipeline.models.linear.sets import FoldedMoments, PairSource, Restriction, make_sets
 from pipeline.models.linear.training import FitTask, fit_best
-from pipeline.models.linear.tuning import Tuned
-from pipeline.models.linear.views import weightings
+from pipeline.models.linear.tuning import Choices, Tuned
+from pipeline.models.linear.views import NumberedPairBlock, PairBlock, weightings
 
 if TYPE_CHECKING:
     import torch
@@ -94,20 +94,28 @@ def count_draws(cell: StudyCell, count: int) -> int:
     return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
 
 
+class StudyPairs(PairSource, Protocol):
+    """Stored pairs of a study, which also have the mean number of images in a fold, and a digest of all files."""
+
+    @property
+    def fold_images(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Study:
-    """What all cells share: the stored pairs, dev and test, and the grids.
+    """The stored pairs, dev and test, and the grids, which all cells share.
 
-    `auxiliary` gives the pairs of some documents, `own` a model's own settings or None; `dev` and `test` are stored
-    rows with `features`, `sentences` and `owners`; `text_weights` are those that are tried of each text encoder.
-    `device` is as in FitTask.
+    `auxiliary` returns the pairs of some documents, and `own` a model's own section or None. `text_weights` are the
+    weights to try for each text encoder. `device` is as in FitTask.
     """
 
-    target: FoldedMoments
-    auxiliary: Callable[[str], FoldedMoments]
+    target: FoldedMoments[StudyPairs]
+    auxiliary: Callable[[str], FoldedMoments[StudyPairs]]
     overlap: bool
-    dev: Any
-    test: Any
+    dev: PairBlock
+    test: NumberedPairBlock
     grid: FitSettings
     transfer: TransferSettings
     own: Callable[[str], Any]
@@ -169,7 +177,7 @@ class Study:
 
 
 def _answers(
-    test: Any, rows: np.ndarray, images: np.ndarray, sentences: np.ndarray, metric: str
+    test: NumberedPairBlock, rows: np.ndarray, images: np.ndarray, sentences: np.ndarray, metric: str
 ) -> dict[str, list[int]]:
     """image_id -> the sentence_ids of its NEAREST, best first, for SHOWN images at even distances."""
     shown = np.linspace(0, len(images) - 1, min(SHOWN, len(images))).astype(int)
@@ -201,7 +209,7 @@ PINNED = ("learning_rate", "max_norm")
 """What a model trained by gradient descent chooses in its first draw of the smallest set and keeps in the others."""
 
 
-def pinned(cell: StudyCell, first: Mapping[str, Any]) -> StudyCell:
-    """`cell` for the draws and sizes after the first, which chose the combination `first`."""
-    kept = {name: (first["transfer"][name],) for name in PINNED if name in first["transfer"]}
+def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
+    """Keep what the first draw of the smallest set chose, `transfer`, in the draws and sizes after it."""
+    kept = {name: (transfer[name],) for name in PINNED if name in transfer}
     return replace(cell, settings={**cell.settings, **kept})

@@ -172,21 +172,27 @@ class MeanOfWords(SentenceEncoder):
         return functional.dropout(mean, self.dropout, self.training)
 
 
-class Recurrent(SentenceEncoder):
-    """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm`.
-
-    Kiros et al. 2014 to code: W_T `words`, W_x `w`, W_h `u`, K the dimension of the hidden state. `precision` is the
-    dtype of the products; weights are float32.
-    """
+class RecurrentWeights(SentenceEncoder):
+    """The word vectors and the weights of a recurrent cell, W_T `words`, W_x `w`, W_h `u` in Kiros et al. 2014. Weights
+    are float32."""
 
     def __init__(self, cell: str, words: Tensor, dimensions: int, dropout: float) -> None:
         """`words` (V + 1, d): the word vectors, the unknown word's last."""
         super().__init__()
-        self.cell, self.dropout, self.precision = CELLS[cell], dropout, torch.float32
+        self.cell = CELLS[cell]
+        self.dropout = dropout
+        self.precision = torch.float32
         rows = self.cell.gates * dimensions
         self.words = nn.Parameter(words)
-        self.w, self.u = initial(rows, words.shape[1]), initial(rows, dimensions)
-        self.bias, self.hidden_bias = (nn.Parameter(torch.zeros(rows)) for _ in range(2))
+        self.w = initial(rows, words.shape[1])
+        self.u = initial(rows, dimensions)
+        self.bias = nn.Parameter(torch.zeros(rows))
+        self.hidden_bias = nn.Parameter(torch.zeros(rows))
+
+
+class Recurrent(RecurrentWeights):
+    """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm` (Kiros et al. 2014). K is
+    the dimension of the hidden state."""
 
     def states(self, packed: Packed) -> Tensor:
         """(total, K) float32: the hidden state after every word, in packed order."""

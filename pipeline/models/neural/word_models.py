@@ -52,7 +52,6 @@ class GlobalModel(NetworkModel):
     """
 
     rule: ScoreRule | None = None
-    region_encoders: tuple[str, ...] = ()
     sentence_encoder: ClassVar[Any]
     in_word_space: ClassVar[bool] = False
     """Whether the joint space has the dimension of the word vectors instead of `dimensions`."""
@@ -124,6 +123,11 @@ class GlobalModel(NetworkModel):
     @property
     def encoders(self) -> tuple[str, ...]:
         return self.view.encoders
+
+    @property
+    def region_encoders(self) -> tuple[str, ...]:
+        """The encoders of regions, each of which is embedded as one image."""
+        return self.encoders
 
     @property
     def dim(self) -> int:

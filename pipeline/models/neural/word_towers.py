@@ -22,7 +22,7 @@ from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 
-MEASURED_ROWS = 4096
+SAMPLE = 4096
 """Approximate number of images, or sentences, on which lengths are measured."""
 
 
@@ -77,9 +77,9 @@ def initial_towers(task: TrainingTask) -> InitialTowers:
     power = start.directions.values**start.eigenvalue_power
     w = start.directions.w * power
     u: np.ndarray = task.start.terms @ (start.directions.u * power)
-    images = np.arange(train.n_images)[:: max(1, train.n_images // MEASURED_ROWS)]
+    images = np.arange(train.n_images)[:: max(1, train.n_images // SAMPLE)]
     x = (task.view.stack(train.images(images)) - start.mean_x) @ w
-    sentences = train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // MEASURED_ROWS)])
+    sentences = train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // SAMPLE)])
     sums = np.zeros((len(sentences), u.shape[1]), np.float32)
     np.add.at(sums, sentences.owners, u[sentences.ids])
     bias = sums.mean(axis=0)
