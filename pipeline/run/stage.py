@@ -130,8 +130,8 @@ class Stage:
     reads: Callable[..., Inputs] = lambda *_: {}
     """The artefacts and files that `(config, layout, *names)` is made from, by name. `run.inputs` has them."""
     may_read: Callable[..., Inputs] = lambda *_: {}
-    """Further inputs of a page, which it shows if they are there. The workflow does not wait for them, and does not make
-    the page again when they change."""
+    """Further inputs of a page, which it shows if they are there. The workflow does not wait for them, and does not
+    make the page again when they change."""
     keys: Callable[..., Mapping[str, object]] = lambda *_: {}
     """The part of the configuration that decides the result of `(config, *names)`."""
     columns: tuple[str, ...] = ()
