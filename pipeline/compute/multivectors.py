@@ -59,6 +59,12 @@ class MultiVectors(Ragged):
     globals: "Tensor | np.ndarray | None" = None
     boxes: np.ndarray | None = None
 
+    @property
+    def box_array(self) -> np.ndarray:
+        """The boxes (total, 4) of images."""
+        assert self.boxes is not None
+        return self.boxes
+
     def __getitem__(self, rows: slice | np.ndarray) -> Self:
         """Some items, as an array of one vector each is indexed."""
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)
@@ -72,6 +78,18 @@ class MultiVectors(Ragged):
         """The same as arrays, from tensors wherever they are."""
         whole = None if self.globals is None else self.globals.cpu().numpy()
         return replace(self, vectors=self.vectors.cpu().numpy(), globals=whole)
+
+    @property
+    def array(self) -> np.ndarray:
+        """The vectors (total, c) of items that are arrays."""
+        assert isinstance(self.vectors, np.ndarray)
+        return self.vectors
+
+    @property
+    def tensor(self) -> "Tensor":
+        """The vectors (total, c) of items that are tensors."""
+        assert self.vectors is not None and not isinstance(self.vectors, np.ndarray)
+        return self.vectors
 
     def without(self, rows: np.ndarray) -> Self:
         """The same items, of which `rows` have nothing left."""
@@ -87,6 +105,18 @@ class MultiVectors(Ragged):
 
 Items = np.ndarray | MultiVectors
 """Images or sentences: of one vector each, (n, c), or of several."""
+
+
+def one_vector_each(items: Items) -> np.ndarray:
+    """Return the vectors (n, c) of items that have one vector each."""
+    assert isinstance(items, np.ndarray)
+    return items
+
+
+def several_vectors_each(items: Items) -> MultiVectors:
+    """Return items that have several vectors each."""
+    assert isinstance(items, MultiVectors)
+    return items
 
 
 def concatenate(parts: Sequence[Items]) -> Items:

@@ -36,6 +36,7 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
     """Write the segments of each caption in a split and the boxes they match, one caption per line."""
     from tqdm import tqdm
 
+    from pipeline.compute.multivectors import several_vectors_each
     from pipeline.models.neural.alignment import align
     from pipeline.run.reading.texts import read_analyzer, read_words
     from pipeline.storage.records import write_alignments
@@ -44,8 +45,8 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
     analyze = read_analyzer(run)
     lines = []
     for block in tqdm(list(pairs.blocks(ALIGNED)), desc=f"align {split}", unit="block", disable=None):
-        images = embeddings.read("images", block.image_id)
-        sentences = embeddings.read("sentences", block.sentence_id)
+        images = several_vectors_each(embeddings.read("images", block.image_id))
+        sentences = several_vectors_each(embeddings.read("sentences", block.sentence_id))
         spoken = read_words(run, block.sentence_id, analyze)
         words, regions = sentences.split("vectors"), images.split("vectors")
         for number, (sentence_id, owner) in enumerate(zip(block.sentence_id, block.owners, strict=True)):
@@ -54,7 +55,7 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
                     "sentence_id": int(sentence_id),
                     "image_id": int(block.image_id[owner]),
                     "words": spoken[number][segment.first : segment.last],
-                    "box": images.boxes[images.offsets[owner] + segment.region].tolist(),
+                    "box": images.box_array[images.offsets[owner] + segment.region].tolist(),
                     "score": segment.score,
                 }
                 for segment in align(words[number], regions[owner], beta)

@@ -57,7 +57,7 @@ def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
         "start": layout.model(start) if start else None,
         "base": layout.model(base) if base else None,
         "corpus_vectors": layout.word_vectors if source == "corpus" else None,
-        "words": Outside("words", Path(config.weights_root) / words.file) if source == "file" else None,
+        "words": Outside("words", Path(config.weights_root) / str(words.file)) if source == "file" else None,
     }
 
 

@@ -18,6 +18,7 @@ from made_up import make_run
 from workflow import TINY
 
 from pipeline.run.jobs import StageRun, UndeclaredInputError
+from pipeline.run.layout import Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import run_stage
 from pipeline.run.stage import Job, Names, Outside, Stage, list_inputs

@@ -274,7 +274,7 @@ def read_boxes(
         log.warning("left out %d of %d labelled boxes: they are not stored regions", (~is_stored).sum(), len(rows))
     paths = run.manifest.images["path"].take(images[is_stored]).to_pylist()
     shown: list[ShownBox] = [
-        {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": gold.labels[rows[at]]}
+        {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": str(gold.labels[rows[at]])}
         for at, path in zip(np.flatnonzero(is_stored), paths, strict=True)
     ]
     return {name: stored.take(places[name][is_stored], whole) for name, stored in regions.items()}, shown
