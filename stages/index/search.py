@@ -148,8 +148,8 @@ class Query:
 def find(searcher: "Searcher", query: Query, config_path: Path | None = None) -> "Answer":
     """Return what an index has for one query: photos, regions of photos, or the captions of a photo.
 
-    The configuration in `config_path` limits the photo of the query. Raises InputError for words that the model does not
-    know and for a photo that cannot be used, and UsageError for what the index cannot answer.
+    The configuration in `config_path` limits the photo of the query. Raises InputError for words that the model does
+    not know and for a photo that cannot be used, and UsageError for what the index cannot answer.
     """
     if query.sentence is not None:
         answer = searcher.regions if query.regions else searcher.images

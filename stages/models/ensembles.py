@@ -126,7 +126,7 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]"
 
     value = read_record(run.layout.token_vocabulary.path)
     vocabulary = {key: value[key] for key in VocabularyFile.model_fields if key in value}
-    views = {view: vocabulary for view in ensemble.views if view != "vectors"}
+    views: dict[str, JsonValue] = {view: vocabulary for view in ensemble.views if view != "vectors"}
     inputs = {view: str(vocabulary["fingerprint"]) for view in views}
     return {"fingerprint": fingerprint("vocabularies", 1, inputs=inputs), "views": views}
 

@@ -147,13 +147,15 @@ def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
     """
     import numpy as np
 
+    from pipeline.compute.multivectors import several_vectors_each
     from pipeline.generate.material import Ranker
     from pipeline.generate.snippets import sum_words
     from pipeline.storage.records import read_alignments
 
     embeddings = run.embeddings(model)
     restored, stored = run.restored(model)
-    if restored.encoders or restored.region_view.geometry:
+    region_view = getattr(restored, "region_view", None)
+    if restored.encoders or region_view is None or region_view.geometry:
         raise UsageError(
             f"{model} also reads whole images or the positions of regions; rank snippets with a plain dvsa"
         )
@@ -163,8 +165,8 @@ def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
     starts = np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist()
     sums = []
     for first, last in pairwise([*starts, len(ids)]):
-        words = embeddings.read("sentences", np.unique(ids[first:last]))
-        sums.append(sum_words(words, lengths[first:last]))
+        words = several_vectors_each(embeddings.read("sentences", np.unique(ids[first:last])))
+        sums.append(sum_words(words, lengths[first:last].tolist()))
     return Ranker(stored.details["registered"], restored, np.concatenate(sums))
 
 
@@ -222,7 +224,7 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
         part = np.arange(start, min(start + DESCRIBED, len(shown)))
         block = {name: rows[part] for name, rows in features.items()}
         sentences = describe_images(stored.generator, block, sources, settings.top)
-        described += [{**shown[place], "sentences": best} for place, best in zip(part, sentences, strict=True)]
+        described += [{**shown[place], "sentences": best} for place, best in zip(part.tolist(), sentences, strict=True)]
     about = {"generator": generator, "of": kind or "images", "split": split, "settings": settings.model_dump()}
     value = {**about, "precision": stored.precision, "images": described}
     picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
@@ -354,7 +356,7 @@ def _read_box_texts(
     if path is None:
         return read_naming_phrases(run, boxes, analyze)
     texts = read_region_texts(run, path)
-    return [list(map(analyze, texts.get((box["image_id"], tuple(box["box"])), []))) for box in boxes]
+    return [list(map(analyze, texts.get((box["image_id"], tuple(box["box"] or ())), []))) for box in boxes]
 
 
 def _list_sentences(

@@ -122,7 +122,7 @@ def count_part(part: range, root: Path, settings: TermSettings, folder: Path) ->
     return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
 
 
-def measure_coverage(run: Run, name: str, encoder: TextEncoder, remedy: str) -> dict[str, int]:
+def measure_coverage(run: Run, name: str, encoder: TextEncoder | Vocabulary, remedy: str) -> dict[str, int]:
     """How much of dev's sentences a text encoder knows; says so, with a remedy where that is little."""
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
