@@ -33,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "evaluate": {"metrics", "index"},
     "generate": {"encoders", "images", "text", "models", "index"},
     "plan": set(),
-    "run": {"storage", "plan"},
+    "run": {"models", "storage", "plan"},
     "report": {"metrics", "images", "index", "evaluate", "plan"},
     "serve": {"index", "generate"},
     "papers": {"metrics", "models", "evaluate"},
