@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "evaluate": {"metrics", "index"},
     "generate": {"encoders", "images", "text", "models", "index"},
     "plan": set(),
-    "run": {"storage", "plan"},
+    "run": {"models", "storage", "plan"},
     "report": {"metrics", "images", "index", "evaluate", "models", "plan", "storage", "text"},
     "serve": {"index", "generate", "storage"},
     "papers": {"metrics", "models", "evaluate"},

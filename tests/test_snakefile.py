@@ -10,6 +10,8 @@ import yaml
 from warm import environment
 from workflow import DATA, NETWORK, RESULTS, ROOT, TINY, snakemake
 
+from stages.catalogue import declared
+
 
 def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "twice.yaml").write_text("seed: 1\nseed: 2\n")
@@ -54,8 +56,7 @@ def test_profiles_hold_options_of_snakemake() -> None:
 
 
 def test_every_output_of_the_report_has_its_caption() -> None:
-    rules = "".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
-    named = set(re.findall(r'[(,] ?"(\w+)", "[A-Z]', rules))
+    named = {stage.shown[0] for stage in declared().values() if stage.shown}
     assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.material import JointSpace, required
+from pipeline.generate.material import HeldOut, JointSpace, required
 from pipeline.text.tokens import join_words
 
 
@@ -67,6 +67,14 @@ class Generator(Protocol):
         ...
 
     def tensors(self) -> dict[str, np.ndarray]: ...
+
+
+class RankingGenerator(Generator, Protocol):
+    """A generator that also says how probable a given sentence is."""
+
+    def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
+        """Return the log probability (n, m) of each of the m sentences `given` each of n images."""
+        ...
 
 
 def describe_images(

@@ -141,7 +141,9 @@ def run_stage(
     if stage.sharded:
         make_shards(run, stage, [names], part, again)
         return
-    with hold(stage.outputs(run.layout, *names)[0].path):
+    output = stage.outputs(run.layout, *names)[0]
+    assert isinstance(output, Artefact)
+    with hold(output.path):
         jobs = Jobs(run)
         job = jobs.job(stage, names)
         if again or not jobs.is_done(job):
@@ -226,8 +228,8 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
 
 
 def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
-    """The variables of each worker process: one process per GPU if the stage can use GPUs, else `workers` of them. They
-    share this process's threads."""
+    """Return the variables of each worker process: one process per GPU if the stage can use GPUs, else `workers`
+    processes. They share this process's threads."""
     config, cards = run.config, []
     if stage.gpu and config.device in ("auto", "cuda"):
         cards = visible_gpus()
@@ -236,11 +238,11 @@ def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
 
 
 def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]:
-    """A bar over the shards, where there are several."""
+    """Show a bar over the shards if there are several."""
     from tqdm import tqdm
 
     label = " ".join([task.stage.replace("_", "-"), *task.names])
-    return tqdm(made, label, count, unit=" shards", disable=None if count > 1 else True)
+    yield from tqdm(made, label, count, unit=" shards", disable=None if count > 1 else True)
 
 
 @lru_cache(maxsize=1)
@@ -250,11 +252,10 @@ def _opened(task: ShardTask) -> OpenStage:
 
 
 def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence[Mapping[str, str]]) -> Iterator[int]:
-    """On one new process for each of `environments`, whose variables it has beside those of this one; a shard goes to
-    the process that asks for one first.
+    """Make shards on one new process for each of `environments`, which are variables that are added to this process's.
 
-    Raises the JointspaceError that a process raises, and one where a process dies; the others are then killed. What was
-    committed stays.
+    A shard goes to the process that asks first. Raises the JointspaceError that a process raises, and a JointspaceError
+    where a process dies. The other processes are then killed. What was committed stays.
     """
     waiting = iter(numbers)
     processes: dict[Connection, BaseProcess] = {}
@@ -266,6 +267,7 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
                 connection.send(task.make)
         while processes:
             for connection in wait(list(processes)):
+                assert isinstance(connection, Connection)
                 try:
                     message = connection.recv()
                     if message is None:

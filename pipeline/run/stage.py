@@ -16,7 +16,6 @@ from pipeline.errors import UsageError, meant
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
-    import click
     import numpy as np
 
     from pipeline.config.names import Config
@@ -154,7 +153,7 @@ class Stage:
     """The caption (a file of docs/captions) and the category of the last output in Snakemake's own report."""
     has_rule: bool = True
     """Whether the workflow makes it."""
-    options: "tuple[click.Option, ...]" = ()
+    options: tuple[Any, ...] = ()  # Any: options of click, which only the commands import
     """Options of the command only. They are passed to the function of a stage without shards."""
     then: "Callable[..., str | None]" = lambda run, *names: None
     """A command that a person may type next, of `(run, *names)`; None for the rest of the run."""

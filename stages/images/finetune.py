@@ -73,6 +73,7 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
         log.info("resumed after iteration %d", len(losses))
+    assert chosen.mean is not None  # as every network has it
     sampler = RegionSampler(photograph_reader(run), Crops(tuning.side, tuning.context, chosen.mean), settings.seed)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))

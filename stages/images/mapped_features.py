@@ -40,18 +40,18 @@ def fit_map(run: "StageRun", job: Job, encoder: str) -> None:
     from pipeline.storage.parameters import FEATURE_MAP, write_parameters
 
     settings, manifest = run.config.extract, run.manifest
-    extractor, described = open_encoder(run, encoder)
+    opened = open_encoder(run, encoder)
     count = min(settings.mapping_images, manifest.n_images)
     image_id = np.sort(np.random.default_rng(run.config.seed).choice(manifest.n_images, count, replace=False))
     photographs = [Photograph.from_row(row) for row in manifest.pick(image_id)]
-    pictures = photograph_reader(run).views(photographs, [extractor.view])
-    ((vectors,),) = extract_in_step(pictures, [extractor], [count])
+    pictures = photograph_reader(run).views(photographs, [opened.view])
+    ((vectors,),) = extract_in_step(pictures, [opened.extractor], [count])
     old = settings.mapped[encoder]
     features = to_float32(FeatureRows(run.features, old, image_id)[np.arange(count)])
     fitted = fit_encoder_map(features, vectors, run.config.seed)
     tensors = {name: getattr(fitted, name) for name in ("weight", "mean_x", "mean_y")}
     tensors |= {"image_id": image_id, "vectors": vectors}
-    details = {"from": old, "images": count, "ridge": fitted.ridge, "loss": fitted.loss, "encoder": described}
+    details = {"from": old, "images": count, "ridge": fitted.ridge, "loss": fitted.loss, "encoder": opened.details}
     write_parameters(
         job.path, FEATURE_MAP, tensors, settings={"roots": fitted.roots}, provenance=job.provenance, details=details
     )
@@ -86,8 +86,10 @@ def map_features(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Ite
 
     fitted = read_parameters(run.inputs.artefact("map").path, FEATURE_MAP)
     arrays, about = fitted.tensors, fitted.details
-    sampled, weights = arrays["image_id"], (arrays[name] for name in ("weight", "mean_x", "mean_y"))
-    mapping = EncoderMap(*weights, fitted.settings["roots"], about["ridge"], about["loss"])
+    sampled = arrays["image_id"]
+    mapping = EncoderMap(
+        arrays["weight"], arrays["mean_x"], arrays["mean_y"], fitted.settings["roots"], about["ridge"], about["loss"]
+    )
     origin = run.inputs.artefact("encoder").name
     extract, extracted = declared()["extract"], Jobs(run)
     for job in jobs:

@@ -41,6 +41,7 @@ def command(
     model = plain(open_bundle(bundle_folder, added=False).card["model"], bundle_folder)
     with hold(Layout(output).index(model).path):  # against `add` and `remove`
         bundle = apply_bundle(declared(), bundle_folder, photographs, output, name, changes)
+    assert bundle is not None  # since no photo is known or removed
     logging.getLogger(__name__).info("%d photos", bundle.card["images"]["count"])
     if as_json:
         count, search = bundle.card["images"]["count"], example_search(bundle)

@@ -68,8 +68,8 @@ def command(
             why = unmet[0] if unmet else "give names as `search` prints them"
             raise UsageError(f"no name matches a photo of {index} unambiguously; {why}")
         places = _remove(changes, found)
-    names = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
-    log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), names)
+    listed = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
+    log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), listed)
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(

@@ -1,9 +1,10 @@
 """`search`: images for a sentence, an image, or both; regions for a snippet; sentences for an image."""
 
 import gc
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import Bundles
 
-LONGEST = 80
-"""Characters of a column's value that a line shows; --json has all."""
+MAX_VALUE_CHARACTERS = 80
+"""Number of characters of a column's value that a line shows; --json has all."""
 
 
 @click.command("search")
@@ -58,21 +59,12 @@ LONGEST = 80
 def command(
     sentence: tuple[str, ...],
     bundle_folders: tuple[Path, ...],
-    image_path: Path | None,
-    similar: bool,
-    text: str | None,
-    weight: float,
-    regions: bool,
-    minus: tuple[str, ...],
-    plus: tuple[str, ...],
-    among: int,
-    where: str | None,
     queries_path: Path | None,
     batch_path: Path | None,
     root: Path | None,
-    top: int,
     as_json: bool,
     config_path: Path | None,
+    **options: Any,  # Any: the other fields of Query, as click has parsed them
 ) -> None:
     """Search an index with TEXT, with a photo, or with both."""
     from pipeline.index.queries import spell
@@ -81,44 +73,23 @@ def command(
 
     if len(sentence) > 1:
         raise UsageError(f'put the query in quotes: jointspace search "{" ".join(sentence)}" --index ...')
-    sentence = sentence[0] if sentence else None
-    if (sentence, image_path, queries_path, batch_path).count(None) != 3:
-        raise UsageError("give a query in words, or --image FILE (with --text for additional words), or --file FILE")
-    changed = (*minus, *plus)
-    if image_path is None and changed:
-        raise UsageError("--minus and --plus need --image FILE")
-    if image_path is None and (similar or text is not None):
-        raise UsageError("--similar and --text need --image FILE")
-    if changed and (similar or text is not None):
-        raise UsageError("--minus and --plus do not go with --similar and --text; leave these out")
+    query = Query(sentence[0] if sentence else None, **options)
+    path = queries_path or batch_path
+    query.check(queries_path, batch_path)
     bundle = open_bundle(*bundle_folders, run=root)
     searcher = Searcher(bundle)
-    if regions:
-        if sentence is None:
-            raise UsageError("--regions needs a query in words")
-        searcher.require_regions()
-    if path := queries_path or batch_path:
-        _answer_each(searcher, path, top, where, as_json or batch_path is not None)
+    if path:
+        _answer_each(searcher, path, query, as_json or batch_path is not None)
         return
-    if image_path and not (similar or changed or text is not None or searcher.has("sentences")):
-        similar = True
+    if query.wants_captions and not searcher.has("sentences"):
+        query = replace(query, similar=True)
         click.echo("the index has no captions, so these are similar images", err=True)
-    photograph = partial(_encode, image_path, searcher, config_path)
-    if sentence is not None:
-        hits = (searcher.regions if regions else searcher.images)(sentence, top, where)
-    elif changed:
-        hits = searcher.analogy(photograph, minus, plus, top, among, where)
-    elif similar or text is not None:
-        hits = searcher.similar(photograph, top, text, weight, where)
-    else:
-        hits = searcher.sentences(photograph, top, where)
-
-    asked = [words for words in (sentence, text, *changed) if words is not None]
-    if ignored := searcher.ignored(*asked):
+    hits = find(searcher, query, config_path)
+    if ignored := searcher.ignored(*query.words):
         click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
-    if sentence is not None and "calibration" not in bundle.card:
+    if query.sentence is not None and "calibration" not in bundle.card:
         click.echo("this index does not say where likely answers end: run build-index again", err=True)
     if as_json:
         click.echo(printable_json(_listed(hits), str))
@@ -126,8 +97,74 @@ def command(
     _print_table(hits, bundle)
 
 
+@dataclass(frozen=True)
+class Query:
+    """A query: a `sentence`, or the photo in `image_path`, with the words `text`, or less and more of some words.
+
+    `where` is a condition on the columns of the images, and `top` the number of results. `weight` is the weight of
+    `text` beside the photo. `among` is the number of the nearest that are sorted again for `minus` and `plus`.
+    """
+
+    sentence: str | None = None
+    image_path: Path | None = None
+    similar: bool = False
+    text: str | None = None
+    weight: float = 0.5
+    regions: bool = False
+    minus: tuple[str, ...] = ()
+    plus: tuple[str, ...] = ()
+    among: int = 20
+    where: str | None = None
+    top: int = 10
+
+    @property
+    def words(self) -> list[str]:
+        """All words of the query, of which a model may not know some."""
+        return [words for words in (self.sentence, self.text, *self.minus, *self.plus) if words is not None]
+
+    @property
+    def wants_captions(self) -> bool:
+        """Whether the answer is the captions of a photo."""
+        return self.image_path is not None and not (self.similar or self.text is not None or self.minus or self.plus)
+
+    def check(self, *files: Path | None) -> None:
+        """Check that the query and the `files` of queries go together. Raises UsageError where they do not."""
+        given = [value for value in (self.sentence, self.image_path, *files) if value is not None]
+        if len(given) != 1:
+            raise UsageError(
+                "give a query in words, or --image FILE (with --text for additional words), or --file FILE"
+            )
+        is_changed = bool(self.minus or self.plus)
+        if self.image_path is None and is_changed:
+            raise UsageError("--minus and --plus need --image FILE")
+        if self.image_path is None and (self.similar or self.text is not None):
+            raise UsageError("--similar and --text need --image FILE")
+        if is_changed and (self.similar or self.text is not None):
+            raise UsageError("--minus and --plus do not go with --similar and --text; leave these out")
+        if self.regions and self.sentence is None:
+            raise UsageError("--regions needs a query in words")
+
+
+def find(searcher: "Searcher", query: Query, config_path: Path | None = None) -> "Answer":
+    """Return what an index has for one query: photos, regions of photos, or the captions of a photo.
+
+    The configuration in `config_path` limits the photo of the query. Raises InputError for words that the model does
+    not know and for a photo that cannot be used, and UsageError for what the index cannot answer.
+    """
+    if query.sentence is not None:
+        answer = searcher.regions if query.regions else searcher.images
+        return answer(query.sentence, query.top, query.where)
+    assert query.image_path is not None
+    photograph = partial(_encode, query.image_path, searcher, config_path)
+    if query.minus or query.plus:
+        return searcher.analogy(photograph, query.minus, query.plus, query.top, query.among, query.where)
+    if query.wants_captions:
+        return searcher.sentences(photograph, query.top, query.where)
+    return searcher.similar(photograph, query.top, query.text, query.weight, query.where)
+
+
 def _listed(hits: "Answer") -> list[dict]:
-    """The hits as JSON has them; those of a sentence say whether they are likely, where that is known."""
+    """Return the hits as JSON has them. Hits of a sentence say whether they are likely, where that is known."""
     values = [{"rank": hit.rank, "score": hit.score, **hit.row} for hit in hits]
     if hits.judgement:
         values = [{**value, "likely": value["rank"] <= hits.judgement.likely} for value in values]
@@ -143,23 +180,28 @@ def _print_table(hits: "Answer", bundle: "Bundle | Bundles") -> None:
     from pipeline.index.columns import OURS
 
     roots = [part.card["data_root"] for part in bundle.parts]
-    remark = f"----  {hits.judgement.remark}" if hits.judgement else None
+    judgement = hits.judgement
     for hit in hits:
-        if remark and hit.rank == hits.judgement.likely + 1:
-            click.echo(remark)
+        if judgement and hit.rank == judgement.likely + 1:
+            click.echo(f"----  {judgement.remark}")
         name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
         name = f"{roots[hit.row['bundle']]}/{name}" if len({*roots}) > 1 and "text" not in hit.row else name
         columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
-        values = "".join(f"  {key}={f'{value}'[:LONGEST]}" for key, value in columns.items() if value is not None)
+        values = "".join(
+            f"  {key}={f'{value}'[:MAX_VALUE_CHARACTERS]}" for key, value in columns.items() if value is not None
+        )
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if "box" in hit.row else ""
         click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {name}{values}{box}"))
-    if remark and hits.judgement.likely >= len(hits):
-        click.echo(remark)
+    if judgement and judgement.likely >= len(hits):
+        click.echo(f"----  {judgement.remark}")
 
 
-def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, as_json: bool) -> None:
-    """Print for each line of the file that is not blank a line of JSON: the query, and its results and unknown words,
-    or the error. Or its table under the query, with a blank line between two."""
+def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) -> None:
+    """Answer each line of the file that is not blank, with the condition and the number of results of `query`.
+
+    Prints a line of JSON for each: the sentence, and its results and unknown words, or the error. Without `as_json`,
+    prints the table under the sentence, with a blank line between two.
+    """
     from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell
 
@@ -167,7 +209,9 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
     sentences = [line for line in read_lines(path) if line.strip()]
     if not sentences:
         raise InputError(f"{path} has no query; write one per line")
-    for number, (sentence, answer) in enumerate(zip(sentences, searcher.batch(sentences, top, where), strict=True)):
+    for number, (sentence, answer) in enumerate(
+        zip(sentences, searcher.batch(sentences, query.top, query.where), strict=True)
+    ):
         ignored = {} if answer.error else searcher.ignored(sentence)
         if as_json:
             near = {word: known for word, known in ignored.items() if known}
@@ -186,7 +230,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":
-    """A photograph as the model takes it. InputError names a file that cannot be used."""
+    """Return a photo as the model takes it. Raises InputError that names a file that cannot be used."""
     from concurrent.futures import ThreadPoolExecutor
 
     from pipeline.config import loading

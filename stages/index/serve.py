@@ -1,8 +1,11 @@
 """`serve`: indexes, and generators of descriptions, behind a page and a JSON API."""
 
+import logging
 import math
 import socket
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,16 +24,18 @@ if TYPE_CHECKING:
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import Bundles
 
+log = logging.getLogger(__name__)
 THUMBNAIL_SIDE = 320
-"""Pixels of the longer side of photographs as the page shows them."""
+"""Longer side in pixels of photos as the page shows them."""
 SUMMARY = Path("evaluation", "summary.json")
 HEAD_BYTES = 1 << 14
-"""Of a request's head beside the sentence in it."""
+"""Number of bytes of a request's head beside the sentence in it."""
 SENT_BYTES = 12
-"""Of a character of a sentence in an address at most: four bytes, each as %XX."""
+"""Largest number of bytes of a character of a sentence in an address: four bytes, each as %XX."""
 LAST_SECONDS = 5
-"""In which visitors must have their answers when the server is stopped."""
+"""Seconds in which visitors must have their answers when the server is stopped."""
 
 
 @click.command("serve")
@@ -56,28 +61,37 @@ LAST_SECONDS = 5
 )  # fmt: skip
 @click.option("--lazy", is_flag=True, help="Load the image encoders when the first photo arrives, not at start-up.")
 @config_option
-def command(
-    bundles: tuple[Path, ...],
-    images_root: Path | None,
-    root: Path | None,
-    generators: tuple[str, ...],
-    host: str,
-    allowed: tuple[str, ...],
-    port: int,
-    top: int | None,
-    columns: tuple[str, ...],
-    lazy: bool,
-    config_path: Path | None,
-) -> None:
+def command(**options: Any) -> None:  # Any: the fields of ServeOptions, as click has parsed them
     """Start a search page and a JSON API for one or more indexes.
 
     With generators it also writes captions. Whoever reaches the address can see the photos; by default, only this
     machine can.
     """
-    import logging
-    from dataclasses import replace
-    from functools import partial
+    serve(ServeOptions(**options))
 
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What is served, and where: see the options of the command."""
+
+    bundles: tuple[Path, ...]
+    images_root: Path | None = None
+    root: Path | None = None
+    generators: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    allowed: tuple[str, ...] = ()
+    port: int = 8000
+    top: int | None = None
+    columns: tuple[str, ...] = ()
+    lazy: bool = False
+    config_path: Path | None = None
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve indexes, and generators of captions, until the process is told to stop.
+
+    Raises UsageError for options that do not fit each other or the indexes, and if the address cannot be had.
+    """
     from pipeline.compute import runtime
     from pipeline.config import loading
     from pipeline.errors import UsageError
@@ -94,44 +108,46 @@ def command(
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
-    if generators and root is None:
-        raise UsageError("--generator needs the generator's run; give --run too")
-    run = Run(root, loading.load(config_path) if config_path else None) if root else None
-    settings = run.config if run else loading.load(config_path)
+    chosen_config = loading.load(options.config_path) if options.config_path else None
+    run = Run(options.root, chosen_config) if options.root else None
+    settings = run.config if run else chosen_config or loading.load(None)
     limits = Limits(
-        top or settings.serve.top,
+        options.top or settings.serve.top,
         settings.serve.among,
         settings.collection.max_sentence_chars,
         settings.serve.max_requests,
     )
     if limits.top > limits.max_top:
         raise UsageError(f"a request may ask for at most {limits.max_top} results, not {limits.top}; ask for fewer")
-    folders = _name_all(bundles)
+    folders = _name_all(options.bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
     uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # which end with this process
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
-    log = logging.getLogger(__name__)
-    with _listen(host, port) as listener:
+    with _listen(options.host, options.port) as listener:
         bound, port = listener.getsockname()[:2]
-        hosts = trusted_hosts(host, bound, allowed)
-        private = is_loopback(bound) and not allowed
-        chosen = columns or settings.serve.columns
-        shown = () if chosen is None and not private else chosen
-        shared = images_root, thumbnails, settings, SharedEncoders(uploads), root, shown
+        hosts = trusted_hosts(options.host, bound, options.allowed)
+        private = is_loopback(bound) and not options.allowed
+        columns = options.columns or settings.serve.columns
+        shown = () if columns is None and not private else columns
+        shared = options.images_root, thumbnails, settings, SharedEncoders(uploads), options.root, shown
         indexes = {
             name: ServedIndex(name, partial(_open_gallery, folder, *shared), partial(_stamp, folder))
             for name, folder in folders.items()
         }
         galleries = [index.gallery for index in indexes.values()]
-        if missing := set(chosen or ()).difference(*(gallery.columns for gallery in galleries)):
+        if missing := set(columns or ()).difference(*(gallery.columns for gallery in galleries)):
             raise UsageError(f"no index has a column {min(missing)}; correct --column or serve.columns")
-        describers = _open_describers(run, generators, galleries) if generators else {}
+        describers = {}
+        if options.generators:
+            if run is None:
+                raise UsageError("--generator needs the generator's run; give --run too")
+            describers = _open_describers(run, options.generators, galleries)
         originals = settings.serve.originals
         app = build_app(
             indexes, limits, runtime.threads(), hosts, check, describers,
-            warm=not lazy, originals=private if originals is None else originals,
+            warm=not options.lazy, originals=private if originals is None else originals,
         )  # fmt: skip
         server = uvicorn.Server(
             uvicorn.Config(
@@ -148,7 +164,7 @@ def command(
             )
         )
         names = ", ".join([*indexes, *describers])
-        log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(host), port)
+        log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(options.host), port)
         if ANY in hosts:
             log.warning(
                 "it answers anyone who reaches this machine, under any name; --allow-host NAME admits only that name"
@@ -157,7 +173,7 @@ def command(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there; port 0 takes a free one. Raises UsageError where that cannot be had."""
+    """Return a socket that listens at an address; port 0 takes a free port. Raises UsageError if it cannot be had."""
     from pipeline.errors import UsageError
 
     try:
@@ -221,8 +237,6 @@ def _open_gallery(
     columns: Collection[str] | None,
 ) -> "ServedGallery":
     """Open the index in `folder` for the page, which shows these own `columns` of the collection, or all (None)."""
-    import logging
-
     from pipeline.index.columns import OURS
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
@@ -233,7 +247,7 @@ def _open_gallery(
     bundle.hidden = hidden_photos(bundle, folder)
     photos = images_root or Path(bundle.card["data_root"])
     if not photos.exists():
-        logging.getLogger(__name__).warning(
+        log.warning(
             "%s: the folder of its photos, %s, is not here, so these photos are not shown. If it was moved, name its"
             " new place: jointspace serve %s --images FOLDER",
             folder, photos, folder,
@@ -244,7 +258,7 @@ def _open_gallery(
     return ServedGallery(searcher, _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)
 
 
-def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
+def _encoder_of(bundle: "Bundle | Bundles", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
     """Encodes photographs as the bundle's were; its encoders are loaded for the first one."""
     from pipeline.index.queries import StoredEncoder
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from pipeline.config.names import Config
+    from pipeline.metrics.combination import MemberWeights
     from pipeline.models.linear.ensemble import Ensemble
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
@@ -52,8 +53,14 @@ def combine(run: "StageRun", job: Job, model: str) -> None:
         log = base.details["training_log"]
         weights = {name: base.details["weights"][config.refitted(name)] for name in members}
     else:
-        log = _choose_weights(run, model)
-        weights = log["weights"]
+        best = _choose_weights(run, model)
+        weights = dict(zip(members, best.values, strict=True))
+        log = {
+            "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
+            "weights": weights,
+            "recall_sum": best.judged,
+            "combinations": best.trials,
+        }
     used = {name: run.model(name) for name in members if weights[name]}
     ensemble = _join(used, weights)
     details = {
@@ -80,28 +87,23 @@ def combine(run: "StageRun", job: Job, model: str) -> None:
     logging.getLogger(__name__).info("%s: %s, with %s", model, judged, weights)
 
 
-def _choose_weights(run: Run, ensemble: str) -> "dict[str, JsonValue]":
-    """The weights of the members that are best on dev, and how they were chosen."""
+def _choose_weights(run: Run, name: str) -> "MemberWeights":
+    """Choose the weights of the members that are best on dev."""
     from tqdm import tqdm
 
     from pipeline.metrics.combination import combine_scores
     from pipeline.metrics.ranks import score
 
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
-    members = run.config.members(ensemble)
+    ensemble = run.config.ensemble(name)
+    assert ensemble is not None
     scores = []
-    for embeddings in map(run.embeddings, members):
+    for embeddings in map(run.embeddings, run.config.members(name)):
         images = embeddings.read("images", pairs.image_id)
         sentences = embeddings.read("sentences", pairs.sentence_id)
         scores.append(score(images, sentences, embeddings.comparison))
-    with tqdm(desc=f"combine {ensemble}", unit="trial", disable=None) as bar:
-        best = combine_scores(scores, pairs.owners, run.config.ensemble(ensemble).weights, bar.update)
-    return {
-        "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
-        "weights": dict(zip(members, best.values, strict=True)),
-        "recall_sum": best.judged,
-        "combinations": best.trials,
-    }
+    with tqdm(desc=f"combine {name}", unit="trial", disable=None) as bar:
+        return combine_scores(scores, pairs.owners, ensemble.weights, bar.update)
 
 
 def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensemble":
@@ -116,15 +118,16 @@ def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensem
 
 
 def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]":
-    """The vocabulary of every form of tokens or trees that the members take, under its name; with one fingerprint."""
+    """Return the vocabulary of every form of tokens or trees that the members take, under its name, and one
+    fingerprint."""
     from pipeline.storage.commit import read_record
     from pipeline.storage.json_files import fingerprint
     from pipeline.storage.records import VocabularyFile
 
     value = read_record(run.layout.token_vocabulary.path)
     vocabulary = {key: value[key] for key in VocabularyFile.model_fields if key in value}
-    views = {view: vocabulary for view in ensemble.views if view != "vectors"}
-    inputs = dict.fromkeys(views, vocabulary["fingerprint"])
+    views: dict[str, JsonValue] = {view: vocabulary for view in ensemble.views if view != "vectors"}
+    inputs = {view: str(vocabulary["fingerprint"]) for view in views}
     return {"fingerprint": fingerprint("vocabularies", 1, inputs=inputs), "views": views}
 
 
@@ -140,6 +143,7 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]"
 )
 def join_embeddings(run: "StageRun", jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
     """Concatenate the weighted embeddings of an ensemble's members."""
+    from pipeline.compute.multivectors import ScoreRule
     from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
     from pipeline.run.reading.models import describe_embeddings
     from pipeline.storage.embeddings import write_embeddings
@@ -147,7 +151,7 @@ def join_embeddings(run: "StageRun", jobs: Iterator[ShardJob], model: str) -> It
     stored = run.model(model)
     weights = {name: weight for name, weight in stored.details["weights"].items() if weight}
     members = [run.embeddings(name) for name in weights]
-    rules = [member.comparison if member.multi_vector else None for member in members]
+    rules = [rule if isinstance(rule := member.comparison, ScoreRule) else None for member in members]
     details = describe_embeddings(stored, "inner_product")
     for job in jobs:
         ids = {"images": job.image_id, "sentences": job.sentence_id}

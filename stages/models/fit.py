@@ -1,6 +1,7 @@
 """Linear models: fitted, their parameters chosen on the dev split, or a space that encoders share already."""
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
@@ -90,7 +91,7 @@ def _open_pairs(run: "StageRun", moments: str, texts: str) -> "PairSet":
 def _make_task(
     run: "StageRun",
     model: str,
-    weights: dict[str, float],
+    weights: Mapping[str, float],
     moments: "FoldedMoments",
     weak: "FoldedMoments | None",
     dev: "SplitRows",

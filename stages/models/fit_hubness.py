@@ -23,8 +23,15 @@ BANK_OF_SETS = 2000
 """Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
 
 
+def _plain(config: "Config", model: str) -> str:
+    """The model without the correction."""
+    plain = config.uncorrected(model)
+    assert plain is not None
+    return plain
+
+
 def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
-    plain, base, queries = config.uncorrected(model), config.refitted(model), config.hubness.queries
+    plain, base, queries = _plain(config, model), config.refitted(model), config.hubness.queries
     reader = config.model(plain)
     encoders = reader.text_encoders if queries is not None and reader.spec.sentences == "vectors" else ()
     return {
@@ -57,7 +64,7 @@ def fit_hubness(run: "StageRun", job: Job, model: str) -> None:
     from pipeline.models.linear.hubness import choose_correction
 
     config, base = run.config, run.chosen(model)
-    plain, refits = config.uncorrected(model), config.refitted(model)
+    plain, refits = _plain(config, model), config.refitted(model)
     embeddings = run.embeddings(plain)
     mapping, stored = run.restored(plain)
     bank = _draw_bank(run, embeddings, mapping, ("train", "dev") if refits else ("train",))
@@ -84,11 +91,13 @@ def _draw_bank(run: "StageRun", embeddings: "Embeddings", model: "JointModel", s
 
     pairs, rng = run.pairs(*splits), np.random.default_rng(run.config.seed)
     most = BANK_OF_SETS if embeddings.multi_vector else run.config.hubness.bank
-    sides = []
-    for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
+
+    def draw(modality: str, ids: np.ndarray) -> "Items":
         drawn = np.sort(rng.choice(len(ids), min(most, len(ids)), replace=False))
-        sides.append(embeddings.read(modality, ids[drawn]))
-    return Bank(*sides, embeddings.comparison, queries=_embed_queries(run, model, most, rng))
+        return embeddings.read(modality, ids[drawn])
+
+    images, sentences = draw("images", pairs.image_id), draw("sentences", pairs.sentence_id)
+    return Bank(images, sentences, embeddings.comparison, queries=_embed_queries(run, model, most, rng))
 
 
 def _embed_queries(run: "StageRun", model: "JointModel", most: int, rng: "np.random.Generator") -> "Items | None":

@@ -2,7 +2,7 @@
 
 import logging
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pipeline.run import Job, stage
 from pipeline.run.reading.inputs import label_names, region_shards
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.models.joint_model import JointModel
+    from pipeline.models.joint_model import PhraseModel
     from pipeline.run.jobs import StageRun
     from pipeline.storage.regions import RegionRows
 
@@ -36,6 +36,7 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
     """Write the segments of each caption in a split and the boxes they match, one caption per line."""
     from tqdm import tqdm
 
+    from pipeline.compute.multivectors import several_vectors_each
     from pipeline.models.neural.alignment import align
     from pipeline.run.reading.texts import read_analyzer, read_words
     from pipeline.storage.records import write_alignments
@@ -44,8 +45,8 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
     analyze = read_analyzer(run)
     lines = []
     for block in tqdm(list(pairs.blocks(ALIGNED)), desc=f"align {split}", unit="block", disable=None):
-        images = embeddings.read("images", block.image_id)
-        sentences = embeddings.read("sentences", block.sentence_id)
+        images = several_vectors_each(embeddings.read("images", block.image_id))
+        sentences = several_vectors_each(embeddings.read("sentences", block.sentence_id))
         spoken = read_words(run, block.sentence_id, analyze)
         words, regions = sentences.split("vectors"), images.split("vectors")
         for number, (sentence_id, owner) in enumerate(zip(block.sentence_id, block.owners, strict=True)):
@@ -54,7 +55,7 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
                     "sentence_id": int(sentence_id),
                     "image_id": int(block.image_id[owner]),
                     "words": spoken[number][segment.first : segment.last],
-                    "box": images.boxes[images.offsets[owner] + segment.region].tolist(),
+                    "box": images.box_array[images.offsets[owner] + segment.region].tolist(),
                     "score": segment.score,
                 }
                 for segment in align(words[number], regions[owner], beta)
@@ -96,7 +97,7 @@ def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     from pipeline.text.tree_conversions import list_noun_phrases
     from pipeline.text.trees import LabelTable, pack_trees
 
-    mapping, _ = restore_model(run, model)
+    mapping = cast("PhraseModel", restore_model(run, model)[0])  # as all models of `phrase_splits` are
     vocabulary, _ = read_token_vocabulary(run)
     pairs = run.pairs(split)
     sentences = read_sentence_trees(run, make_analyzer(vocabulary.settings), pairs.sentence_id)
@@ -122,7 +123,7 @@ def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
 
 
-def _embed_regions(model: "JointModel", regions: "RegionRows", image_id: "np.ndarray") -> "pa.Table":
+def _embed_regions(model: "PhraseModel", regions: "RegionRows", image_id: "np.ndarray") -> "pa.Table":
     """The table of all regions of the images `image_id` (n,)."""
     import numpy as np
     import pyarrow as pa
@@ -180,15 +181,14 @@ def rank_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     regions = RegionSet(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, least_overlap = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases.least_overlap
     gold = read_gold(run)
+    about = {"model": model, "split": split, "ties": TIES, "least_overlap": least_overlap, "bootstrap": vars(bootstrap)}
     if not gold.labels:
-        measured, ranks = {"left_out": "no box of the manifest has a label"}, {}
-    else:
-        measured, ranks = measure_phrases(phrases, regions, gold, least_overlap, bootstrap)
-    about = {"split": split, "ties": TIES, "least_overlap": least_overlap, "bootstrap": vars(bootstrap)}
-    write_measured(job.path, {"model": model, **about, **measured}, "ranks", ranks, job.provenance)
-    if not gold.labels:
-        log.warning("%s: nothing was ranked: %s; add labelled boxes to the collection", model, measured["left_out"])
+        reason = "no box of the manifest has a label"
+        write_measured(job.path, {**about, "left_out": reason}, "ranks", {}, job.provenance)
+        log.warning("%s: nothing was ranked: %s; add labelled boxes to the collection", model, reason)
         return
+    measured, ranks = measure_phrases(phrases, regions, gold, least_overlap, bootstrap)
+    write_measured(job.path, {**about, **measured}, "ranks", ranks, job.provenance)
     log.info(
         "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", model,
         measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],

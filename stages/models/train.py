@@ -3,7 +3,7 @@
 import logging
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Outside, stage
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pipeline.config.names import Config
-    from pipeline.config.text import WordVectorSettings
+    from pipeline.config.text import WordVectorsSettings
     from pipeline.models.joint_model import JointModel
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.task import RegionView, TrainingPairs
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
     from pipeline.run.reading.texts import Sentences
+    from pipeline.storage.features import FeatureRows
+    from pipeline.storage.pairs import SplitPairs
+    from pipeline.storage.regions import RegionRows
 
 
 def _keys(config: "Config", model: str) -> dict[str, object]:
@@ -54,7 +57,7 @@ def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
         "start": layout.model(start) if start else None,
         "base": layout.model(base) if base else None,
         "corpus_vectors": layout.word_vectors if source == "corpus" else None,
-        "words": Outside("words", Path(config.weights_root) / words.file) if source == "file" else None,
+        "words": Outside("words", Path(config.weights_root) / str(words.file)) if source == "file" else None,
     }
 
 
@@ -84,13 +87,12 @@ def train(run: "StageRun", job: Job, model: str) -> None:
         # Refit for dev's best number of epochs. Dev is training data now, so there is no early stopping.
         settings = settings.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
     sentences = open_sentences(run, model)
-    training = _read_pairs(run, model, ("train", "dev") if base else ("train",), sentences)
-    dev = _read_pairs(run, model, ("dev",), sentences)
-    view, region_view = _make_views(run, model, dev)
+    training = _open_pairs(run, model, "train", "dev") if base else _open_pairs(run, model, "train")
+    view, region_view = _make_views(run, training)
     task = TrainingTask(
         view,
-        train=training,
-        dev=dev,
+        train=training.take(sentences),
+        dev=_open_pairs(run, model, "dev").take(sentences),
         settings=settings,
         seed=configured.seed,
         precision=run.precision(settings.precision),
@@ -109,7 +111,7 @@ def train(run: "StageRun", job: Job, model: str) -> None:
             **({"regions": training.regions.encoders} if training.regions is not None else {}),
             **sentences.learned,
             "labels": sentences.labels,
-            "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
+            "training_log": {**trained.log, **({"chosen": base.details["training_log"]["chosen"]} if base else {})},
         }
         run.write_model(job, trained.model, details)
     log, count = logging.getLogger(__name__), trained.log["pairs"]
@@ -119,29 +121,45 @@ def train(run: "StageRun", job: Job, model: str) -> None:
         log.info("%s on %d pairs: %s", model, count, trained.log["chosen"])
 
 
-def _read_pairs(run: "StageRun", model: str, splits: tuple[str, ...], sentences: "Sentences") -> "TrainingPairs":
-    """Open the pairs of some splits, as the model takes them."""
-    from pipeline.models.neural.task import TrainingPairs
+class OpenedPairs(NamedTuple):
+    """The images of some splits with the ids of their sentences, their features and, if the model needs them, their
+    regions."""
+
+    rows: "SplitPairs"
+    features: "dict[str, FeatureRows]"
+    regions: "RegionRows | None"
+
+    def take(self, sentences: "Sentences") -> "TrainingPairs":
+        """Return the pairs with their sentences, as a model is trained on them."""
+        from pipeline.models.neural.task import TrainingPairs
+
+        rows = self.rows
+        forms = sentences.take(rows.sentence_id)
+        return TrainingPairs(self.features, forms, rows.owners, rows.sentence_id, self.regions)
+
+
+def _open_pairs(run: "StageRun", model: str, *splits: str) -> OpenedPairs:
+    """Open the features and regions of some splits."""
     from pipeline.run.reading.models import open_region_rows
     from pipeline.storage.features import FeatureRows
 
     rows, region_encoders = run.pairs(*splits), tuple(run.inputs.all_shards("regions"))
     features = {name: FeatureRows(run.features, name, rows.image_id) for name in run.config.model(model).encoders}
     regions = open_region_rows(run, region_encoders, rows.image_id) if region_encoders else None
-    return TrainingPairs(features, sentences.take(rows.sentence_id), rows.owners, rows.sentence_id, regions)
+    return OpenedPairs(rows, features, regions)
 
 
-def _make_views(run: "StageRun", model: str, pairs: "TrainingPairs") -> "tuple[ImageView, RegionView | None]":
+def _make_views(run: "StageRun", pairs: OpenedPairs) -> "tuple[ImageView, RegionView | None]":
     """Return the view of whole images, and the view of regions if the pairs have regions."""
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.task import RegionView
 
-    config = run.config
-    encoders, region_encoders = config.model(model).encoders, config.regions.encoders
+    config, encoders = run.config, tuple(pairs.features)
     dims = tuple(block.shape[1] for block in pairs.features.values())
     view = ImageView(encoders, dims, config.image_steps(encoders))
     if pairs.regions is None:
         return view, None
+    region_encoders = tuple(pairs.regions.encoders)
     of_regions = ImageView(region_encoders, pairs.regions.dims, config.image_steps(region_encoders))
     return view, RegionView(of_regions, config.regions.geometry)
 
@@ -157,7 +175,7 @@ def _read_noun_phrase(run: "StageRun") -> int:
     return table["phrases"].index("NP")
 
 
-def _read_words(run: "StageRun", settings: "WordVectorSettings") -> "np.ndarray":
+def _read_words(run: "StageRun", settings: "WordVectorsSettings") -> "np.ndarray":
     """Return the first word vectors (V + 1, d): from a file, learned on the corpus, or random."""
     from pipeline.models.neural.networks import INITIAL
     from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
@@ -179,7 +197,9 @@ def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
 
-    start, _ = run.restored(run.config.start(model))
+    name = run.config.start(model)
+    assert name is not None
+    start, _ = run.restored(name)
     if not run.config.model(model).spec.starts_from_terms:
         return start
     words = [*read_token_vocabulary(run)[0].terms, ""]

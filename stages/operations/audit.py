@@ -140,7 +140,7 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     from pipeline.storage.features import FeatureRows
 
     encoder = run.config.encoders[0].name
-    steps = run.config.image_steps([encoder])
+    steps = [step for step in run.config.image_steps([encoder]) if isinstance(step, str)]  # of one encoder all are
     features = FeatureRows(run.features, encoder, np.arange(run.manifest.n_images))
     pairs = near_pairs(features, lambda rows: normalise(rows, steps))
     shown, thumbnails = np.unique(pairs), DiskRows(SIDE**2)

@@ -60,10 +60,12 @@ def plan(
     from pipeline.config import loading
     from pipeline.plan.estimate import estimate, lines_of
 
-    config_path = config_path or configuration
-    if config_path is None and root is None:
+    if config_path := config_path or configuration:
+        chosen = loading.load(config_path)
+    elif root:
+        chosen = Run(root).config
+    else:
         raise UsageError("plan: give a configuration, such as holiday.yaml, or a run (--run)")
-    chosen = loading.load(config_path) if config_path else Run(root).config
     run = Run(root or Path(chosen.results_root) / chosen.name, chosen)
     ingested = run.layout.manifest.commit.exists()
     if images is None and not ingested:

@@ -110,13 +110,13 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
     outputs = [output for stage, names in stages for output in stage.outputs(run.layout, *names)]
     present = {output.folder if isinstance(output, Shards) else output.commit for output in outputs}
     apart = {
-        fault
+        fault: fault.target
         for fault in found.faults
         if fault.target and (fault.reason.startswith("mixed") or not fault.target.exists())
         if fault.target.relative_to(run.root).parts[0] != AUDIT
         if applied or present.isdisjoint((fault.target, fault.target.parent))
     }
-    former = {fault.target for fault in apart if fault.target.exists() and fault.target.name != CARD}
+    former = {target for target in apart.values() if target.exists() and target.name != CARD}
     found.former = sorted({*found.former, *(path for target in former for path in whole(target))})
     found.faults = [fault for fault in found.faults if fault not in apart and fault.target not in former]
 

@@ -1,7 +1,7 @@
 """Generated captions: generators are trained, describe images and boxes, and are judged."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +19,15 @@ from pipeline.run.reading.inputs import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pipeline.config.names import Config
     from pipeline.generate.material import Ranker
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
     from pipeline.run.reading.generators import DescribedImages, StoredGenerator
+    from pipeline.run.reading.regions import ShownBox, ShownImage
+    from pipeline.storage.features import FeatureRows
 
 log = logging.getLogger(__name__)
 SNIPPETS_OF = ("train", "dev")
@@ -143,13 +147,15 @@ def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
     """
     import numpy as np
 
+    from pipeline.compute.multivectors import several_vectors_each
     from pipeline.generate.material import Ranker
     from pipeline.generate.snippets import sum_words
     from pipeline.storage.records import read_alignments
 
     embeddings = run.embeddings(model)
     restored, stored = run.restored(model)
-    if restored.encoders or restored.region_view.geometry:
+    region_view = getattr(restored, "region_view", None)
+    if restored.encoders or region_view is None or region_view.geometry:
         raise UsageError(
             f"{model} also reads whole images or the positions of regions; rank snippets with a plain dvsa"
         )
@@ -159,8 +165,8 @@ def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
     starts = np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist()
     sums = []
     for first, last in pairwise([*starts, len(ids)]):
-        words = embeddings.read("sentences", np.unique(ids[first:last]))
-        sums.append(sum_words(words, lengths[first:last]))
+        words = several_vectors_each(embeddings.read("sentences", np.unique(ids[first:last])))
+        sums.append(sum_words(words, lengths[first:last].tolist()))
     return Ranker(stored.details["registered"], restored, np.concatenate(sums))
 
 
@@ -218,7 +224,7 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
         part = np.arange(start, min(start + DESCRIBED, len(shown)))
         block = {name: rows[part] for name, rows in features.items()}
         sentences = describe_images(stored.generator, block, sources, settings.top)
-        described += [{**shown[place], "sentences": best} for place, best in zip(part, sentences, strict=True)]
+        described += [{**shown[place], "sentences": best} for place, best in zip(part.tolist(), sentences, strict=True)]
     about = {"generator": generator, "of": kind or "images", "split": split, "settings": settings.model_dump()}
     value = {**about, "precision": stored.precision, "images": described}
     picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
@@ -229,16 +235,20 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
     publish_record(job.path / "descriptions.json", value, beside, job.provenance)
 
 
-def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
+def _read_boxes(
+    run: Run, stored: "StoredGenerator", split: str
+) -> "tuple[Mapping[str, np.ndarray], Sequence[ShownImage]]":
+    """Read the labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
     from pipeline.run.reading.regions import read_boxes, read_gold
 
     gold, whole = read_gold(run, region_texts_path(run.config)), getattr(stored.generator, "whole", False)
     return read_boxes(run, gold, stored.encoders, split, whole)
 
 
-def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The images of a split: encoder -> their features (n, dim), and what answers show of each."""
+def _read_images(
+    run: Run, stored: "StoredGenerator", split: str
+) -> "tuple[Mapping[str, FeatureRows], Sequence[ShownImage]]":
+    """Read the images of a split: encoder -> their features (n, dim), and what answers show of each."""
     import numpy as np
 
     from pipeline.storage.features import FeatureRows
@@ -336,7 +346,9 @@ def evaluate_descriptions(run: "StageRun", job: Job, generator: str, subject: st
         log.info("not measured: %s (%s)", ", ".join(names), reason)
 
 
-def _read_box_texts(run: Run, boxes: list[dict], analyze: Callable[[str], list[str]]) -> list[list[list[str]]]:
+def _read_box_texts(
+    run: Run, boxes: "Sequence[ShownBox]", analyze: Callable[[str], list[str]]
+) -> list[list[list[str]]]:
     """What people wrote for each of the described `boxes`, or the noun phrases that name it, as words."""
     from pipeline.run.reading.regions import read_naming_phrases, read_region_texts
 
@@ -344,11 +356,11 @@ def _read_box_texts(run: Run, boxes: list[dict], analyze: Callable[[str], list[s
     if path is None:
         return read_naming_phrases(run, boxes, analyze)
     texts = read_region_texts(run, path)
-    return [list(map(analyze, texts.get((box["image_id"], tuple(box["box"])), []))) for box in boxes]
+    return [list(map(analyze, texts.get((box["image_id"], tuple(box["box"] or ())), []))) for box in boxes]
 
 
 def _list_sentences(
-    run: Run, images: list[dict], people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
+    run: Run, images: "Sequence[ShownImage]", people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
     """The sentences, as words, of each of the described `images`."""
     owners = run.manifest.sentence_images

@@ -97,7 +97,8 @@ def _read_figures(path: Path) -> "list[ComparedSystem]":
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             table = csv.DictReader(lines)
-            if "model" not in (table.fieldnames or ()) or not set(HEADINGS) & set(table.fieldnames):
+            names = table.fieldnames or ()
+            if "model" not in names or not set(HEADINGS) & set(names):
                 raise InputError(f"{path} needs the columns model and some of {', '.join(HEADINGS)}")
             for values in table:
                 line = table.line_num

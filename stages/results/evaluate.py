@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pipeline.config.registry import ranker
 from pipeline.run import Inputs, Job, Names, stage
@@ -13,6 +13,7 @@ from pipeline.run.reading.inputs import feature_shards, generator_inputs, text_f
 if TYPE_CHECKING:
     from pipeline.compute.multivectors import Items
     from pipeline.config.names import Config
+    from pipeline.generate.describing import RankingGenerator
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
 
@@ -44,6 +45,7 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
     """
     import numpy as np
 
+    from pipeline.compute.multivectors import one_vector_each
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.metrics.folds import chance, divide, measure_folds
     from pipeline.metrics.ranks import Ranks, rank, similarity_ranks
@@ -68,7 +70,8 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
         ranks = rank(images, sentences, owners, embeddings.comparison)
         if not several_each:
             return ranks
-        return replace(ranks, sentence_similarity=similarity_ranks(sentences, owners, embeddings.metric))
+        similarity = similarity_ranks(one_vector_each(sentences), owners, embeddings.metric)
+        return replace(ranks, sentence_similarity=similarity)
 
     ranks = rank_all(images, sentences, owners)
     value = {
@@ -85,7 +88,7 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
         folds = divide(owners, config.folds)
         each = [rank_all(images[fold.images], sentences[fold.sentences], fold.owners) for fold in folds]
         value |= {"folds": len(folds), **measure_folds(folds, each, bootstrap)}
-    if several_each:
+    if ranks.sentence_similarity is not None:
         value["sentence_similarity"] = measure(ranks.sentence_similarity, owners, bootstrap)
     value |= {"chance": chance(owners), "metric": embeddings.metric}
     write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)
@@ -129,8 +132,8 @@ def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protoc
     from pipeline.storage.records import write_evaluation
 
     settings = run.config.evaluate
-    stored = read_generator(run, generator)
-    people = read_described(run, stored.generator.encoders, ("train", split))
+    language_model = cast("RankingGenerator", read_generator(run, generator).generator)  # as all of evaluate.generators
+    people = read_described(run, language_model.encoders, ("train", split))
     train, pairs = people.pairs["train"], people.pairs[split]
     chosen = select_sentences(pairs.owners, protocol)
     owners = pairs.owners[chosen]
@@ -140,8 +143,8 @@ def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protoc
     prior = None
     if count := min(settings.prior_images, train.n_images):
         drawn = np.random.default_rng(run.config.seed).choice(train.n_images, count, replace=False)
-        prior = stored.generator.log_probabilities(train.images(np.sort(drawn)), held_out)
-    likelihoods = stored.generator.log_probabilities(pairs.images(np.arange(pairs.n_images)), held_out)
+        prior = language_model.log_probabilities(train.images(np.sort(drawn)), held_out)
+    likelihoods = language_model.log_probabilities(pairs.images(np.arange(pairs.n_images)), held_out)
     ranks = rank_scores(likelihood_scores(likelihoods, asked.sentences.lengths + 1, prior), owners)
     bootstrap = Bootstrap(settings.bootstrap, run.config.seed)
     value = {

@@ -97,6 +97,7 @@ def simulate_documents(run: "StageRun", job: Job, documents: str) -> None:
     )
 
     noise = settings.documents[documents].simulate
+    assert noise is not None
     table = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), noise, settings.seed)
 
     details = {"documents": documents}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -39,6 +39,9 @@ from pipeline.storage.json_files import fingerprint, publish_json, read_json
 from pipeline.storage.locks import hold
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
+
+if TYPE_CHECKING:
+    from pipeline.compute.multivectors import Items
 
 RECORD = "applied.json"
 """In the folder of a run that `apply` made: where the photographs are."""
@@ -168,11 +171,11 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: Mappin
     folder = output.absolute()
     layout = Layout(folder)
     record = layout.file(RECORD).path
-    before = read_json(record)["photographs"] if record.exists() else None
+    before: str | None = read_json(record)["photographs"] if record.exists() else None
     indexed = is_index(folder)
     if before is None and (indexed or layout.config.exists() or layout.manifest.commit.exists()):
         raise UsageError(f"{output} already holds {'an index' if indexed else 'a run'}; choose another --output")
-    if indexed and os.path.exists(before) and os.path.realpath(before) != os.path.realpath(photographs):
+    if indexed and before and os.path.exists(before) and os.path.realpath(before) != os.path.realpath(photographs):
         raise UsageError(f"{output} is the index of {before}; choose another --output, or `jointspace add` to it")
     collection = detect(photographs)
     if collection.format == "vectors":
@@ -227,8 +230,8 @@ def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, new: np.nda
     return made
 
 
-def _queries(bundle: Bundle, asker: QueryEncoder) -> np.ndarray | None:
-    """Sentences of the bundle, to measure an index of images with; None where it has none in plain words."""
+def _queries(bundle: Bundle, asker: QueryEncoder) -> "Items | None":
+    """Embed sentences of an index, to measure an index of images with. Return None where it has none in plain words."""
     table = bundle.packed_table("sentences")
     texts = [row["text"] for row in table.records(evenly_spaced(table.num_rows, QUERIES)) if row["text"]]
     with suppress(UsageError):

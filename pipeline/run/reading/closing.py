@@ -16,6 +16,7 @@ from pipeline.run import Run
 if TYPE_CHECKING:
     from pipeline.index.queries import QueryEncoder
     from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import Bundles
 
 LONGEST, LOOKED_AT = 80, 20
 """Characters of the sentence or photograph in the printed command, and how many it is chosen from."""
@@ -90,7 +91,7 @@ def warnings_of(run: Path) -> list[str]:
     return read_json(manifest).get("warnings", []) if manifest.exists() else []
 
 
-def example_search(bundle: "Bundle") -> list[str] | None:
+def example_search(bundle: "Bundle | Bundles") -> list[str] | None:
     """A search that the bundle can answer: for a short sentence of its own, all of whose words it knows, else for the
     known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
     from pipeline.config.registry import named_places
@@ -134,7 +135,7 @@ def search_command(folder: Path) -> str | None:
     return shlex.join(["jointspace", *example]) if example else None
 
 
-def _printable(bundle: "Bundle", modality: str, column: str) -> Iterator[str]:
+def _printable(bundle: "Bundle | Bundles", modality: str, column: str) -> Iterator[str]:
     """Some values of a column that are short, and safe in a command."""
     table = bundle.packed_table(modality)
     texts = [record[column] or "" for record in table.records(range(min(LOOKED_AT, table.num_rows)))]

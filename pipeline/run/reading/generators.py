@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def read_generator(run: Run, name: str) -> StoredGenerator:
     """The generator that `train-generator` has stored under `name`."""
     folder, parameters = run.layout.generator(name).path, run.generator(name)
     spec = generator_spec(parameters.details["generator"])
-    generator: Any = spec.load().from_parts(parameters.settings, parameters.tensors)
+    generator = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)
     is_configured = name in run.config.generator_variants  # it may have been trained by another configuration
     settings = run.config.generator(name if is_configured else spec.name).settings
@@ -86,9 +86,9 @@ def open_space_bundle(run: Run, generator: str) -> Bundle | None:
 def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | None:
     """A tagger trained on `language_text.treebank`; None for a generator that needs none. Raises InputError for a file
     that cannot be read, and naming a line."""
-    if not spec.treebank:
-        return None
     name = config.language_text.treebank
+    if not spec.treebank or name is None:
+        return None
     return Tagger(list(read_tagged(text_lines(Path(name)), name)), seed)
 
 

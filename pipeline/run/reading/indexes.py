@@ -12,6 +12,7 @@ import safetensors.numpy
 from pydantic import JsonValue
 from tqdm import tqdm
 
+from pipeline.compute.multivectors import one_vector_each
 from pipeline.config.results import IndexSettings
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
@@ -141,11 +142,13 @@ def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
     column of that name."""
     shards = np.unique(images["image_id"].to_numpy() // manifest.shard_size)
     documents = pa.concat_tables([manifest.table("documents", number) for number in shards.tolist()])
-    place = pc.index_in(images["image_id"], documents["image_id"].combine_chunks())
+    owners = pc.SetLookupOptions(documents["image_id"].combine_chunks())
+    rows = pc.call_function("index_in", [images["image_id"]], owners)
     for field in documents.schema:
         if field.name not in images.column_names:
-            text = documents[field.name].take(place)
-            text = pc.if_else(pc.equal(text, ""), None, text)
+            text = documents[field.name].take(rows)
+            is_empty = pc.call_function("equal", [text, pa.scalar("")])
+            text = pc.call_function("if_else", [is_empty, pa.scalar(None, text.type), text])
             images = images if text.null_count == len(text) else images.append_column(field.name, text)
     return images
 
@@ -259,8 +262,8 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
         log.info("%s: searches will not show where likely answers end (%s)", embeddings.name, reason)
         return None
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
-    images = embeddings.read("images", pairs.image_id)
-    sentences = embeddings.read("sentences", pairs.sentence_id)
+    images = one_vector_each(embeddings.read("images", pairs.image_id))
+    sentences = one_vector_each(embeddings.read("sentences", pairs.sentence_id))
     return Calibration.fit(images, sentences, pairs.owners, embeddings.metric, run.config.index.coverage)
 
 

@@ -1,6 +1,6 @@
 """Models of a run: restoring one, what their details say, and following a training with checkpoints."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,15 @@ from pipeline.storage.parameters import Checkpoints
 if TYPE_CHECKING:
     import numpy as np
 
+    from pipeline.config.section import Section
+    from pipeline.models.joint_model import JointModel
     from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.regions import RegionRows
 
 
 def describe_model(run: Run, name: str) -> dict[str, Any]:
-    """What the details of a fitted or trained model say of its place in the configuration."""
+    """Return what the details of a fitted or trained model say of its entry in the configuration."""
     model = run.config.model(name)
     return {
         "model": name,
@@ -28,8 +30,8 @@ def describe_model(run: Run, name: str) -> dict[str, Any]:
     }
 
 
-def restore_model(run: Run, name: str) -> "tuple[Any, Parameters]":
-    """A model of the run, on its GPU where it has one, and what is stored of it."""
+def restore_model(run: Run, name: str) -> "tuple[JointModel, Parameters]":
+    """Return a model of the run, on the GPU if there is one, and what is stored of it."""
     model, stored = run.restored(name)
     if (gpu := run.gpu) is not None:
         model.to(gpu)
@@ -37,14 +39,14 @@ def restore_model(run: Run, name: str) -> "tuple[Any, Parameters]":
 
 
 def describe_embeddings(stored: "Parameters", metric: str) -> dict[str, Any]:
-    """What the details of embeddings say of the model that made them."""
+    """Return what the details of embeddings say of the model that made them."""
     details = {key: stored.details.get(key) for key in ("model", "refits", "registered")}
     vocabulary = {"vocabulary": stored.details["vocabulary"]} if stored.details.get("vocabulary") else {}
     return {**details, "metric": metric, "made_of": stored.fingerprint, **vocabulary}
 
 
 def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") -> "RegionRows":
-    """The regions of some images, as models read them."""
+    """Open the regions of some images, as models read them."""
     from pipeline.storage.regions import RegionRows
 
     folders = {name: run.layout.regions(name).folder for name in encoders}
@@ -53,24 +55,33 @@ def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") 
 
 @contextmanager
 def follow_training(
-    name: str, settings: Any, job: Job
+    name: str, settings: "Section", job: Job
 ) -> "Iterator[tuple[Checkpoint | None, Callable[[Training], None]]]":
-    """The checkpoint to resume the training of a job from, and what to call after each step: it moves a bar and saves
-    a checkpoint as often as `settings` say. They are removed when the block succeeds."""
+    """Yield the checkpoint to resume the training of a job from, and a function to call after each step.
+
+    The function moves a bar, and saves a checkpoint as often as `settings` say. Checkpoints are removed when the block
+    succeeds.
+    """
     from tqdm import tqdm
 
     from pipeline.models.neural.training import Checkpoint
 
-    seconds = getattr(settings, "checkpoint_seconds", 0)
+    # Some generators are not trained in epochs.
+    seconds, epochs = getattr(settings, "checkpoint_seconds", 0), getattr(settings, "epochs", 1)
     checkpoints = Checkpoints(job.path / "checkpoints", job.provenance.fingerprint, seconds)
     latest = checkpoints.latest()
     with tqdm(desc=f"train {name}", unit="batch", disable=None) as bar:
 
         def after_step(training: "Training") -> None:
-            bar.total = training.steps * settings.epochs
+            bar.total = training.steps * epochs
             bar.n = training.steps_done
             bar.update(0)
-            checkpoints.offer(lambda: vars(training.checkpoint()).values())
+
+            def make() -> "tuple[Mapping[str, np.ndarray], Mapping[str, Any]]":
+                checkpoint = training.checkpoint()
+                return checkpoint.tensors, checkpoint.progress
+
+            checkpoints.offer(make)
 
         yield Checkpoint(latest.tensors, latest.settings) if latest else None, after_step
     checkpoints.clear()

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.manifold import TSNE
 
+from pipeline.compute.multivectors import ScoreRule, several_vectors_each
 from pipeline.evaluate.phrases import best_within
 from pipeline.images.preprocess import Photograph
 from pipeline.index.vectors import evenly_spaced
@@ -59,21 +60,22 @@ def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPictur
     8); and the words with the longest and shortest ones (Table 4)."""
     embeddings, pairs, analyze = run.embeddings(model), run.pairs(split), read_analyzer(run)
     shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED)]
-    queries = embeddings.read("images", shown)
+    queries, rule = several_vectors_each(embeddings.read("images", shown)), embeddings.comparison
+    assert isinstance(rule, ScoreRule)
     best, retrieved = np.full(len(shown), -np.inf), np.zeros_like(shown)
     words: list[str] = []
     lengths: list[np.ndarray] = []
     regions: list[tuple[int, np.ndarray, float]] = []
     for block in pairs.blocks(BLOCK):
-        images = embeddings.read("images", block.image_id)
-        sentences = embeddings.read("sentences", block.sentence_id)
+        images = several_vectors_each(embeddings.read("images", block.image_id))
+        sentences = several_vectors_each(embeddings.read("sentences", block.sentence_id))
         for sentence in read_words(run, block.sentence_id, analyze):
             words += sentence
-        lengths.append(np.linalg.norm(sentences.vectors, axis=1))
-        for row in longest_vectors(images.vectors, images.owners, IMAGES):
+        lengths.append(np.linalg.norm(sentences.array, axis=1))
+        for row in longest_vectors(images.array, images.owners, IMAGES):
             image_id = int(block.image_id[images.owners[row]])
-            regions.append((image_id, images.boxes[row], float(np.linalg.norm(images.vectors[row]))))
-        scores = multivector_scores(queries, sentences, embeddings.comparison).numpy()
+            regions.append((image_id, images.box_array[row], float(np.linalg.norm(images.array[row]))))
+        scores = multivector_scores(queries, sentences, rule).numpy()
         better = scores.max(axis=1) > best
         best[better] = scores.max(axis=1)[better]
         retrieved[better] = block.sentence_id[scores.argmax(axis=1)[better]]
@@ -93,14 +95,14 @@ def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPictur
 
 
 def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id: np.ndarray) -> Iterator[SheetPicture]:
-    images = embeddings.read("images", image_id)
-    sentences = embeddings.read("sentences", sentence_id)
+    images = several_vectors_each(embeddings.read("images", image_id))
+    sentences = several_vectors_each(embeddings.read("sentences", sentence_id))
     spoken = read_words(run, sentence_id, read_analyzer(run))
     words, regions = sentences.split("vectors"), images.split("vectors")
     chains = [align(*pair, run.config.align.beta) for pair in zip(words, regions, strict=True)]
     texts = run.manifest.sentences["text"].take(sentence_id).to_pylist()
     for number, (chain, (image, reason)) in enumerate(zip(chains, open_photographs(run, image_id), strict=True)):
-        boxes = images.between(number, number + 1).boxes
+        boxes = images.between(number, number + 1).box_array
         for name, segments in (("words", align_alone(words[number], regions[number])), ("segments", chain)):
             labels = [f"{' '.join(spoken[number][part.first : part.last])} {part.score:.1f}" for part in segments]
             scores = [part.score for part in segments]
@@ -131,7 +133,7 @@ def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
         for sentence_id, line, (image, reason) in zip(shown, lines, photographs, strict=True):
             rows = spoken[sentences[spoken] == sentence_id]
             boxes = stored.boxes[parts[best[rows]]]
-            yield picture_spoken_of(image, reason or line, boxes, texts[rows], scores[rows], TOP)
+            yield picture_spoken_of(image, reason or line, boxes, texts[rows].tolist(), scores[rows].tolist(), TOP)
 
     drawn = [drawing(f"{model}, {split}: phrases at their regions", draw_sheet(pictures(), COLUMNS))]
     rows = spoken[np.isin(sentences[spoken], every[evenly_spaced(len(every), POINTS)])]

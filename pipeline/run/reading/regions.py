@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -45,12 +45,17 @@ PREPARED_TOGETHER = 4
 
 
 class ShownImage(TypedDict):
-    """What answers show of an image that is described, or of a labelled box in it."""
+    """What answers show of an image that is described."""
 
     image_id: int
     image: str
     box: list[float] | None
-    label: NotRequired[str]
+
+
+class ShownBox(ShownImage):
+    """What answers show of a labelled box in an image that is described."""
+
+    label: str
 
 
 Corners = tuple[float, ...]
@@ -93,7 +98,7 @@ class RegionExtraction:
             weight, bias = (parameters.tensors[f"{CLASSIFIER}{name}"] for name in ("weight", "bias"))
             self._classifier = Classifier(weight, bias, settings.iou, settings.count)
 
-    def list_parts(self, jobs: Iterable[ShardJob]) -> Iterator[Part]:
+    def list_parts(self, jobs: Iterable[ShardJob]) -> "Iterator[Part[Request]]":
         """Yield the missing parts of the shards of some jobs, whose images are requests for regions."""
         from pipeline.encoders.preparation import Request
 
@@ -104,7 +109,7 @@ class RegionExtraction:
             shard = UnfinishedRegions(job.path, job.provenance, job.image_id, size)
             yield from missing_parts(job.number, {self._encoder: shard}, requests)
 
-    def describe(self, parts: Iterable[Part]) -> "Iterator[tuple[Part, DescribedRegions]]":
+    def describe(self, parts: "Iterable[Part[Request]]") -> "Iterator[tuple[Part[Request], DescribedRegions]]":
         """Yield each part with its regions and their features."""
         return describe_parts(parts, self._prepare, self._describe_each, "extract-regions")
 
@@ -112,7 +117,7 @@ class RegionExtraction:
         if self._detect is not None:
             requests = stopwatch.iterate("proposals", self._detect(requests))
         room = self._preparation.cutting.room
-        return shared_map(self._preparation, requests, self._run.decoders, room, PREPARED_TOGETHER)
+        yield from shared_map(self._preparation, requests, self._run.decoders, room, PREPARED_TOGETHER)
 
     def _describe_each(
         self, images: "Iterator[PreparedImage | Failure]", lengths: Iterator[int]
@@ -121,7 +126,7 @@ class RegionExtraction:
 
         return (describe(islice(images, length), self._extractor, self._classifier) for length in lengths)
 
-    def write(self, described: "tuple[Part, DescribedRegions]") -> int | None:
+    def write(self, described: "tuple[Part[Request], DescribedRegions]") -> int | None:
         """Keep the regions of a part. If the shard is whole with it, publish it and return its number."""
         part, regions = described
         shard = part.shards[self._encoder]
@@ -177,7 +182,8 @@ def _open_detector(
         return None
     if weights is not None:
         data, _ = read_weights(weights, settings.sha256)
-        state, source = states.parse(data, settings.file), settings.file
+        source = str(settings.file)
+        state = states.parse(data, source)
     else:
         state, source = states.fetch(settings.architecture, "name it in regions.detector.file")
     network = build_detector(settings.architecture, state, source)
@@ -243,7 +249,7 @@ def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "di
 
 def read_boxes(
     run: Run, gold: Gold, encoders: Iterable[str], split: str, whole: bool
-) -> tuple[dict[str, np.ndarray], list[ShownImage]]:
+) -> tuple[dict[str, np.ndarray], list[ShownBox]]:
     """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), with `whole` (k, 2 dim) as
     SnippetRegions has it, and what answers show of each.
 
@@ -267,17 +273,17 @@ def read_boxes(
     if not is_stored.all():
         log.warning("left out %d of %d labelled boxes: they are not stored regions", (~is_stored).sum(), len(rows))
     paths = run.manifest.images["path"].take(images[is_stored]).to_pylist()
-    shown = [
-        {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": gold.labels[rows[at]]}
+    shown: list[ShownBox] = [
+        {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": str(gold.labels[rows[at]])}
         for at, path in zip(np.flatnonzero(is_stored), paths, strict=True)
     ]
     return {name: stored.take(places[name][is_stored], whole) for name, stored in regions.items()}, shown
 
 
 def read_naming_phrases(
-    run: Run, boxes: Sequence[ShownImage], analyze: Callable[[str], list[str]]
+    run: Run, boxes: Sequence[ShownBox], analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Of each of `boxes` the noun phrases, as words, that name its label in its image's sentences."""
+    """Return for each of `boxes` the noun phrases, as words, that name its label in the captions of its image."""
     from pipeline.run.reading.texts import read_sentence_trees
 
     images = np.array([box["image_id"] for box in boxes])

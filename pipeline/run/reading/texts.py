@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import compress, repeat
+from itertools import compress
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.compute.mapreduce import map_reduce
 from pipeline.config.stored import restore_text_encoder
+from pipeline.config.text import WordVectorSource
 from pipeline.encoders.text_encoder import GivenVectors, TextEncoder
 from pipeline.errors import InputError
 from pipeline.run import Run
@@ -72,15 +73,18 @@ def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[
 
 
 def read_trees(
-    run: Run, number: int, analyze: Callable[[str], list[str]], chosen: Iterable[bool] = repeat(True)
+    run: Run, number: int, analyze: Callable[[str], list[str]], chosen: np.ndarray | None = None
 ) -> Iterator[SentenceTrees]:
-    """Read the trees of one shard's sentences, over the words that `analyze` finds in them. With `chosen`, only the
-    sentences for which it is true are read."""
+    """Read the trees of one shard's sentences, over the words that `analyze` finds in them.
+
+    With `chosen` (m,), only the sentences for which it is true are read.
+    """
     shard = ParseShard(run.layout.parses.folder, number)
     parses = (entry.parse for entry in read_conllu(shard.conllu, str(shard.path)))
     trees = (tree for _, tree in read_brackets(shard.brackets, str(shard.brackets_path)))
-    columns = (compress(column, chosen) for column in (parses, trees, run.manifest.texts(number)))
-    return fit_trees(*columns, analyze)
+    texts = run.manifest.texts(number)
+    is_chosen = np.full(len(texts), True) if chosen is None else chosen
+    return fit_trees(compress(parses, is_chosen), compress(trees, is_chosen), compress(texts, is_chosen), analyze)
 
 
 def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:
@@ -118,7 +122,7 @@ def count_part(part: range, root: Path, settings: TermSettings, folder: Path) ->
     return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
 
 
-def measure_coverage(run: Run, name: str, encoder: TextEncoder, remedy: str) -> dict[str, int]:
+def measure_coverage(run: Run, name: str, encoder: TextEncoder | Vocabulary, remedy: str) -> dict[str, int]:
     """How much of dev's sentences a text encoder knows; says so, with a remedy where that is little."""
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
@@ -191,7 +195,9 @@ class RunTextMaterial:
         return WordVectors(terms, read_corpus_vectors(self.run)[: len(terms)])
 
     def file(self, wanted: Collection[str]) -> WordVectors:
-        return read_word_file(self._files()["file"], self.own.format, wanted, self.own.words)
+        own = self.own
+        assert isinstance(own, WordVectorSource)
+        return read_word_file(self._files()["file"], own.format, wanted, own.words)
 
     def _files(self) -> dict[str, Path]:
         return self.own.files(self.run.config.weights_root)

@@ -1,0 +1,262 @@
+"""Every stage opens only what it declares: all stages of a small run, with the functions watched that open files."""
+
+import builtins
+import os
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from made_up import make_run
+from workflow import TINY
+
+from pipeline.run.jobs import StageRun, UndeclaredInputError
+from pipeline.run.layout import Layout
+from pipeline.run.run import Run
+from pipeline.run.runner import run_stage
+from pipeline.run.stage import Job, Names, Outside, Stage, list_inputs
+from pipeline.storage import commit as commits
+from pipeline.storage.manifest import Manifest
+from stages.catalogue import declared
+
+STAGES = declared()
+NETWORK = {"architecture": "squeezenet1_1", "resize": 64, "crop": 64}
+SMALL = {"epochs": 1, "dimensions": 8, "batch_size": 16, "precision": "float32"}
+SETTINGS = {
+    "models": ["ncca", "plain", "ncca-csls-refit", "sae", "words", "dvsa", "phrases", "sdtrnn", "both"],
+    "variants": {
+        "ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True},
+        "sae": {"model": "ncca", "training": "sae"},
+        "plain": {"model": "ncca", "encoders": ["eyes"], "text_encoders": ["tfidf"]},
+        "phrases": {"model": "hmlstm", "encoders": ["eyes"]},
+        "words": {"model": "bow", "encoders": ["eyes"], "word_vectors": {"source": "corpus"}},
+    },
+    "ensembles": {"both": {"members": ["plain", "words"]}},
+    "encoders": [
+        {"name": "eyes", **NETWORK, "weights": "untrained"},
+        {"name": "new", **NETWORK, "weights": "untrained"},
+        {"name": "tuned", **NETWORK, "weights": "finetuned"},
+        {"name": "pooled", "architecture": "pooled", "of": "eyes"},
+    ],
+    "text_encoders": [
+        {"name": "tfidf", "kind": "tf-idf"},
+        {"name": "means", "kind": "averaged"},
+    ],
+    "extract": {"decode_workers": 0, "precision": "float32", "mapped": {"new": "eyes"}, "mapping_images": 50},
+    "finetune": {"iterations": 2, "images": 4, "side": 64, "precision": "float32"},
+    "regions": {"encoders": ["eyes"], "count": 3},
+    "demo": {"train": 40, "dev": 6, "test": 6, "weak": 12},
+    "shard_size": 40,
+    "tokens": {"min_count": 1},
+    "word_vectors": {"dim": 8},
+    "fit": {"dimensions": [4], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
+    "transfer": {"beta": [0.3], "auxiliary_dimensions": [4], "features": 40, "neighbours": 5},
+    "train_defaults": SMALL,
+    "generators": ["copies", "writes", "names", "ranks", "spells"],
+    "generator_variants": {
+        "copies": {"generator": "nearest", "encoders": ["eyes"]},
+        "writes": {"generator": "mrnn", "encoders": ["eyes"]},
+        "names": {"generator": "mrnn-regions", "encoders": ["eyes"], "snippets": "dvsa"},
+        "ranks": {"generator": "ranked-snippets", "encoders": ["eyes"], "snippets": "dvsa"},
+        "spells": {"generator": "lbl", "encoders": ["eyes"]},
+    },
+    "language_defaults": {"epochs": 1, "batch_size": 16, "precision": "float32"},
+    "mrnn": {"dimensions": 8, "word_dim": 8},
+    "describe": {"space": "plain", "boxes": True, "top": 1, "beam": 2, "candidates": 10, "meteor": False},
+    "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"], "generators": ["writes"]},
+    "phrases": {"splits": ["test"]},
+}  # fmt: skip
+IMPORTED = {
+    "models": ["zero-shot"],
+    "encoders": [{"name": "theirs", "kind": "imported", "path": "theirs.npy"}],
+    "text_encoders": [{"name": "given", "kind": "imported", "imported": {"path": "given.npy"}}],
+    "demo": {"train": 20, "dev": 4, "test": 4, "weak": 1},
+    "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"]},
+}
+"""Vectors made elsewhere, which the text encoders of the other run could not be compared with."""
+SIMULATED = {
+    "models": ["joint"],
+    "variants": {"joint": {"model": "ncca", "training": "joint"}},
+    "encoders": [{"name": "eyes", **NETWORK, "weights": "untrained"}],
+    "demo": {"train": 60, "dev": 8, "test": 8, "weak": 1},
+    "auxiliary": {"splits": ["train"]},
+    "documents": {"all": {"simulate": {"tag_words": 3, "true_words": 1, "wrong": 0.1, "missing": 0.1}}},
+    "fit": {"dimensions": [4], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
+    "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"]},
+}
+NEEDS_SPACY = {"train_parser"}
+"""Stages that need an extra which is not installed everywhere."""
+
+
+MEASURED = {name for name, stage in STAGES.items() if stage.function.__module__.startswith("stages.papers.")}
+"""Stages that need more images, and minutes."""
+
+
+def test_every_stage_opens_only_what_it_declares(tmp_path: Path) -> None:
+    done = run_all(tmp_path / "all", SETTINGS, STAGES.keys() - MEASURED - NEEDS_SPACY)
+    done |= run_all(tmp_path / "imported", IMPORTED, {"adopt", "build_index", "evaluate"})
+    done |= run_all(tmp_path / "simulated", SIMULATED, {"fit"})
+    assert STAGES.keys() - done == MEASURED | NEEDS_SPACY
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_papers_open_only_what_they_declare(tmp_path: Path) -> None:
+    values = {**TINY, "reproduce": {"papers": ["gong"]}}
+    assert run_all(tmp_path, values, MEASURED) >= MEASURED
+
+
+def test_an_artefact_that_is_not_declared_is_refused_by_name(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    undeclared = replace(STAGES["evaluate"], reads=lambda config, layout, *names: {"manifest": layout.manifest})
+    with pytest.raises(UndeclaredInputError, match="evaluate opens embeddings/ncca, which it does not declare"):
+        run_stage(Run(run), undeclared, ("ncca", "test", "all-sentences"))
+    with pytest.raises(UndeclaredInputError, match="encode-sentences reads sentences of the manifest"):
+        StageRun(Run(run), replace(STAGES["encode_sentences"], columns=("images",)), [("tfidf",)]).manifest.texts(0)
+
+
+def test_a_file_that_is_opened_behind_the_back_of_the_run_is_found(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+
+    def peek(view: StageRun, job: Job) -> None:
+        np.load(view.root / "embeddings/ncca/shard-00000.h5", allow_pickle=False)
+
+    reads = {"model": Layout(run).model("ncca")}
+    peeking = Stage(peek, 1, writes=lambda layout: layout.audit, reads=lambda config, layout: reads)
+    with watching() as watch, pytest.raises(AssertionError, match="peek opens .*embeddings/ncca/shard-00000.h5"):
+        watch(peeking, lambda: suppressed(run_stage, Run(run), peeking))
+
+
+def suppressed(function: Callable[..., None], *arguments: object) -> None:
+    with suppress(ValueError):  # HDF5 is not an array of NumPy
+        function(*arguments)
+
+
+def run_all(folder: Path, settings: dict, targets: Set[str]) -> set[str]:
+    """Run the stages `targets` of a configuration, and what they need, watched; returns the names of all that ran."""
+    values = {**settings, "name": "run", "data_root": str(folder / "data"), "results_root": str(folder)}
+    (folder / "run").mkdir(parents=True)
+    (folder / "run/config.yaml").write_text(yaml.safe_dump(values))
+    done = set()
+    with watching() as watch:
+        for stage, names in list_jobs(Run(folder / "run"), targets):
+            watch(stage, lambda stage=stage, names=names: run_stage(Run(folder / "run"), stage, names))
+            done.add(stage.name)
+            if stage.name == "ingest":
+                bring_vectors(folder / "run", folder / "data")
+    return done
+
+
+def list_jobs(run: Run, targets: Set[str]) -> list[tuple[Stage, Names]]:
+    """The jobs of the stages `targets` that `all` makes, or else two of each stage, after the jobs that make their
+    inputs."""
+    known = [(stage, tuple(names)) for stage in STAGES.values() for names in stage.choices(run.config)]
+    makers = {output.name: job for job in known for output in job[0].outputs(run.layout, *job[1])}
+    jobs: dict[tuple[str, Names], tuple[Stage, Names]] = {}
+
+    def visit(stage: Stage, names: Names) -> None:
+        if (stage.name, names) in jobs:
+            return
+        if stage.sharded:
+            visit(STAGES["ingest"], ())
+        for source in list_inputs(stage.reads(run.config, run.layout, *names)):
+            if not isinstance(source, Outside) and source.name in makers:
+                visit(*makers[source.name])
+        jobs[stage.name, names] = (stage, names)
+
+    visit(STAGES["make_demo"], ())
+    visit(STAGES["ingest"], ())
+    for name in STAGES:
+        if name in targets:
+            for names in list(STAGES[name].wanted(run.config)) or list(STAGES[name].choices(run.config))[:2]:
+                visit(STAGES[name], tuple(names))
+    return list(jobs.values())
+
+
+def bring_vectors(run: Path, data: Path) -> None:
+    """Vectors of all images and captions of the run, made elsewhere."""
+    manifest, rng = Manifest(run / "manifest"), np.random.default_rng(0)
+    np.save(data / "theirs.npy", rng.standard_normal((manifest.n_images, 4)).astype(np.float32))
+    (data / "theirs.txt").write_text("".join(f"{path}\n" for path in manifest.images["path"].to_pylist()))
+    np.save(data / "given.npy", rng.standard_normal((len(manifest.sentence_images), 4)).astype(np.float32))
+
+
+@contextmanager
+def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
+    """Watch the functions that open files. Gives `watch(stage, call)`, which fails if the stage opens a file of its run
+    that is not of its declared inputs or outputs."""
+    views: list[StageRun] = []
+    trusted: list[str] = []
+    opened: list[Path] = []
+
+    def note(path: object) -> None:
+        if views and not trusted and isinstance(path, str | bytes | os.PathLike):
+            opened.append(Path(os.path.abspath(os.fsdecode(path))))
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(path: Any, *arguments: Any, **more: Any) -> Any:
+            note(path)
+            return function(path, *arguments, **more)
+
+        return called
+
+    def trusting(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Commits are read to compare digests, also the commits of what an input was made from."""
+
+        def called(*arguments: Any, **more: Any) -> Any:
+            trusted.append(function.__name__)
+            try:
+                result = function(*arguments, **more)
+                return iter(list(result)) if isinstance(result, Iterator) else result
+            finally:
+                trusted.pop()
+
+        return called
+
+    begin = StageRun.__init__
+
+    def begun(view: StageRun, *arguments: Any) -> None:
+        begin(view, *arguments)
+        views.append(view)
+
+    def watch(stage: Stage, call: Callable[[], None]) -> None:
+        views.clear()
+        opened.clear()
+        commits._read.cache_clear()
+        call()
+        assert views, f"{stage.command} was not run"
+        undeclared = sorted({str(path) for path in opened if not is_declared(path, views[0])})
+        views.clear()
+        assert not undeclared, f"{stage.command} opens what it does not declare: {undeclared}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in [
+            (builtins, "open"), (os, "open"), (h5py, "File"), (np, "memmap"), (pq, "read_table"), (pq, "ParquetFile"),
+            (pa, "memory_map"), (pa, "OSFile"),
+        ]:  # fmt: skip
+            patch.setattr(module, name, noting(getattr(module, name)))
+        for name in ("faults", "require", "digest", "is_done"):
+            patch.setattr(commits.Commits, name, trusting(getattr(commits.Commits, name)))
+        patch.setattr(StageRun, "__init__", begun)
+        yield watch
+
+
+def is_declared(path: Path, view: StageRun) -> bool:
+    """Whether a path is outside the run, or belongs to a declared input or an output of the stage."""
+    root = Path(os.path.abspath(view.root))
+    if not path.is_relative_to(root):
+        return True
+    below = path.relative_to(root)
+    if below.parts[:1] in ((), ("config.yaml",), ("benchmarks",)) or below.name.startswith("."):
+        return True  # the configuration, the times that Snakemake measures, temporary names and locks
+    stage = view._stage
+    if below.parts[0] == "manifest" and stage.sharded and "manifest" not in view._declared:
+        tables = {"images" if column == "splits" else column for column in stage.columns}
+        return below.suffix == ".json" or below.suffixes[0].removeprefix(".") in tables or path.is_dir()
+    return any(below.as_posix().startswith(name) or name.startswith(f"{below.as_posix()}/") for name in view._declared)
