@@ -95,18 +95,6 @@ class MultiVectors(Ragged):
         assert self.vectors is not None and not isinstance(self.vectors, np.ndarray)
         return self.vectors
 
-    @property
-    def array(self) -> np.ndarray:
-        """The vectors (total, c) of items that are arrays."""
-        assert isinstance(self.vectors, np.ndarray)
-        return self.vectors
-
-    @property
-    def tensor(self) -> "Tensor":
-        """The vectors (total, c) of items that are tensors."""
-        assert self.vectors is not None and not isinstance(self.vectors, np.ndarray)
-        return self.vectors
-
     def without(self, rows: np.ndarray) -> Self:
         """Return the same items after all vectors of `rows` are removed."""
         kept = np.delete(np.arange(self.offsets[-1]), self.places(rows))
@@ -122,18 +110,6 @@ class MultiVectors(Ragged):
 
 Items = np.ndarray | MultiVectors
 """Images or sentences that have one vector each, (n, c), or several."""
-
-
-def one_vector_each(items: Items) -> np.ndarray:
-    """Return the vectors (n, c) of items that have one vector each."""
-    assert isinstance(items, np.ndarray)
-    return items
-
-
-def several_vectors_each(items: Items) -> MultiVectors:
-    """Return items that have several vectors each."""
-    assert isinstance(items, MultiVectors)
-    return items
 
 
 def one_vector_each(items: Items) -> np.ndarray:
