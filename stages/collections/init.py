@@ -207,7 +207,8 @@ def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
     missing = "FROM images WHERE NOT there AND fault IS NULL"
     for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
         count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
-        also = "".join(f"; {name} is an archive: unpack it first" for name in intake.folder.archives()[:1])
+        archives = intake.folder.archives() if intake.folder else []
+        also = "".join(f"; {name} is an archive: unpack it first" for name in archives[:1])
         yield f"{count:,} photos that the lists name are not there, such as {first}{also}"
     if find_spec("pillow_heif") is None:
         heic = r"regexp_matches(lower(coalesce(member, path)), '\.hei[cf]$')"
@@ -221,14 +222,14 @@ def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
 
 def _refusals(intake: "Intake") -> Iterator[str]:
     """Say for which kind of rejects `ingest` would refuse the collection, as far as the lists tell."""
-    from pipeline.collections.assembly import HARMLESS
+    from pipeline.collections.assembly import HARMLESS_REASONS
     from pipeline.config import loading
     from pipeline.errors import too_many
 
     limit, left_out = loading.load().collection.reject_limit, intake.rejects.summarise(False)
     faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
     for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
-        rejected = left_out.of(what, "") - left_out.of(what, *HARMLESS)
+        rejected = left_out.of(what, "") - left_out.of(what, *HARMLESS_REASONS)
         unusable = intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
         if too_many(count := rejected + unusable, intake.given[what], limit):
             reason = (

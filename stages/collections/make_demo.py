@@ -61,11 +61,11 @@ def command(root: Path | None, output: Path | None, config_path: Path | None, pr
     from pipeline.config.loading import load
     from pipeline.run.runner import run_stage
 
-    if (root is None) == (output is None):
-        raise click.UsageError("give either --run or --output")
-    if root is not None:
+    if root is not None and output is None:
         run = begin(root, config_path)
         make_demo.select(run.config, [])
-    else:
+    elif output is not None and root is None:
         run = Run(output, load(config_path).model_copy(update={"data_root": str(output)}))
+    else:
+        raise click.UsageError("give either --run or --output")
     run_stage(run, make_demo, processes=processes)

@@ -19,7 +19,7 @@ from pipeline.compute.workers import Failure
 from pipeline.errors import InputError
 from pipeline.foreign.image_names import relative_name
 from pipeline.foreign.matching import Matching, match_names, match_sentences, some
-from pipeline.foreign.vectors import BLOCK, NOT_FINITE, ForeignFeatures, Source, foreign_files, open_foreign
+from pipeline.foreign.vectors import BLOCK_ROWS, NOT_FINITE, ForeignFeatures, Source, foreign_files, open_foreign
 from pipeline.images.decode import Inspection
 from pipeline.run import Inputs, Outside, Run
 from pipeline.storage.features import to_stored
@@ -55,8 +55,8 @@ class MatchedFeatures:
         """Raises InputError for the first one whose vector is not finite, or does not fit the dtype `storage`, which
         `key` has chosen."""
         n = len(self.labels)
-        for start in range(0, n, BLOCK):
-            these = range(start, min(start + BLOCK, n))
+        for start in range(0, n, BLOCK_ROWS):
+            these = range(start, min(start + BLOCK_ROWS, n))
             features = self.features(these)
             for row in start + np.flatnonzero(~np.isfinite(features).all(axis=1))[:1]:
                 raise InputError(
@@ -98,7 +98,7 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
     for row, name in enumerate(features.names):
         rows.setdefault(relative_name(name), row)
     remaining = iter(paths)
-    while block := list(islice(remaining, BLOCK)):
+    while block := list(islice(remaining, BLOCK_ROWS)):
         for vector in features.take(np.array([rows[path] for path in block])):
             if np.isfinite(vector).all():
                 yield Inspection(None, None, hashlib.sha256(vector).hexdigest())
@@ -165,8 +165,8 @@ def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str
 
 def _require_alike(matching: Matching, vectors: ForeignFeatures, path: str, what: str) -> None:
     """Raises InputError for two rows of the same name or words, as `what` says, whose vectors differ."""
-    for start in range(0, len(matching.repeats), BLOCK):
-        pairs = np.array(matching.repeats[start : start + BLOCK])
+    for start in range(0, len(matching.repeats), BLOCK_ROWS):
+        pairs = np.array(matching.repeats[start : start + BLOCK_ROWS])
         first, second = (vectors.take(side).astype(np.float64) for side in pairs.T)
         lengths = np.maximum(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
         for pair in pairs[np.linalg.norm(first - second, axis=1) > SAME * lengths][:1]:
