@@ -4,7 +4,7 @@ import glob
 import os
 import posixpath
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -103,21 +103,21 @@ def _detect_file(path: Path) -> Detected:
 
 
 class Survey:
-    """The contents of a folder, found in one walk. Detectors of formats read it.
+    """The contents of a folder, its subfolders with the names of their files. Detectors of formats read it.
 
     `photos_inside` counts the photos in the folder `images`, and `photos_outside` all others. `texts` counts the texts
     beside photos. `lists` are the files that could be lists, and `separate` the lists that are not beside a photo of
     the same name. Detectors add the lists that they do not read to `unused`.
     """
 
-    def __init__(self, folder: CollectionFolder) -> None:
+    def __init__(self, folder: CollectionFolder, contents: Iterable[tuple[str, list[str]]]) -> None:
         self.folder = folder
         self.photos_inside = 0
         self.photos_outside = 0
         self.texts = 0
         self.lists: list[str] = []
         self.separate: set[str] = set()
-        for below, names in folder.walk():
+        for below, names in contents:
             self._add(below, names)
 
     def _add(self, below: str, names: list[str]) -> None:
@@ -287,7 +287,7 @@ DETECTORS: tuple[Callable[[Survey], Detected | None], ...] = (
 def _detect_folder(folder: CollectionFolder) -> Detected:
     if known := _detect_known_list(folder):
         return known
-    survey = Survey(folder)
+    survey = Survey(folder, folder.walk())
     for detector in DETECTORS:
         if detected := detector(survey):
             return detected
