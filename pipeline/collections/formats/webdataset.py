@@ -96,7 +96,8 @@ def members(descriptor: int) -> Iterator[TarMember]:
         with tarfile.TarFile(fileobj=headers, encoding="utf-8", errors="surrogateescape") as tar:
             while header := tar.next():
                 headers.since_member = 0
-                setattr(tar, "members", [])  # noqa: B010  tarfile would keep all members, and its types hide the list
+                # tarfile would keep all members, and its types do not show the list.
+                tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # not in the types of tarfile
                 # The size of other types is not the size of their data.
                 stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
                 size = header.size if stored else 0
