@@ -1,15 +1,15 @@
-"""What can go wrong, in one sentence each; the command line turns these into exit codes."""
+"""The errors of this project, each with a message of one sentence. The command line turns them into exit codes."""
 
 import difflib
 import textwrap
 from collections.abc import Iterable
 
-LONGEST_REASON = 200
-"""Characters of another library's error that an error of ours repeats."""
+MAX_REASON_CHARACTERS = 200
+"""Number of characters of another library's error that our error repeats."""
 MALFORMED = (
     LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError, MemoryError,
 )  # fmt: skip
-"""What computation raises where stored settings and arrays are not of the form that their class wrote."""
+"""Exceptions of computations on stored settings and arrays that are not in the form in which their class wrote them."""
 
 
 class JointspaceError(Exception):
@@ -29,7 +29,7 @@ class InputError(JointspaceError):
 
 
 class Refused(InputError):
-    """A file that is not used, for a `reason` of a fixed few; `detail` says more."""
+    """A file that is not used, for one of a few fixed reasons. `detail` says more."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -45,23 +45,23 @@ class IntegrityError(JointspaceError):
 
 
 class RejectLimitError(JointspaceError):
-    """Done, but more input was rejected than the configuration allows. Exit code 3."""
+    """Work that is done, although more input was rejected than the configuration allows. Exit code 3."""
 
     exit_code = 3
 
 
 def too_many(rejected: int, given: int, limit: float) -> bool:
-    """Whether more than the share `limit` is rejected; a single one never is, unless none may be."""
+    """Return whether more than the share `limit` is rejected. A single reject is allowed unless the limit is zero."""
     return rejected > max(limit * given, limit > 0)
 
 
 def brief(error: BaseException) -> str:
-    """An error in one line; other people's with its type, which may be all that it says."""
-    said = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
-    return textwrap.shorten(said, LONGEST_REASON, placeholder=" ...")
+    """Return an error in one line. An error of a library has its type, because its message may be empty."""
+    message = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
+    return textwrap.shorten(message, MAX_REASON_CHARACTERS, placeholder=" ...")
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """`did you mean NAME? `, for the one of `known` that is spelt most like `name`; nothing where none is."""
+    """Return `did you mean NAME? ` for the known name with the most similar spelling, or "" if there is none."""
     nearest = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {nearest[0]}? " if nearest else ""

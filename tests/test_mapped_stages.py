@@ -114,7 +114,7 @@ def test_a_lost_worker_does_not_change_a_sum(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lost_worker_of_ingest_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "BLOCK", 4)
+    monkeypatch.setattr(inspection, "BLOCK_IMAGES", 4)
     draw(tmp_path / "data", 40, 0)
     (tmp_path / "data/red-00.png").write_bytes(b"no photograph")
     alone, shared = tmp_path / "alone/manifest", tmp_path / "shared/manifest"

@@ -1,5 +1,6 @@
 """What happens to one item of a map over processes happens to that item alone."""
 
+import errno
 import itertools
 import os
 import resource
@@ -180,6 +181,15 @@ def test_workers_that_cannot_start_are_no_items_fault() -> None:
         and JointspaceError.__name__ in result.stderr
         and "set their number to 0" in result.stderr
     )
+
+
+def test_a_system_without_room_for_a_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr("pipeline.compute.workers.start_process", start)
+    with Worker(square) as worker, pytest.raises(JointspaceError, match="cannot be started .*; set the number"):
+        worker(2)
 
 
 UNGUARDED = (

@@ -1,31 +1,138 @@
-"""The folder of a collection: what it contains, and the only place where its files are opened."""
+"""The folder of a collection: its files, the files that are ignored, and the only place where files are opened."""
 
 import os
 import posixpath
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase, translate
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.collections.exclusion import Exclusion
-from pipeline.collections.records import Options
+from pipeline.collections.records import ImageRecord, Options, Record, Reject, Tally
 from pipeline.errors import InputError, UsageError
 from pipeline.foreign.files import UnopenedFile, open_plain
 from pipeline.foreign.image_names import IMAGE_SUFFIXES, NameMatcher, Spelling, is_plain, without_zeros
 
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
 ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
-SEVERAL = "table"
+PATTERN_KEY = "table"
 """The key of collection.files that may be a pattern of several files."""
-PHOTOGRAPH, MOST_KINDS = "photo", 5
-"""What photographs are counted as, and how many kinds of other files are named."""
-LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
+PHOTO_KIND = "photo"
+"""The kind under which photos are counted."""
+MAX_NAMED_KINDS = 5
+"""Number of kinds of other files that a message names."""
+MAX_NAMED_FILES = 5
+"""Number of files that a message names if a pattern matches several."""
+MAX_LIST_BYTES = 8 << 30
+"""Size of a list that is read line by line. Files that are read whole have smaller limits."""
+NAS = "thumbnails and deleted files of a NAS"
+WINDOWS = "of Windows"
+MACOS = "of macOS"
+EXCLUDED_NAMES = {
+    **dict.fromkeys(("@eadir", "#recycle", "#snapshot", "@tmp", "@sharebin", "@synoresource"), NAS),
+    **dict.fromkeys((".@__thumb", "@__thumb", "@recycle", "@recently-snapshot", ".@upload_cache"), NAS),
+    **dict.fromkeys((".snapshot", ".snapshots", "~snapshot", ".zfs", ".recycle", "network trash folder"), NAS),
+    **dict.fromkeys(("$recycle.bin", "recycler", "system volume information", "found.000"), WINDOWS),
+    **dict.fromkeys(("thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini"), WINDOWS),
+    **dict.fromkeys(("__macosx", ".trashes", ".trash", ".appledouble", ".appledb", ".appledesktop"), MACOS),
+    **dict.fromkeys(
+        (".spotlight-v100", ".fseventsd", ".documentrevisions-v100", ".temporaryitems", ".ds_store"), MACOS
+    ),
+    **dict.fromkeys(("temporary items", "icon\r", ".localized", ".volumeicon.icns", ".picasaoriginals"), MACOS),
+    "lost+found": "of a Linux file system",
+    **dict.fromkeys(("dataset_info.json", "dataset_infos.json"), "of Hugging Face's datasets"),
+}
+"""Names of files and folders in lower case that are never part of a collection -> the system that makes them."""
+EXCLUDED_PATTERNS = {
+    "._*": "AppleDouble, of macOS",
+    ".trash-*": "deleted files, of Linux",
+    "*@synoeastream": NAS,
+    "*@synoresource": NAS,
+    "synofile_thumb_*": NAS,
+    "synophoto_thumb_*": NAS,
+    "~$*": "open documents of Microsoft Office",
+}
+"""Patterns of such names -> the system that makes them."""
+SUSPECT_NAME = re.compile(r"^[.~s]|@")
+"""A part of every name that EXCLUDED_PATTERNS or HIDDEN may match. Hardly any name of a photo has it."""
+BY_PATTERN = "collection.exclude "
+HIDDEN = "hidden (a name that begins with a dot)"
+
+
+class Exclusion:
+    """The files and folders that are ignored: files of systems, hidden files, and the patterns of `collection.exclude`.
+
+    A pattern without a slash is compared with the name of each file and folder, and a pattern with a slash is compared
+    with the path from the collection's root.
+    """
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        of_paths = [pattern for pattern in patterns if "/" in pattern.strip("/")]
+        self._names = [pattern for pattern in patterns if pattern not in of_paths]
+        self._paths = {pattern: re.compile(path_expression(pattern.strip("/"))) for pattern in of_paths}
+
+    def of_name(self, name: str) -> str | None:
+        """Return why a file or folder of this name is ignored in any folder, or None."""
+        folded = name.lower()
+        if folded in EXCLUDED_NAMES:
+            return f"{name.strip()} ({EXCLUDED_NAMES[folded]})"
+        if SUSPECT_NAME.search(folded):
+            if pattern := next((pattern for pattern in EXCLUDED_PATTERNS if fnmatchcase(folded, pattern)), None):
+                return f"{pattern} ({EXCLUDED_PATTERNS[pattern]})"
+            if name.startswith("."):
+                return HIDDEN
+        return next((BY_PATTERN + pattern for pattern in self._names if fnmatchcase(name, pattern)), None)
+
+    def of_path(self, path: str) -> str | None:
+        """Return why the file or folder at `path`, relative to the root, is ignored for its own sake, or None."""
+        if reason := self.of_name(path.rpartition("/")[2]):
+            return reason
+        patterns = (pattern for pattern, expression in self._paths.items() if expression.fullmatch(path))
+        return next((BY_PATTERN + pattern for pattern in patterns), None)
+
+    def of_whole_path(self, path: str) -> str | None:
+        """Return why the file at `path` is ignored, for itself or for a folder above it, or None."""
+        parts = path.split("/")
+        return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
+
+    def excludes(self, path: str) -> str | None:
+        """Return the user's pattern that excludes the file at `path`, or None."""
+        reason = self.of_whole_path(path) if self._names or self._paths else None
+        return reason if reason and reason.startswith(BY_PATTERN) else None
+
+    def without_excluded(self, records: Iterable[Record], tally: Tally) -> Iterator[Record]:
+        """Yield the records without the images that a list names although the user's patterns exclude them, and without
+        everything that belongs to these images."""
+        excluded: set[str] = set()
+        for record in records:
+            if isinstance(record, Reject):
+                yield record
+                continue
+            if isinstance(record, ImageRecord) and (reason := self.excludes(record.path)):
+                if record.key not in excluded:
+                    tally.notes[f"images of a list are left out with their texts: {reason}"] += 1
+                excluded.add(record.key)
+            if record.key not in excluded:
+                yield record
+
+
+def path_expression(pattern: str) -> str:
+    """Return a pattern of pathlib as a regular expression."""
+    parts = []
+    for part in pattern.split("/"):
+        if part == "**":
+            parts.append("(?:.*/)?")
+            continue
+        expression = translate(part).removeprefix("(?s:").removesuffix(r")\Z")
+        parts.append(expression.replace(".*", "[^/]*") + "/")
+    return "".join(parts).removesuffix("/")
 
 
 class CollectionFolder:
-    """The folder `root` of a collection and the files that `options` name in it. Raises UsageError where there is
-    none."""
+    """The folder `root` of a collection, and the files that `options` name in it. Raises UsageError if there is no such
+    folder."""
 
     def __init__(self, root: Path, options: Options) -> None:
         self.root = root
@@ -48,7 +155,7 @@ class CollectionFolder:
         return {without_zeros(os.path.splitext(name)[0]) for name in photos}
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of exactly this name, relative to the root."""
+        """Return whether there is a file of exactly this name, relative to the root."""
         try:
             os.lstat(f"{self.root}/{name}")
         except (OSError, ValueError):
@@ -60,7 +167,7 @@ class CollectionFolder:
         return (Spelling(name, name) for name, left_out in self.files() if left_out is None)
 
     def state(self, name: str) -> str:
-        """What changes with the content of a file, without opening it."""
+        """Return a text that changes with the content of a file, without opening the file."""
         try:
             status = os.stat(os.path.join(self.root, name))
         except (OSError, ValueError):
@@ -68,9 +175,12 @@ class CollectionFolder:
         return f"{status.st_size} {status.st_mtime_ns}"
 
     def glob(self, pattern: str) -> list[Path]:
-        """What is below the root under names of this pattern, sorted, without what `exclusion` leaves out unless the
-        pattern names it. The case of a file's name matters only where both spellings exist."""
-        if Path(pattern).is_absolute():  # for which pathlib raises an exception of its own
+        """Return the files and folders below the root that match a pattern, sorted.
+
+        Files that `exclusion` ignores are not returned unless the pattern names them. The case of a file's name matters
+        only if both spellings exist.
+        """
+        if Path(pattern).is_absolute():  # pathlib raises NotImplementedError for it
             raise UsageError(f"collection.files: {pattern} must be a pattern under {self.root}; leave out the folder")
         paths = {*self.root.glob(pattern)}
         if not paths or "*" in pattern:
@@ -84,8 +194,8 @@ class CollectionFolder:
         )
 
     def locate(self, usual: Mapping[str, tuple[str, ...]]) -> dict[str, Path | None]:
-        """The file or folder of each key of `usual`: from collection.files, else the first of its usual names (patterns
-        under the root) that exists, else None.
+        """Return the file or folder of each key of `usual`: from collection.files, or else the first of its usual names
+        (patterns under the root) that exists, or else None.
 
         Raises UsageError for an unknown key, a name that does not exist, and a pattern that several files match.
         """
@@ -103,14 +213,14 @@ class CollectionFolder:
             path = self.root / given
             if not path.exists():
                 paths = [] if Path(given).is_absolute() else self.glob(given)
-                if paths and (len(paths) == 1 or key == SEVERAL):
+                if paths and (len(paths) == 1 or key == PATTERN_KEY):
                     return paths[0]
                 raise UsageError(f"{path} does not exist; correct collection.files.{key}")
             return path
         for pattern in usual:
             paths = self.glob(pattern) if pattern != "." else [self.root]
             if len(paths) > 1:
-                names = ", ".join(path.name for path in paths[:5])
+                names = ", ".join(path.name for path in paths[:MAX_NAMED_FILES])
                 raise UsageError(f"{self.root} has several files {pattern} ({names}): set collection.files.{key}")
             if paths:
                 return paths[0]
@@ -118,17 +228,17 @@ class CollectionFolder:
 
     def tables(self, first: Path) -> list[Path]:
         """Return the `first` table, or all tables that collection.files.table matches."""
-        given = self._given.get(SEVERAL, "")
+        given = self._given.get(PATTERN_KEY, "")
         return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
     def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
-        """The `path` that `locate` found for `key`. Raises UsageError if it found none."""
+        """Return the `path` that `locate` returned for `key`. Raises UsageError if it is None."""
         if path is None:
             raise self.lacks(" or ".join(usual), f"{remedy}, or name yours as collection.files.{key}")
         return path
 
     def lacks(self, what: str, remedy: str) -> UsageError:
-        """The error for a folder that contains no `what`; it says what is there instead."""
+        """Return the error for a folder that contains no `what`, which says what the folder contains instead."""
         packed = [f"{name} is an archive: unpack it first; " for name in self.archives() if not name.endswith(".tar")]
         return UsageError(f"{self.root} holds {self._contents()} and no {what}: {''.join(packed[:1])}{remedy}")
 
@@ -138,38 +248,38 @@ class CollectionFolder:
         return [path for path in paths if path.lower().endswith(ARCHIVES)]
 
     def _contents(self) -> str:
-        """How many photographs and other files of the most frequent kinds the folder contains, at any depth."""
+        """Return the numbers of photos and of other files of the most frequent kinds in the folder, at any depth."""
         kinds = self._count()
-        photographs = kinds.pop(PHOTOGRAPH, 0)
-        counts = [f"{count} {suffix}" for suffix, count in kinds.most_common(MOST_KINDS) if suffix]
+        photographs = kinds.pop(PHOTO_KIND, 0)
+        counts = [f"{count} {suffix}" for suffix, count in kinds.most_common(MAX_NAMED_KINDS) if suffix]
         return ", ".join([f"{photographs or 'no'} photo{'s' * (photographs != 1)}", *counts])
 
     def only_photographs(self) -> bool:
-        """Whether the folder contains photographs, and no list that could be about them."""
+        """Return whether the folder contains photos, and no list that could be about them."""
         kinds = self._count()
-        return kinds[PHOTOGRAPH] > 0 and kinds.keys().isdisjoint(LIST_SUFFIXES)
+        return kinds[PHOTO_KIND] > 0 and kinds.keys().isdisjoint(LIST_SUFFIXES)
 
     def _count(self) -> Counter[str]:
-        """The files of each suffix, all photographs as PHOTOGRAPH."""
+        """Count the files of each suffix, and all photos as PHOTO_KIND."""
         names = (name for _, names in self.walk() for name in names)
-        return Counter(PHOTOGRAPH if is_image(name) else os.path.splitext(name)[1].lower() for name in names)
+        return Counter(PHOTO_KIND if is_image(name) else os.path.splitext(name)[1].lower() for name in names)
 
     def label(self, path: Path) -> str:
-        """A file's name in rejects: relative to the root, with forward slashes."""
+        """Return a file's name in rejects: relative to the root, with forward slashes."""
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def image_prefix(self, folder: Path | None) -> str:
-        """The prefix that makes names of images in `folder` (None: the root) relative to the root."""
+        """Return the prefix that makes names of images in `folder` (None: the root) relative to the root."""
         prefix = "" if folder is None else self.label(folder)
         if prefix.startswith(".."):
             raise UsageError(f"the images' folder {folder} lies outside {self.root}; set data_root to one above both")
         return "" if prefix == "." else prefix
 
     def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:
-        """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files.
+        """Yield each folder under `folder` (None: the root), relative to it ("" for itself), and its files.
 
-        Both are sorted, a.jpg before its copy `a (1).jpg`, and without what `exclusion` leaves out; folders directly
-        under the root may be links to other disks. Raises InputError for a folder that cannot be read.
+        Both are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are not yielded.
+        Folders directly under the root may be links to other disks. Raises InputError for a folder that cannot be read.
         """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)
@@ -178,7 +288,7 @@ class CollectionFolder:
                 yield "/".join(filter(None, (top, inside))), [name for name, reason in names if reason is None]
 
     def _other_disks(self) -> list[str]:
-        """The links to folders directly under the root that are of no folder below or above it, sorted."""
+        """Return the links directly under the root to folders that are neither below nor above it, sorted."""
         root, targets = self.root.resolve(), {name: (self.root / name).resolve() for name in self._linked()}
         return [
             name
@@ -187,12 +297,14 @@ class CollectionFolder:
         ]
 
     def _linked(self) -> list[str]:
-        """The folders directly under the root that are links."""
+        """Return the folders directly under the root that are links."""
         return [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and os.path.isdir(entry)]
 
     def files(self) -> Iterator[tuple[str, str | None]]:
-        """Every file below the root, relative to it, and why it is left out; None if it is not. Links to folders are
-        followed only directly under the root, as in `ingest`."""
+        """Yield every file below the root, relative to it, and why it is ignored (None: it is not).
+
+        Links to folders are followed only directly under the root, as in `ingest`.
+        """
         linked = self._linked()
         for top in ("", *linked):
             reason = self.exclusion.of_path(top) if top else None
@@ -204,11 +316,13 @@ class CollectionFolder:
     def _walk(
         self, folder: Path | str, prefix: str, everything: bool = False, above: str | None = None
     ) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-        """The folders under `folder`, which is at `prefix`, with the names of their files and why each is left out:
-        for its own name, its path, or for the folders `above`. With `everything`, folders that are left out and links
-        to folders too."""
+        """Yield the folders under `folder`, which is at `prefix`, with the names of their files and why each file is
+        ignored: for its own name, its path, or for the folders `above`.
+
+        With `everything`, ignored folders and links to folders are yielded too.
+        """
         reasons: dict[str, str | None] = {os.fspath(folder): above}
-        closed: list[tuple[str, str | None]] = []  # of what is left out
+        closed: list[tuple[str, str | None]] = []  # ignored folders that cannot be read
 
         def fail(error: OSError) -> None:
             if not (reason := reasons.get(error.filename)):
@@ -232,7 +346,7 @@ class CollectionFolder:
         if closed:
             yield "", closed
 
-    def open(self, path: Path, most_bytes: float = LARGEST_LIST) -> BinaryIO:
+    def open(self, path: Path, most_bytes: float = MAX_LIST_BYTES) -> BinaryIO:
         """Open a list, text or shard for reading. Raises InputError unless it is a regular file of at most
         `most_bytes`, and, without collection.follow_links, if links lead out of the folder."""
         name = self.label(path)
@@ -244,12 +358,13 @@ class CollectionFolder:
             raise InputError(f"{path} cannot be read: {error.detail}") from error
 
     def open_below(self, name: str, most_bytes: float) -> BinaryIO:
-        """As `open`, for a name relative to the root; raises UnopenedFile, the reason to reject this file alone."""
+        """Open a file as `open` does, by its name relative to the root. Raises UnopenedFile, the reason to reject only
+        this file."""
         return os.fdopen(open_plain(os.fspath(self.root), name, most_bytes, self._follow_links), "rb")
 
 
 def _any_case(pattern: str) -> str:
-    """`pattern` for files whose names have its letters in any case."""
+    """Return `pattern` for files whose names have its letters in any case."""
     folder, slash, name = pattern.rpartition("/")
     if "." not in name or "[" in name:
         return pattern
@@ -257,4 +372,5 @@ def _any_case(pattern: str) -> str:
 
 
 def is_image(name: str) -> bool:
+    """Return whether a name has the ending of an image."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES

@@ -1,5 +1,7 @@
-"""Every photograph looked at once, in blocks, so that a killed `ingest` goes on where it was: by processes of this
-machine, or whole blocks by the workers of a cluster."""
+"""Inspects every photo once, in blocks, so that a killed `ingest` continues where it was.
+
+Photos are inspected by processes of this machine, or whole blocks by the workers of a cluster.
+"""
 
 import hashlib
 import multiprocessing
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from uuid import uuid4
 
 from pipeline.compute.workers import Failure, isolated_map
@@ -18,16 +20,18 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.batch import remove_own
 from pipeline.storage.json_files import CHECK, canonical_json, publish_json, read_json
 
-BLOCK = 2048
-"""Images that a kill costs at most: on a slow core less than a minute."""
-FILES = re.compile(r"\d{5,}\.json")
+BLOCK_IMAGES = 2048
+"""Number of images that a kill costs at most. On a slow core they take less than a minute."""
+BLOCK_FILES = re.compile(r"\d{5,}\.json")
 
 Location = tuple[str, int | None, int | None]
-Look = Callable[[Location], Any]
+Outcome = TypeVar("Outcome", bound=tuple)
+Look = Callable[[Location], Outcome]
 
 
 class Block(NamedTuple):
-    """The `number`-th images, where they are, and what vouches for what was found out about them."""
+    """The block `number` of images: the `locations` of its images, and a digest of everything that decides its
+    outcomes."""
 
     number: int
     digest: str
@@ -35,23 +39,27 @@ class Block(NamedTuple):
 
 
 class InspectedImages:
-    """The blocks in `folder`. One counts as long as its images have the same locations, `state(path)` says the same of
-    their files, and `limits` are those by which they were inspected."""
+    """The blocks of outcomes in `folder`. A block is valid as long as its images have the same locations, `state(path)`
+    of their files does not change, and the `limits` of the inspection are the same."""
 
     def __init__(self, folder: Path, state: Callable[[str], str], limits: str) -> None:
-        self.folder, self.state, self.limits = Path(folder), state, limits
+        self.folder = Path(folder)
+        self.state = state
+        self.limits = limits
 
     def resume(
         self,
         locations: Callable[[], Iterable[Location]],
-        look: Look,
-        restore: Callable[[list], Any],
+        look: Look[Outcome],
+        restore: Callable[[list], Outcome],
         processes: int,
         on_cluster: Callable[["BlockTask", Iterator[Block]], Iterable[int]] | None = None,
-    ) -> Iterator[Any]:
-        """One outcome for each of `locations()`, in order: what `look` says of it, a tuple of plain values, or a
-        Failure. Outcomes of a killed run are read and rebuilt by `restore`; the others are made on so many `processes`,
-        those of whole blocks on a cluster, if there is one."""
+    ) -> Iterator[Outcome | Failure]:
+        """Yield an outcome per location, in order: `look(location)`, a tuple of plain values, or a Failure.
+
+        Outcomes of a killed run are read and rebuilt by `restore`. The others are made by this number of `processes`,
+        or whole blocks on a cluster, if there is one.
+        """
         digests = [self._digest(block) for block in _blocks(locations())]
         if on_cluster:
             blocks = map(Block, range(len(digests)), digests, _blocks(locations()))
@@ -61,25 +69,26 @@ class InspectedImages:
         kept = [self._read(number, digest) is not None for number, digest in enumerate(digests)]
         blocks = zip(_blocks(locations()), kept, strict=True)
         wanted = (location for block, is_kept in blocks if not is_kept for location in block)
-        with closing(isolated_map(look, wanted, processes)) as made:
+        with closing(isolated_map(look, wanted, processes)) as new_outcomes:
             for number, digest in enumerate(digests):
                 if kept[number]:
                     rows = self._read(number, digest)
+                    assert rows is not None  # it was valid a moment ago
                     yield from (Failure(row) if isinstance(row, str) else restore(row) for row in rows)
                 else:
-                    outcomes = list(islice(made, BLOCK))
+                    outcomes = list(islice(new_outcomes, BLOCK_IMAGES))
                     _write(self.folder, number, digest, outcomes)
                     yield from outcomes
 
     def _read(self, number: int, digest: str) -> list[Any] | None:
-        """The outcomes of a block; None if there are none of these images."""
+        """Return the stored outcomes of a block, or None if there are no valid ones."""
         path = _path(self.folder, number)
         try:
             value = read_json(path)
         except IntegrityError:
             return None
-        own = isinstance(value, dict) and value.keys() == {"digest", "found", CHECK} and value["digest"] == digest
-        return value["found"] if own else None
+        is_valid = isinstance(value, dict) and value.keys() == {"digest", "found", CHECK} and value["digest"] == digest
+        return value["found"] if is_valid else None
 
     def _digest(self, block: Iterable[Location]) -> str:
         state = cache(self.state)
@@ -89,7 +98,7 @@ class InspectedImages:
 
 @dataclass(frozen=True)
 class BlockTask:
-    """Looks at a block on another machine that sees the same files; `call` as that of a ShardTask."""
+    """A task that inspects a block on another machine with the same files. `call` is unique per call of `resume`."""
 
     look: Look
     folder: Path
@@ -100,20 +109,20 @@ class BlockTask:
         return f"ingest-{self.call}-{block.number}"
 
     def __call__(self, block: Block) -> int:
-        """Returns the block's number."""
-        multiprocessing.current_process().daemon = False  # so that it may start a process that decodes
+        """Inspect a block and return its number."""
+        multiprocessing.current_process().daemon = False  # a daemonic process must not start a process that decodes
         _write(self.folder, block.number, block.digest, isolated_map(self.look, block.locations, 1))
         return block.number
 
 
 def clear(folder: Path) -> None:
-    """Remove the blocks in the folder, once there is a manifest."""
-    remove_own(folder, FILES)
+    """Remove the blocks in the folder, after the manifest was written."""
+    remove_own(folder, BLOCK_FILES)
 
 
 def _blocks(locations: Iterable[Location]) -> Iterator[list[Location]]:
     locations = iter(locations)
-    while block := list(islice(locations, BLOCK)):
+    while block := list(islice(locations, BLOCK_IMAGES)):
         yield block
 
 
@@ -121,6 +130,6 @@ def _path(folder: Path, number: int) -> Path:
     return folder / f"{number:05d}.json"
 
 
-def _write(folder: Path, number: int, digest: str, outcomes: Iterable[Any]) -> None:
+def _write(folder: Path, number: int, digest: str, outcomes: Iterable[Outcome | Failure]) -> None:
     rows = [outcome.reason if isinstance(outcome, Failure) else list(outcome) for outcome in outcomes]
     publish_json(_path(folder, number), {"digest": digest, "found": rows})

@@ -1,4 +1,4 @@
-"""The files of a collection: their state, by which a change is noticed, and what becomes of each."""
+"""The files of a collection: their state, by which a change is noticed, and the count of files that are read."""
 
 import hashlib
 import os
@@ -15,13 +15,13 @@ from pipeline.collections.tables import Tables
 
 UNNAMED = "photos that no list names"
 NOT_READ = "neither photos nor lists that the format reads"
-BESIDE = "photos next to the shards that the format reads"
-LONGEST_SUFFIX = 10
-"""Characters; a longer one is no kind of file."""
+BESIDE_SHARDS = "photos next to the shards that the format reads"
+MAX_SUFFIX_CHARACTERS = 10
+"""Length of the longest suffix that names a kind of file."""
 
 
 def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
-    """The lists of a collection in the format `form`, wherever they are. `given` is collection.files.
+    """Return the lists of a collection in the format `form`, in any folder. `given` is collection.files.
 
     Raises UsageError as the format's reader does.
     """
@@ -29,17 +29,16 @@ def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
 
 
 def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tuple[str, ...] = ()) -> str:
-    """The number of a collection's files, and a digest of their names, sizes and modification times. No file is
-    opened.
+    """Return the number of a collection's files, and a digest of their names, sizes and modification times.
 
-    These are its photographs and lists, the texts of `text-files`, and the shards of `webdataset`, without what is left
-    out. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError and
-    InputError as the format's reader does.
+    No file is opened. The files are photos and lists, the texts of `text-files`, and the shards of `webdataset`,
+    without ignored files. As in `ingest`, links to folders are followed only directly under the root. Raises
+    UsageError and InputError as the format's reader does.
     """
     folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
     names = _lists_and_shards(folder, form, given)
-    unknown = ":" in form  # a reader of the user's, who knows what it opens
-    names |= {name for name, left_out in folder.files() if not left_out and (unknown or _is_read(name, form))}
+    is_user_format = ":" in form  # its reader may open any file
+    names |= {name for name, ignored in folder.files() if not ignored and (is_user_format or _is_read(name, form))}
     digest = hashlib.sha256()
     for name in sorted(names):
         digest.update(os.fsencode(f"{name}\0{folder.state(name)}\0"))
@@ -47,13 +46,16 @@ def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tup
 
 
 def count_files(root: Path, form: str, options: Options, tables: Tables, takedown: bool = False) -> None:
-    """Add every file below `root` to the tally of the `options`: it is read, or left out for a reason. `tables` are
-    those of an intake, whose images are the photographs that a list or the format names; those of a `takedown` are gone
-    from there."""
-    folder, tally = CollectionFolder(root, options), options.tally
+    """Add every file below `root` to the tally of the `options`: it is read, or ignored for a reason.
+
+    `tables` are the tables of an intake, with the images that a list or the format names. Images of a `takedown` have
+    been removed from them.
+    """
+    folder = CollectionFolder(root, options)
+    tally = options.tally
     named = _lists_and_shards(folder, form, options.files)
     if form in SHARDS and options.files and not any("*" in pattern for pattern in options.files.values()):
-        for _ in named:  # shards by name are the collection, whatever lies beside them
+        for _ in named:  # files beside shards with given names are not part of the collection
             tally.add(None)
         return
     tables.create({"photographs": pa.schema([("path", pa.binary())])})
@@ -63,7 +65,7 @@ def count_files(root: Path, form: str, options: Options, tables: Tables, takedow
         elif is_image(path) and form not in SHARDS:
             tables.append("photographs", (os.fsencode(path),))
         else:
-            tally.add(BESIDE if is_image(path) else _not_read(path))
+            tally.add(BESIDE_SHARDS if is_image(path) else _not_read(path))
     count = tables.value("SELECT count(*) FROM photographs")
     named_paths = "SELECT encode(path) FROM images WHERE path IS NOT NULL"
     unnamed = tables.value(f"SELECT count(*) FROM photographs WHERE path NOT IN ({named_paths})")
@@ -74,8 +76,9 @@ def count_files(root: Path, form: str, options: Options, tables: Tables, takedow
 
 
 def _not_read(path: str) -> str:
+    """Return why a file is not read, with its kind."""
     suffix = Path(path).suffix.lower()
-    kind = suffix if 1 < len(suffix) <= LONGEST_SUFFIX and suffix[1:].isalnum() else "others"
+    kind = suffix if 1 < len(suffix) <= MAX_SUFFIX_CHARACTERS and suffix[1:].isalnum() else "others"
     return f"{'packed: unpack them first' if suffix in ARCHIVES else NOT_READ} ({kind})"
 
 
@@ -83,12 +86,13 @@ def _lists(folder: CollectionFolder, form: str) -> list[Path]:
     if form == vectors.FORMAT:
         return vectors.list_files(folder)
     where = folder.locate(NAMED[form])
-    several = folder.tables(where["table"]) if where.get("table") else []
+    table = where.get("table")
+    several = folder.tables(table) if table else []
     return [path for path in dict.fromkeys([*where.values(), *several]) if path and path.is_file()]
 
 
 def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, str]) -> set[str]:
-    """The names of the files that the format reads beside photographs and the texts of `text-files`."""
+    """Return the names of the files that the format reads beside photos and the texts of `text-files`."""
     if form in NAMED:
         return {folder.label(path) for path in _lists(folder, form)}
     patterns = (given.values() or [SHARDS[form]]) if form in SHARDS else ()
@@ -96,7 +100,7 @@ def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, s
 
 
 def _is_read(name: str, form: str) -> bool:
-    """Whether the format reads the file of this name as a photograph or a text."""
+    """Return whether the format reads a file of this name as a photo or a text."""
     if form in SHARDS:
         return False
     return is_image(name) or (form == "text-files" and (name.lower().endswith(".txt") or bool(described_by(name))))

@@ -1,10 +1,10 @@
-"""The user's own columns: what a collection says of an image beside its texts, such as a price or a date, and what is
-seen of the image itself: its folder, when it was taken, and by which camera.
+"""The user's own columns: data about an image beside its texts, such as a price or a date, and data from the image
+itself: its folder, its time and its camera.
 
-A column is of numbers (whole or not), truth, dates, times or text. Fields of CSV and TSV have no type of their own: a
-column of them has one that fits all its fields, or else is text. A column of several types is text. All fields of a
-column are read by one convention, of one country or another; where two fit all of them and differ, as for 01/02/2024,
-the column stays text.
+A column has numbers (whole or not), truth values, dates, times or texts. Fields of CSV and TSV have no type of their
+own. Their column has a type that fits all its fields, or else is text. A column of several types is text. All fields of
+a column are read by the convention of one country. If two conventions fit all fields and differ, as for 01/02/2024, the
+column stays text.
 """
 
 import json
@@ -14,27 +14,34 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from importlib import import_module
 from itertools import chain, combinations, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.config.collection import LONGEST_NAME
 from pipeline.printable import UNSAFE, is_unicode
 
-MOST_COLUMNS = 100
+pc = import_module("pyarrow.compute")
+"""pyarrow's functions, which are generated when the module is imported, so that a type checker does not know them."""
+
+MAX_COLUMNS = 100
 RESERVED = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "bundle")
     + ("rank", "score", "box", "text", "sentence_id")
 )
-"""Names of ours in tables of images and in answers."""
+"""Our names in tables of images and in answers."""
 PREFIX = "own_"
+"""The beginning of an own column whose name is one of ours."""
 FROM_ISO = {"date": date.fromisoformat, "time": datetime.fromisoformat, "zoned": datetime.fromisoformat}
 HOSTILE = "hostile"
-"""Of a value that is left out."""
-BLOCK = 1 << 15
-"""Images that are seen together."""
+"""The kind of a value that is not kept."""
+BLOCK_IMAGES = 1 << 15
+"""Number of images whose values are read together."""
+
+Scalar: TypeAlias = str | bool | int | float | None
+"""A value as JSON stores it."""
 
 
 class Field(str):
@@ -44,12 +51,11 @@ class Field(str):
 
 
 class OwnColumns:
-    """Columns that are filled image by image; `chosen` names those that are kept, None keeps all. Values of a mapping
-    are what these are called here.
+    """Columns that are filled image by image. `chosen` names the columns that are kept (None: all), and the values of a
+    mapping are their new names.
 
-    What is said of an image is packed into a text. All of these are seen once, for the columns and their types, before
-    any becomes a row of a `table`. A name that is ours gets PREFIX before it. What is left out is counted in
-    `left_out`, by its reason.
+    The values of an image are packed into a text. All texts are seen once, for the columns and their types, before any
+    text becomes a row of a `table`. `left_out` counts values that are not kept, by their reason.
     """
 
     def __init__(self, longest: int, chosen: Collection[str] | None = None) -> None:
@@ -60,23 +66,25 @@ class OwnColumns:
         self._columns: dict[str, _Column] = {}
 
     def leave_out(self, reason: str, count: int = 1) -> None:
+        """Count values that are not kept."""
         self.left_out[reason] += count
 
-    def pack(self, values: Mapping[str, Any]) -> str:
-        """What a collection says of an image, as a text."""
+    def pack(self, values: Mapping[str, object]) -> str:
+        """Return the values of an image as a text."""
         names = values if self.chosen is None else filter(self.chosen.__contains__, values)
         return json.dumps([(name, *self._plain(values[name])) for name in names])
 
-    def _plain(self, value: Any) -> tuple[str, Any]:
-        kind, value = _typed(value)
-        if isinstance(value, str) and (len(value) > self.longest or "\0" in value or not is_unicode(value)):
+    def _plain(self, value: object) -> tuple[str, Scalar]:
+        """Return the kind of a value, and the value as JSON stores it."""
+        kind, typed = _typed(value)
+        if isinstance(typed, str) and (len(typed) > self.longest or "\0" in typed or not is_unicode(typed)):
             return HOSTILE, None
-        return kind, value.isoformat() if isinstance(value, date) else value
+        return kind, typed.isoformat() if isinstance(typed, date) else typed
 
     def see(self, packed: Iterable[str]) -> None:
-        """All that the collection says, in its order."""
+        """Find the columns and their types from all packed values, in the order of the collection."""
         packed = iter(packed)
-        while block := list(islice(packed, BLOCK)):
+        while block := list(islice(packed, BLOCK_IMAGES)):
             fields: dict[str, list[str]] = {}
             for name, kind, value in chain.from_iterable(map(json.loads, block)):
                 if (column := self._column(name)) is None:
@@ -86,7 +94,7 @@ class OwnColumns:
                 elif value is not None or kind == "number":  # NaN
                     column.kinds.add(kind)
                     if kind == "field":
-                        fields.setdefault(name, []).append(value)
+                        fields.setdefault(name, []).append(str(value))
             for name, texts in fields.items():
                 self._columns[name].readings.narrow(pa.array(texts, pa.string()))
 
@@ -96,20 +104,22 @@ class OwnColumns:
         called = self._names.get(name, name)
         if not isinstance(called, str) or not called.strip() or len(called) > LONGEST_NAME or UNSAFE.search(called):
             self.leave_out(f"in columns whose names are empty, longer than {LONGEST_NAME} characters, or not printable")
-        elif len(self._columns) >= MOST_COLUMNS:
-            self.leave_out(f"in more columns than {MOST_COLUMNS}")
+        elif len(self._columns) >= MAX_COLUMNS:
+            self.leave_out(f"in more columns than {MAX_COLUMNS}")
         else:
             return self._columns.setdefault(name, _Column())
         return None
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is such a column so far."""
+        """Return whether a column with this name was seen."""
         return name in self._columns
 
     def table(self, *packed: Sequence[str | None]) -> pa.Table:
-        """A row for each image, of all that is said of it: the columns in the order in which they were named first,
-        with null where there is no value."""
-        cells: dict[str, list[tuple[str, Any]]] = {name: [("text", None)] * len(packed[0]) for name in self._columns}
+        """Return a table with a row for each image, and null for missing values.
+
+        Each argument has packed values of all images. The columns are in the order in which they were named first.
+        """
+        cells: dict[str, list[tuple[str, Scalar]]] = {name: [("text", None)] * len(packed[0]) for name in self._columns}
         for row, texts in enumerate(zip(*packed, strict=True)):
             for name, kind, value in chain.from_iterable(json.loads(text) for text in texts if text):
                 if name in cells and kind != HOSTILE:
@@ -128,7 +138,7 @@ class OwnColumns:
         return pa.schema(list(fields.items()))
 
     def describe(self) -> Iterator[str]:
-        """What became of them, in lines for the user."""
+        """Yield lines for the user about the columns, and about values that are not kept."""
         if self._columns:
             yield "columns to filter by: " + ", ".join(f"{field.name} ({field.type})" for field in self.schema())
         for reason, number in self.left_out.items():
@@ -146,7 +156,7 @@ class OwnColumns:
 
 
 class _Column:
-    """The kinds of a column's values, and how those of its fields that have no type can be read."""
+    """The kinds of a column's values, and the readings of its fields without a type."""
 
     def __init__(self) -> None:
         self.kinds: set[str] = set()
@@ -160,21 +170,21 @@ class _Column:
             return self.readings.kind
         return next(iter(self.kinds)) if len(self.kinds) == 1 else "text"
 
-    def array(self, cells: Sequence[tuple[str, Any]]) -> pa.Array:
-        """The values of some images, each with its kind."""
+    def array(self, cells: Sequence[tuple[str, Scalar]]) -> pa.Array:
+        """Return the values of some images, given with their kinds."""
         texts: list[str | None] = [None] * len(cells)
         for kind in self.kinds:
             rows = [row for row, (cell, value) in enumerate(cells) if cell == kind and value is not None]
-            restore = FROM_ISO.get(kind, lambda value: value)
-            values = pa.array([restore(cells[row][1]) for row in rows], TYPES[kind])
-            for row, text in zip(rows, values.cast(pa.string()).to_pylist(), strict=True):
+            stored = [cells[row][1] for row in rows]
+            values = [FROM_ISO[kind](str(value)) for value in stored] if kind in FROM_ISO else stored
+            for row, text in zip(rows, pa.array(values, TYPES[kind]).cast(pa.string()).to_pylist(), strict=True):
                 texts[row] = text
         column = pa.array(texts, pa.string())
         return self.readings.read(column) if self.kinds == {"field"} else column.cast(TYPES[self.kind])
 
 
-def _typed(value: Any) -> tuple[str, Any]:
-    """A value and its kind, one of TYPES; None for what is missing."""
+def _typed(value: object) -> tuple[str, Scalar | date]:
+    """Return the kind of a value, which is one of TYPES, and the value, which is None if it is missing."""
     if value is None or value == "":
         return "text", None
     if isinstance(value, Field):
@@ -194,7 +204,7 @@ def _typed(value: Any) -> tuple[str, Any]:
     return "text", str(value)
 
 
-Texts = pa.Array | pa.ChunkedArray
+Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 TYPES = {
     "truth": pa.bool_(),
@@ -209,16 +219,18 @@ TYPES = {
 ISO_DAY = r"[1-9]\d{3}-\d\d-\d\d"
 ISO_TIME = ISO_DAY + r"[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?"
 SPACES = "[ \u00a0\u2009\u202f'\u2019]"
-"""Between thousands in France, Sweden, Switzerland and others."""
+"""Separators of thousands in France, Sweden, Switzerland and other countries."""
 MINUS = "[-\u2212]?"
 POWER = r"(?:[eE][+-]?\d{1,3})?"
-DAY, MONTH, YEAR = r"(?:0?[1-9]|[12]\d|3[01])", r"(?:0?[1-9]|1[0-2])", r"[1-9]\d{3}"
+DAY = r"(?:0?[1-9]|[12]\d|3[01])"
+MONTH = r"(?:0?[1-9]|1[0-2])"
+YEAR = r"[1-9]\d{3}"
 CLOCK = r"(?:,? |T)\d{1,2}:\d\d(?::\d\d)?"
 
 
 class FieldReading(NamedTuple):
-    """Fields that all match `pattern` are values of a kind of TYPES, cast from what `to_iso` makes of them. Readings of
-    one writing share a `convention`; "" is that of ISO 8601 and of programs."""
+    """A way to read fields that all match `pattern` as values of a kind of TYPES. `to_iso` converts the fields before
+    they are cast. Readings of one country share a `convention`, which is "" for ISO 8601 and for programs."""
 
     kind: str
     pattern: str
@@ -226,10 +238,11 @@ class FieldReading(NamedTuple):
     to_iso: Callable[[Texts], Texts] = lambda texts: texts
 
     def read(self, texts: Texts) -> Texts:
-        """Raises ArrowInvalid, as for 2024-02-30."""
+        """Read fields. Raises ArrowInvalid for values such as 2024-02-30."""
         return self.to_iso(texts).cast(TYPES[self.kind])
 
     def matches(self, texts: Texts) -> Texts:
+        """Return which fields match the pattern."""
         return pc.match_substring_regex(texts, f"^(?:{self.pattern})$")
 
 
@@ -247,7 +260,7 @@ def _numbers(convention: str, decimal: str, thousands: str) -> list[FieldReading
 
 
 def _dates(convention: str, order: str, *separators: str) -> list[FieldReading]:
-    """Dates, and dates with a clock, whose parts stand in the `order` of the letters d, m and y."""
+    """Return readings of dates, and of dates with a time, with their parts in the `order` of the letters d, m and y."""
     parts = {"d": DAY, "m": MONTH, "y": YEAR}
     day = "|".join(separator.join(parts[letter] for letter in order) for separator in separators)
     groups = "".join(rf"(?P<{letter}>\d+)" + (r"[./-] ?" if letter != order[-1] else "") for letter in order)
@@ -255,7 +268,7 @@ def _dates(convention: str, order: str, *separators: str) -> list[FieldReading]:
 
     def to_iso(texts: Texts) -> Texts:
         texts = pc.replace_substring_regex(texts, f"^{groups}(?:(?:,? |T)(.*))?$", rf"{iso} \4")
-        for _ in range(2):  # neighbours share a sign
+        for _ in range(2):  # neighbouring parts share a separator, so that one pass misses every other part
             texts = pc.replace_substring_regex(texts, r"([- ])(\d)([-: ]|$)", r"\10\2\3")
         return pc.utf8_rtrim_whitespace(texts)
 
@@ -278,14 +291,14 @@ READINGS = (
     *_dates("with the month first", "mdy", "/", "-"),
     *_dates("with the year first", "ymd", r"\. ?", "/", "-"),
 )
-"""In the order of preference. 007 is text. No country writes month.day.year."""
+"""Readings in the order of preference. 007 is text. No country writes month.day.year."""
 PLAIN = "|".join(reading.pattern for reading in READINGS if not reading.convention)
 PLURALS = {"whole": "numbers", "number": "numbers", "date": "dates", "time": "times"}
 FOR_PROGRAMS = {"numbers": "1234.5", "dates": "2024-01-31", "times": "2024-01-31 10:00"}
 
 
 class FieldReadings:
-    """The readings that fit all of a column's fields so far."""
+    """The readings that fit all fields of a column so far."""
 
     def __init__(self) -> None:
         self._fitting = list(READINGS)
@@ -294,7 +307,7 @@ class FieldReadings:
         self._odd = ""
 
     def narrow(self, fields: pa.Array) -> None:
-        """See further fields (n,), none of them null."""
+        """Drop the readings that do not fit further fields (n,), which are not null."""
         values = {reading: array for reading in self._fitting if (array := _read_all(reading, fields)) is not None}
         self._fitting = list(values)
         self._typical = self._typical or fields[0].as_py()
@@ -308,10 +321,12 @@ class FieldReadings:
 
     @property
     def _rivals(self) -> list[FieldReading]:
-        """The first reading, and those of other conventions that say something else."""
-        first = self._fitting[:1]
-        differing = {other for one in first for convention, other in self._differing if convention == one.convention}
-        return first + [reading for reading in self._fitting if reading.convention in differing]
+        """The first reading, and the readings of other conventions that give other values."""
+        if not self._fitting:
+            return []
+        first = self._fitting[0]
+        differing = {other for convention, other in self._differing if convention == first.convention}
+        return [first, *(reading for reading in self._fitting if reading.convention in differing)]
 
     @property
     def _chosen(self) -> FieldReading | None:
@@ -327,11 +342,13 @@ class FieldReadings:
 
     @property
     def note(self) -> str:
-        """What a user should know of how the column was read; empty where there is nothing to say."""
-        rivals, example = self._rivals, f"such as {(self._odd or self._typical)!r}"
+        """A line for the user about the way in which the column was read, or ""."""
+        rivals = self._rivals
+        example = f"such as {(self._odd or self._typical)!r}"
         if not rivals:
             return ""
-        kind, conventions = PLURALS.get(rivals[0].kind), [rival.convention for rival in rivals]
+        kind = PLURALS.get(rivals[0].kind, "")
+        conventions = [rival.convention for rival in rivals]
         if len(rivals) > 1 and self._chosen:
             return f"is read as plain {kind}, though all of them, {example}, could be {kind} {conventions[1]}"
         if len(rivals) > 1:
@@ -343,7 +360,7 @@ class FieldReadings:
 
 
 def _read_all(reading: FieldReading, fields: pa.Array) -> pa.Array | None:
-    """The values of all the fields, or None where some are not values of this kind."""
+    """Read all the fields, or return None if some are not values of this kind."""
     if not pc.all(reading.matches(fields)).as_py():
         return None
     try:

@@ -1,26 +1,28 @@
-"""The records of a collection, one for each thing that its files name.
+"""The records of a collection, one for each image, sentence, document, box or row that its files contain.
 
-Readers in `formats` report what they find and check only the shape of a row; `intake` checks the rest. `file` and `row`
-(from 1, None if a file has no rows) locate a record, for whoever must repair it. Records are tuples rather than
-dataclasses because a million images bring some twenty million of them.
+Readers in `formats` check only the shape of a row, and `intake` checks the rest. `file` and `row` (from 1, None if a
+file has no rows) locate a record for the person who must repair it. Records are tuples instead of dataclasses because a
+million images bring some twenty million records.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pipeline.config.collection import CollectionSettings
 
-DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
-SHOWN = 20
-"""Reasons that are printed."""
-NOT_UTF8 = "not UTF-8"  # the reason to reject what is not text
+DIVIDED = "divided"
+"""The split of an image for which the collection names no split. Assembly decides it."""
+MAX_PRINTED_REASONS = 20
+"""Number of reasons that are printed."""
+NOT_UTF8 = "not UTF-8"
+"""The reason to reject bytes that are not text."""
 
 
 class ImageRecord(NamedTuple):
-    """An image. Its texts refer to it by `key`; `offset` and `size` in bytes locate a member of a tar shard. One
-    that is only `implied`, by a text or one more row, counts only where no record before named it."""
+    """An image. Its texts refer to it by `key`. `offset` and `size` in bytes locate a member of a tar shard. An image
+    that is only `implied`, by a text or a further row, counts only if no record before has named it."""
 
     key: str
     path: str
@@ -34,8 +36,8 @@ class ImageRecord(NamedTuple):
 
 
 class SentenceRecord(NamedTuple):
-    """A sentence of the image `key`, which was reported before; `number` orders the sentences of one image. None: it is
-    the next."""
+    """A sentence of the image `key`, whose record comes before. `number` orders the sentences of an image, and None
+    means the next number."""
 
     key: str
     number: int | None
@@ -45,7 +47,7 @@ class SentenceRecord(NamedTuple):
 
 
 class DocumentRecord(NamedTuple):
-    """The weak text of the image `key`; commas separate tags, and missing fields are empty. One that is `implied`
+    """The weak text of the image `key`. Commas separate tags, and missing fields are empty. An `implied` document
     counts only with the image record before it."""
 
     key: str
@@ -75,7 +77,7 @@ class ColumnsRecord(NamedTuple):
     """Further `values` of the image `key`, by the names of the user's own columns."""
 
     key: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     file: str
     row: int | None = None
 
@@ -89,13 +91,14 @@ class Reject(NamedTuple):
     reason: str
 
 
-Record = ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | ColumnsRecord | Reject
+KeyedRecord = ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | ColumnsRecord
+Record = KeyedRecord | Reject
 
 
 @dataclass
 class Tally:
-    """What becomes of the files of a collection and of the members of its shards, of which `given` = `read` + all that
-    is `left_out`, by the reason; and `notes`: what a reader did with so many rows, to be said once."""
+    """Counts of the files of a collection and the members of its shards: `given` is `read` plus all that are `left_out`
+    by their reason. `notes` count rows that a reader treated in an unusual way."""
 
     given: int = 0
     read: int = 0
@@ -103,7 +106,7 @@ class Tally:
     notes: Counter[str] = field(default_factory=Counter)
 
     def add(self, reason: str | None) -> None:
-        """A file that is left out for this reason; None: one that is read."""
+        """Count a file that is ignored for this reason, or a file that is read (None)."""
         self.given += 1
         if reason is None:
             self.read += 1
@@ -111,11 +114,13 @@ class Tally:
             self.left_out[reason] += 1
 
     def describe(self) -> Iterator[str]:
-        """What was read and left out, in lines for the user."""
+        """Yield lines for the user about files that were read and ignored."""
         if left_out := self.left_out.total():
             yield f"{self.given:,} files: {self.read:,} read, {left_out:,} left out"
-            yield from (f"  {count:,} left out: {reason}" for reason, count in self.left_out.most_common(SHOWN))
-            if rest := sum(count for _, count in self.left_out.most_common()[SHOWN:]):
+            yield from (
+                f"  {count:,} left out: {reason}" for reason, count in self.left_out.most_common(MAX_PRINTED_REASONS)
+            )
+            if rest := sum(count for _, count in self.left_out.most_common()[MAX_PRINTED_REASONS:]):
                 yield f"  {rest:,} left out for other reasons, which manifest.json lists"
         yield from (f"{count:,} {note}" for note, count in self.notes.items() if count)
 
@@ -126,8 +131,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader needs of the configuration's section `collection`. Readers count in the
-    `tally`."""
+    """The settings of the section `collection` that readers need. Readers count in the `tally`."""
 
     files: Mapping[str, str]
     columns: Mapping[str, str]

@@ -1,5 +1,7 @@
-"""The records of a collection, and what is left out of it, as tables of DuckDB in this process, which joins and sorts
-them: in memory up to a limit, beyond that on the disk."""
+"""Tables of DuckDB in this process, which joins and sorts the records of a collection and its rejects.
+
+Tables are in memory up to a limit, and beyond it on the disk.
+"""
 
 import errno
 import os
@@ -7,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -19,39 +22,53 @@ from pipeline.compute import runtime
 from pipeline.errors import JointspaceError
 from pipeline.storage.batch import cannot_write, remove_own
 
-THREADS = 4
-"""At most: each has buffers of its own."""
-TYPES = {
+MAX_THREADS = 4
+"""Number of threads of DuckDB. Each thread has buffers of its own."""
+SQL_TYPES = {
     pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.string(): "VARCHAR",
     pa.binary(): "BLOB",
 }  # fmt: skip
-BATCH = 1 << 15
-"""Rows that are added, or read, together."""
+BATCH_ROWS = 1 << 15
+"""Number of rows that are added, or read, together."""
 TEMPORARY = re.compile(r"duckdb_temp_[\w-]+(\.\w+)?")
-FULL = ("No space left", "Could not write", "max_temp_directory_size", "failed to offload")
-"""What DuckDB says where the disk is full."""
+"""Names of DuckDB's temporary files."""
+DISK_FULL = ("No space left", "Could not write", "max_temp_directory_size", "failed to offload")
+"""Messages of DuckDB if the disk is full."""
 
-GIVEN, FAULTY, UNUSABLE, SENTENCES, DOCUMENTS, BOXES = (stage << 56 for stage in range(6))
-"""Places at which rejects begin: what intake leaves out, then images with a fault in a list, other images, and what
-belongs to an image. From there on they are in the order of the records."""
+Cell = str | bytes | int | float | None
+"""A value of a table."""
+
+
+class RejectPosition(IntEnum):
+    """The positions at which kinds of rejects begin in the report. Rejects of a kind are in the order of records."""
+
+    RECORDS = 0
+    FAULTY = 1 << 56
+    """Images with a fault in a list."""
+    UNUSABLE = 2 << 56
+    """Other images."""
+    SENTENCES = 3 << 56
+    DOCUMENTS = 4 << 56
+    BOXES = 5 << 56
+
+
 REJECTS = {
     "rejects": pa.schema(
-        [("place", pa.int64()), ("what", pa.string()), ("reason", pa.string()), ("name", pa.binary())]
+        [("ordinal", pa.int64()), ("what", pa.string()), ("reason", pa.string()), ("name", pa.binary())]
         + [("file", pa.binary()), ("row", pa.int64())]
     )
 }
-"""Where there is a `name`, the `reason` has a place for it, `{!r}`."""
-HEAD = "split_part(reason, ':', 1)"
+"""The table of rejects. If there is a `name`, the `reason` has `{!r}` in its place."""
+REASON_HEAD = "split_part(reason, ':', 1)"
 
 
 class Tables:
-    """Tables with these `schemas`, by name, to be filled row by row, and others made of them by SQL. What does not fit
-    into `gigabytes` of memory lies in the `folder`, as files that TEMPORARY matches; they are gone when this is closed,
-    and those of a killed process before.
+    """Tables with these `schemas`, by name, that are filled row by row, and tables that SQL makes of them.
 
-    Names and texts of strangers that may not be Unicode are stored as bytes (`to_bytes`, `to_text`). Raises
-    JointspaceError where the folder's disk is full, or the memory too little. The rows of no query are in order without
-    ORDER BY.
+    Data beyond `gigabytes` of memory is written to the `folder`, as files that TEMPORARY matches. They are removed when
+    the tables are closed, and files of a killed process are removed before. Untrusted names and texts that may not be
+    Unicode are stored as bytes (`to_bytes`, `to_text`). Raises JointspaceError if the folder's disk is full, or if the
+    memory is too small. The rows of a query are in order only with ORDER BY.
     """
 
     def __init__(self, folder: Path, schemas: Mapping[str, pa.Schema], gigabytes: float = 1.0) -> None:
@@ -59,9 +76,9 @@ class Tables:
         self._folder = folder
         self._gigabytes = gigabytes
         self._schemas: dict[str, pa.Schema] = {}
-        self._waiting: dict[str, list[tuple[Any, ...]]] = {}
-        settings = {
-            "threads": min(runtime.threads(), THREADS),
+        self._waiting: dict[str, list[tuple[Cell, ...]]] = {}
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "threads": min(runtime.threads(), MAX_THREADS),
             "memory_limit": f"{round(gigabytes * 1000)}MB",
             "temp_directory": str(folder),
             "preserve_insertion_order": False,
@@ -76,40 +93,41 @@ class Tables:
         self.create(schemas)
 
     def create(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """More tables, whose columns are of TYPES."""
+        """Make more tables, whose columns have SQL_TYPES."""
         self._schemas |= schemas
         for name, schema in schemas.items():
-            columns = ", ".join(f'"{field.name}" {TYPES[field.type]}' for field in schema)
+            columns = ", ".join(f'"{field.name}" {SQL_TYPES[field.type]}' for field in schema)
             self._connection.execute(f"CREATE TABLE {name} ({columns})")
 
-    def append(self, name: str, row: tuple[Any, ...]) -> None:
+    def append(self, name: str, row: tuple[Cell, ...]) -> None:
+        """Add a row to a table."""
         rows = self._waiting.setdefault(name, [])
         rows.append(row)
-        if len(rows) == BATCH:
+        if len(rows) == BATCH_ROWS:
             self._flush(name)
 
     def run(self, sql: str) -> int:
-        """Change tables; returns the number of rows that are changed or made."""
+        """Change tables, and return the number of rows that are changed or made."""
         self._flush_all()
         with self._refusing():
             row = self._connection.execute(sql).fetchone()
         return row[0] if row else 0
 
     def value(self, sql: str) -> Any:
-        """The only value that a query gives."""
+        """Return the only value of a query."""
         return self.fetch(sql)[0][0].as_py()
 
     def fetch(self, sql: str) -> pa.Table:
-        """The rows of a query that gives few."""
+        """Return the rows of a query, which must fit into memory."""
         self._flush_all()
         with self._refusing():
             return self._connection.sql(sql).to_arrow_table()
 
-    def rows(self, sql: str) -> Iterator[tuple]:
-        """The rows of a query that may give many."""
+    def rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query, in batches."""
         self._flush_all()
         with self._connection.cursor() as cursor, self._refusing():
-            for batch in cursor.sql(sql).to_arrow_reader(BATCH):
+            for batch in cursor.sql(sql).to_arrow_reader(BATCH_ROWS):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def close(self) -> None:
@@ -134,7 +152,7 @@ class Tables:
         try:
             yield
         except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-            if any(words in str(error) for words in FULL):
+            if any(words in str(error) for words in DISK_FULL):
                 raise cannot_write(self._folder, 0, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from error
             if not isinstance(error, duckdb.OutOfMemoryException):
                 raise
@@ -152,44 +170,47 @@ def to_text(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class RejectSummary:
-    """How many rejects there are of each kind and (up to its colon) reason, in the order in which they came first, and
-    the most frequent whole reason of the images with its count, where none is kept."""
+    """The number of rejects of each kind and reason (up to its colon), in the order in which they came first.
+
+    `images` is the most frequent whole reason of the images with its count, if no image is kept.
+    """
 
     counts: Mapping[tuple[str, str], int]
     images: tuple[str, int] | None = None
 
     def of(self, what: str, *first_words: str) -> int:
-        """How many of a kind have a reason that begins so."""
+        """Return the number of rejects of a kind whose reason begins with one of these words."""
         return sum(n for (kind, head), n in self.counts.items() if kind == what and head.startswith(first_words))
 
     def most_frequent(self, what: str) -> tuple[str, int]:
-        """The most frequent reason of a kind, and its count."""
+        """Return the most frequent reason of a kind, and its count."""
         return max(((head, n) for (kind, head), n in self.counts.items() if kind == what), key=itemgetter(1))
 
 
 class Rejects:
-    """The rejects in `tables`; iterating gives them in order."""
+    """The rejects in `tables`, which can be iterated in order."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     def add(self, seq: int, reject: Reject) -> None:
-        """What a reader cannot use of the record `seq`."""
+        """Add the record `seq`, which a reader cannot use."""
         reason = reject.reason.encode("utf-8", "backslashreplace").decode()
-        self._tables.append("rejects", (GIVEN + seq, reject.what, reason, None, to_bytes(reject.file), reject.row))
+        ordinal = RejectPosition.RECORDS + seq
+        self._tables.append("rejects", (ordinal, reject.what, reason, None, to_bytes(reject.file), reject.row))
 
     def __iter__(self) -> Iterator[Reject]:
-        rows = self._tables.rows('SELECT file, "row", what, reason, name FROM rejects ORDER BY place')
+        rows = self._tables.rows('SELECT file, "row", what, reason, name FROM rejects ORDER BY ordinal')
         for file, row, what, reason, name in rows:
             yield Reject(to_text(file), row, what, reason if name is None else reason.format(to_text(name)))
 
     def summarise(self, none_kept: bool) -> RejectSummary:
-        """With the reason of the images if there is `none_kept`."""
-        heads = f"SELECT what, {HEAD}, count(*) FROM rejects GROUP BY ALL ORDER BY min(place)"
+        """Count the rejects. The summary has the most frequent reason of images if there is `none_kept`."""
+        heads = f"SELECT what, {REASON_HEAD}, count(*) FROM rejects GROUP BY ALL ORDER BY min(ordinal)"
         counts = {(what, head): count for what, head, count in self._tables.rows(heads)}
         images = (
             "SELECT reason, name, count(*) FROM rejects WHERE what = 'images' GROUP BY ALL"
-            " ORDER BY count(*) DESC, min(place) LIMIT 1"
+            " ORDER BY count(*) DESC, min(ordinal) LIMIT 1"
         )
         for reason, name, count in self._tables.rows(images) if none_kept else ():
             return RejectSummary(counts, (reason if name is None else reason.format(to_text(name)), count))

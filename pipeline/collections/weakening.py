@@ -10,14 +10,16 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from pipeline.config.collection import SimulationSettings
 from pipeline.errors import InputError
 
-TITLE_WORDS = (2, 6)  # fewest and most words of a title
+MIN_TITLE_WORDS = 2
+MAX_TITLE_WORDS = 6
 
 
 def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettings, seed: int) -> pa.Table:
-    """A document for each image; `image_id` (m,), ascending, is the image of each of the m `texts`.
+    """Simulate a document for each image. `image_id` (m,), ascending, is the image of each of the m `texts`.
 
-    Columns image_id, title, tags (separated by blanks), description. An image's document depends only on `seed` and the
-    image's place. Raises InputError if fewer than two images have sentences.
+    Returns a table with the columns image_id, title, tags (separated by blanks) and description. The document of an
+    image depends only on `seed` and the position of the image. Raises InputError if fewer than two images have
+    sentences.
     """
     images, starts = np.unique(image_id, return_index=True)
     if len(images) < 2:
@@ -39,10 +41,10 @@ def _document(
         if of_another:
             image = int(rng.integers(len(own) - 1))
             image += image >= row
-        return own[image][rng.integers(len(own[image]))]
+        return own[image][int(rng.integers(len(own[image])))]
 
     words = sentence(rng.random() < noise.wrong).split()
-    count = min(int(rng.integers(TITLE_WORDS[0], TITLE_WORDS[1] + 1)), len(words))
+    count = min(int(rng.integers(MIN_TITLE_WORDS, MAX_TITLE_WORDS + 1)), len(words))
     start = int(rng.integers(len(words) - count + 1))
     true = _content_words(own[row])
     tags = [str(word) for word in rng.permutation(true)[: noise.true_words]]

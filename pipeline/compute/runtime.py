@@ -1,13 +1,13 @@
-"""Threads, BLAS kernels and the allocator, decided once, before the first numeric import.
+"""Settings of threads, BLAS kernels and the allocator, which are made once before the first numeric import.
 
-OpenBLAS takes Haswell kernels on AVX-512 machines that it does not know; naming a core type that uses
-AVX-512 made single-precision products 1.9 times faster where this was measured. Threads of OpenMP and of
-OpenBLAS spin while they wait for one another, and so take the processor from the thread that they wait for, or
-from the sparse product that comes next; asleep they do not. These settings are environment variables which the
-libraries read while they load, so this module imports none of them.
+OpenBLAS uses Haswell kernels on AVX-512 CPUs that it does not know. A core type that uses AVX-512 made single-precision
+products 1.9 times faster in a measurement. Threads of OpenMP and of OpenBLAS spin while they wait for each other, and
+take the CPU from the thread that they wait for, or from the next sparse product. Sleeping threads do not. These
+settings are environment variables, which the libraries read when they are loaded, so this module imports no numeric
+library.
 
-The GNU C library hands large freed blocks back to the system, which must zero every page of the next one:
-half the time of a network's forward pass. The process keeps them instead.
+The GNU C library returns large freed blocks to the system, which must zero every page of the next block. That takes
+half the time of a network's forward pass. The process therefore keeps the blocks.
 """
 
 import ctypes
@@ -20,14 +20,14 @@ from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 KEPT_BYTES = 1 << 30
-"""Freed memory that the process keeps for its next arrays; a single larger block still goes back to the system."""
+"""Size of the largest freed block that the process keeps for its next arrays."""
 
 
 def configure(count: int | None = None) -> None:
-    """Set the number of threads (None: leave the libraries' own choice), how they wait, BLAS kernels and allocator.
+    """Set the number of threads (None: the libraries choose), the way in which they wait, BLAS kernels and allocator.
 
-    A core type or wait policy that the user has put into the environment stays; an empty core type leaves the choice to
-    OpenBLAS. Raises RuntimeError when numpy is loaded already, since the settings would then be ignored in silence.
+    A core type or wait policy in the user's environment is kept. An empty core type leaves the choice to OpenBLAS.
+    Raises RuntimeError if numpy is loaded already, because the settings would then have no effect.
     """
     if "numpy" in sys.modules:
         raise RuntimeError("runtime.configure must be called before numpy is imported")
@@ -35,9 +35,8 @@ def configure(count: int | None = None) -> None:
         for variable in THREAD_VARIABLES:
             os.environ[variable] = str(count)
     if os.environ.get("OPENBLAS_CORETYPE") == "":
-        del os.environ[
-            "OPENBLAS_CORETYPE"
-        ]  # OpenBLAS would take the empty name for one it does not know, and its slowest
+        # OpenBLAS does not know the empty name, and would use its slowest kernels.
+        del os.environ["OPENBLAS_CORETYPE"]
     elif "avx512f" in cpu_flags():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -46,8 +45,9 @@ def configure(count: int | None = None) -> None:
 
 
 def keep_freed_memory(largest: int) -> None:
-    """Have malloc keep freed blocks of up to `largest` bytes. Does nothing where the C library is not GNU's."""
-    mmap_threshold, trim_threshold = -3, -1  # of malloc.h
+    """Make malloc keep freed blocks of up to `largest` bytes. Does nothing with another C library than GNU's."""
+    mmap_threshold = -3  # M_MMAP_THRESHOLD in malloc.h
+    trim_threshold = -1  # M_TRIM_THRESHOLD in malloc.h
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(mmap_threshold, largest)
         mallopt(trim_threshold, largest)
@@ -55,7 +55,8 @@ def keep_freed_memory(largest: int) -> None:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Within, Python does not look for garbage: of importing much there is none, and looking is a sixth of the time."""
+    """Switch Python's garbage collection off within the block. Large imports leave no garbage, and looking for it takes
+    a sixth of their time."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -66,12 +67,12 @@ def without_collection() -> Iterator[None]:
 
 
 def threads() -> int:
-    """The number of threads that `configure` or the user has set; all cores otherwise."""
+    """Return the number of threads that `configure` or the user has set, or else the number of cores."""
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
 def cpu_flags() -> frozenset[str]:
-    """What the processor can do, in Linux's names (avx512f, avx512_bf16, ...); empty where there is no Linux."""
+    """Return the features of the CPU by Linux's names (avx512f, avx512_bf16, ...), or nothing without Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -304,7 +304,12 @@ class Worker(Generic[Item, Result]):
         with _PROCESSES:
             if self._closed:
                 raise JointspaceError("the worker process was stopped")
-            self._running = process, connection = start_process(_serve, self._variables, daemon=True)
+            try:
+                process, connection = start_process(_serve, self._variables, daemon=True)
+            except OSError as error:
+                reason = f"a worker process cannot be started ({error.strerror})"
+                raise JointspaceError(f"{reason}; set the number of processes to 0 to do without") from error
+            self._running = process, connection
         try:
             connection.send(self._function)
             connection.recv()

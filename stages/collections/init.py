@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pipeline.collections.intake import Intake
     from pipeline.collections.records import Tally
 
-FEW = 200
-"""Images with sentences below which the figures of a report mean little."""
+MIN_IMAGES_FOR_REPORT = 200
+"""Number of images with sentences below which the figures of a report mean little."""
 VECTORS = "vectors"
 """The format of a collection without photographs."""
-SHOWN = 3
-"""Rejected rows that are printed."""
-LOOKED_AT = 20
-"""Photos without captions that are opened."""
+MAX_SHOWN = 3
+"""Number of rejected rows, of folders and of indexes that are printed."""
+MAX_OPENED = 20
+"""Number of photos without captions that are opened."""
 LEARNED = {"train", "dev"}
 """Splits that every fitted model needs."""
 NAME_SPLITS = {
@@ -147,9 +147,9 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
         yield "  a page that others can reach shows only the columns that serve.columns names"
     splits, rejects = seen["splits"], seen["rejects"]
     yield "  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items())
-    yield from (f"  left out: {_describe(**one)}" for one in rejects[:SHOWN])
-    if len(rejects) > SHOWN:
-        yield f"  left out: {len(rejects) - SHOWN:,} more, which `ingest` lists"
+    yield from (f"  left out: {_describe(**one)}" for one in rejects[:MAX_SHOWN])
+    if len(rejects) > MAX_SHOWN:
+        yield f"  left out: {len(rejects) - MAX_SHOWN:,} more, which `ingest` lists"
     if encoder:
         dual = DUAL_ENCODERS[encoder]
         yield f"{encoder} is OpenCLIP's {dual.architecture}, {dual.weights}: pip install 'jointspace[{dual.extras}]'"
@@ -170,7 +170,7 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
     if "test" not in splits:
         yield "there are too few photos for test: name some in the collection's list of splits"
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
-    if described < FEW:
+    if described < MIN_IMAGES_FOR_REPORT:
         yield f"only {described} photos have captions: the figures in the report will not mean much"
         if not encoder and splits.get("gallery", 0) > described:
             yield "  to search all photos with a pretrained model instead, add --encoder clip"
@@ -207,7 +207,8 @@ def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
     missing = "FROM images WHERE NOT there AND fault IS NULL"
     for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
         count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
-        also = "".join(f"; {name} is an archive: unpack it first" for name in intake.folder.archives()[:1])
+        archives = intake.folder.archives() if intake.folder else []
+        also = "".join(f"; {name} is an archive: unpack it first" for name in archives[:1])
         yield f"{count:,} photos that the lists name are not there, such as {first}{also}"
     if find_spec("pillow_heif") is None:
         heic = r"regexp_matches(lower(coalesce(member, path)), '\.hei[cf]$')"
@@ -221,14 +222,14 @@ def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
 
 def _refusals(intake: "Intake") -> Iterator[str]:
     """Say for which kind of rejects `ingest` would refuse the collection, as far as the lists tell."""
-    from pipeline.collections.assembly import HARMLESS
+    from pipeline.collections.assembly import HARMLESS_REASONS
     from pipeline.config import loading
     from pipeline.errors import too_many
 
     limit, left_out = loading.load().collection.reject_limit, intake.rejects.summarise(False)
     faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
     for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
-        rejected = left_out.of(what, "") - left_out.of(what, *HARMLESS)
+        rejected = left_out.of(what, "") - left_out.of(what, *HARMLESS_REASONS)
         unusable = intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
         if too_many(count := rejected + unusable, intake.given[what], limit):
             reason = (
@@ -250,7 +251,7 @@ def _name_unread_splits(intake: "Intake", form: str) -> Iterator[str]:
     called = sorted(part for part in parts if split_in(part) in ("train", "dev", "test"))
     if len(set(map(split_in, called))) > 1:
         remedy = NAME_SPLITS.get(form, "name the files of each split in collection.files")
-        yield f"the folders {', '.join(called[:SHOWN])} look like splits and are not read as splits: {remedy}"
+        yield f"the folders {', '.join(called[:MAX_SHOWN])} look like splits and are not read as splits: {remedy}"
 
 
 def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
@@ -272,7 +273,7 @@ def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
     if found.format == VECTORS or intake.tables.value("SELECT count(*) FROM sentences"):
         return
     limits, read = ImageLimits.from_settings(loading.load().collection), ImageSource(found.root).read
-    sample = f'SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY hash(path) LIMIT {LOOKED_AT}'
+    sample = f'SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY hash(path) LIMIT {MAX_OPENED}'
     texts = []
     for location in intake.tables.rows(sample):
         with suppress(InputError):
@@ -300,7 +301,7 @@ def _bundles(results: Path) -> list[Path]:
             if not (Path(read_json(bundle / CARD)["data_root"]) / MARK).exists():
                 whole = bundle if bundle.parent.name == "index" else bundle.parent  # of several of one model
                 latest[whole] = (bundle / CARD).stat().st_mtime
-    return sorted(latest, key=latest.__getitem__, reverse=True)[:SHOWN]
+    return sorted(latest, key=latest.__getitem__, reverse=True)[:MAX_SHOWN]
 
 
 def _configure(

@@ -65,8 +65,8 @@ def command(root: Path | None, output: Path | None, config_path: Path | None, pr
     if root is not None and output is None:
         run = begin(root, config_path)
         make_demo.select(run.config, [])
-    elif output is None or root is not None:
-        raise click.UsageError("give either --run or --output")
-    else:
+    elif output is not None and root is None:
         run = Run(output, load(config_path).model_copy(update={"data_root": str(output)}))
+    else:
+        raise click.UsageError("give either --run or --output")
     run_stage(run, make_demo, processes=processes)

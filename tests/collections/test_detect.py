@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.collections.detect import detect
+from pipeline.collections.detect import DETECTORS, NO_OPTIONS, Survey, detect
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import FORMATS, rows
 from pipeline.collections.inventory import describe_state
 from pipeline.collections.records import ImageRecord, Options, SentenceRecord
@@ -287,3 +288,27 @@ def test_tables_of_the_same_columns_are_one_table(make, gather) -> None:
     (folder / "part-2.csv").write_text("file,price\n2.jpg,7\n")
     found = detect(folder)
     assert found.files == {"table": "part-1.csv"} and "part-2.csv (one table is read)" in "".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("contents", "recognised"),
+    [
+        ({"": ["0.tar"]}, ["webdataset"]),
+        ({"": ["0.tar", "a.jpg"]}, ["folder"]),
+        ({"": ["images.npy", "captions.npy"]}, ["vectors"]),
+        ({"": ["images.npy", "captions.npy", "0.tar"]}, ["webdataset", "vectors"]),
+        ({"": ["images.npy", "captions.npy", "a.jpg", "a.txt"]}, ["text-files", "folder"]),
+        ({"album": ["a.jpg", "a.txt"]}, ["text-files", "folder"]),
+        ({"album": ["a.jpg", "b.txt"]}, ["folder"]),
+        ({"": ["notes.doc"]}, []),
+    ],
+)
+def test_detectors_recognise_a_synthetic_survey_in_their_order(
+    contents: dict[str, list[str]], recognised: list[str], tmp_path: Path
+) -> None:
+    """The files of most formats need not exist. The first detector that recognises the folder decides."""
+    for name in contents.get("", []):
+        if name.endswith(".npy"):
+            (tmp_path / name).touch()
+    results = [detector(Survey(CollectionFolder(tmp_path, NO_OPTIONS), contents.items())) for detector in DETECTORS]
+    assert [result.format for result in results if result] == recognised

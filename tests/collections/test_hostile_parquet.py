@@ -37,7 +37,7 @@ def hostile() -> dict[str, dict]:
     """What is said -> the columns of a table of which it is said."""
     texts, end = repeated("A dog .", 10_000_000), np.array([0, 10_000_000], np.int32)
     return {
-        "rows 1 to 8192 have 8192000000 bytes of text": {
+        " GB of memory to be read; it is damaged": {
             "file": [f"{row}.jpg" for row in range(MANY)],
             "sentence": repeated("x" * 1_000_000, MANY),
         },

@@ -18,7 +18,7 @@ NAMES = [f"{number}.jpg" for number in range(10)]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(inspection, "BLOCK", 4)
+    monkeypatch.setattr(inspection, "BLOCK_IMAGES", 4)
     for name in NAMES:
         (tmp_path / name).write_text(name)
 

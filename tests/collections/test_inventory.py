@@ -13,7 +13,7 @@ from made_up import ingest
 from test_formats import write_tar
 
 from pipeline.collections.detect import detect
-from pipeline.collections.exclusion import Exclusion
+from pipeline.collections.files import Exclusion
 from pipeline.collections.inventory import describe_state
 from pipeline.config.loading import validate
 from pipeline.errors import InputError

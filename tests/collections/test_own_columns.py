@@ -13,7 +13,7 @@ from made_up import ingest
 from PIL import ExifTags, Image
 
 from pipeline.collections import own_columns
-from pipeline.collections.own_columns import MOST_COLUMNS, Field, OwnColumns
+from pipeline.collections.own_columns import MAX_COLUMNS, Field, OwnColumns
 from pipeline.storage.manifest import IMAGES, Manifest, write_manifest
 
 NAMES = ("a.jpg", "b.jpg", "t.jpg")
@@ -168,7 +168,7 @@ def test_fields_without_types_have_the_type_that_fits_all(fields: list[str], kin
 def test_fields_as_countries_write_them_are_read_by_one_convention_of_the_column(
     fields: list[str], values: list | None, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_columns, "BLOCK", len(fields))  # the second part is seen by itself
+    monkeypatch.setattr(own_columns, "BLOCK_IMAGES", len(fields))  # the second part is seen by itself
     images = fields * parts
     table, said = fill(*map(Field, images), longest=40)
     assert table["x"].to_pylist() == (values or fields) * parts
@@ -183,7 +183,7 @@ def test_hostile_values_and_names_are_left_out_and_counted() -> None:
     columns = OwnColumns(20)
     names = [f"c{number}" for number in range(150)]
     table = made(columns, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
-    assert table.column_names == names[:MOST_COLUMNS] and table["c0"].to_pylist() == [2]
+    assert table.column_names == names[:MAX_COLUMNS] and table["c0"].to_pylist() == [2]
     assert sum(columns.left_out.values()) == 5 + 50
 
 

@@ -10,7 +10,7 @@ such a function, and name it by its import path; or add it and its lists here, a
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from pipeline.collections.exclusion import Exclusion
+from pipeline.collections.files import Exclusion
 from pipeline.collections.formats import folder, published, table, vectors, webdataset
 from pipeline.collections.records import Options, Record
 from pipeline.config.registry import import_allowed

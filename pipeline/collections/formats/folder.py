@@ -1,4 +1,4 @@
-"""Our own format: photographs in `images/`, or in the folder itself, at any depth, beside tab-separated tables.
+"""Our own format: photos in `images/`, or in the folder itself, at any depth, beside tab-separated tables.
 
     captions.tsv   file, number, sentence; or file, sentence   (no header)
     splits.tsv     file, train | dev | test | weak | gallery   (no header)
@@ -7,26 +7,28 @@
     metadata.csv   file, and columns of your own               (header; or .tsv, .jsonl, .parquet)
 
 Every image that a table names or the folder contains belongs to the collection. An image without a split goes to `weak`
-if only weak.tsv names it, else to collection.default_split. Photographs alone, without any list, are a collection too.
+if only weak.tsv names it, and otherwise to collection.default_split. Photos without any list are a collection too.
 
-And the format `text-files`: photographs at any depth, each with a `.txt` beside it that has its stem or its whole name
-(a.txt or a.jpg.txt), one sentence a line; or with a JSON that has its whole name, as Google Takeout writes it, whose
-`description` is a sentence.
+The format `text-files` has photos at any depth. Beside each photo is a `.txt` with its stem or its whole name (a.txt or
+a.jpg.txt) and one sentence per line, or a JSON with its whole name, as Google Takeout writes it, whose `description` is
+a sentence.
 """
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.rows import column_names, further, read_rows
+from pipeline.collections.formats.rows import column_names, other_values, read_rows
 from pipeline.collections.records import (
     BoxRecord,
     ColumnsRecord,
     DocumentRecord,
     ImageRecord,
+    KeyedRecord,
     Options,
     Record,
     Reject,
@@ -43,23 +45,26 @@ FOLDER = {
     "boxes": ("boxes.tsv",),
     "metadata": ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet"),
 }
-KEYS = (
+FILE_COLUMNS = (
     *("file", "file_name", "filename", "filepath", "file_path", "image", "image_path", "path", "photo", "img"),
     *("image_name", "imagename", "img_name", "image_file", "image_filename", "photo_name", "img_path"),
 )
-"""The usual names, as `usual_names` spells them, of a column that names images; the first that there is does."""
+"""Usual names, as `usual_names` spells them, of a column that names images. The first that exists counts."""
 TEXT_FILES: dict[str, tuple[str, ...]] = dict.fromkeys(SPLITS, ())
-"""The splits' folders, which `lists.split_folders` finds; images outside them go to the default split."""
-LARGEST_TEXT = 1 << 24  # bytes of the sentences of one photograph
-SIDE = re.compile(r"(.+?)(\.\w+)(?:\.s[-a-z]*)?(\(\d+\))?\.json", re.IGNORECASE | re.DOTALL)
-"""The JSON of a photograph: a.jpg.json, a.jpg.supplemental-metadata.json, of which Takeout cuts off what makes the name
-too long, or, of a(1).jpg, a.jpg(1).json."""
-DOCUMENT = ("file", "title", "tags", "description")
-BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
+"""The folders of splits, which `lists.split_folders` finds. Images outside them go to the default split."""
+MAX_TEXT_BYTES = 1 << 24
+"""Size of the sentences of one photo."""
+TAKEOUT_JSON = re.compile(r"(.+?)(\.\w+)(?:\.s[-a-z]*)?(\(\d+\))?\.json", re.IGNORECASE | re.DOTALL)
+"""The JSON of a photo: a.jpg.json, or a.jpg.supplemental-metadata.json, whose end Takeout cuts off if the name is too
+long, or a.jpg(1).json for a(1).jpg."""
+DOCUMENT_COLUMNS = ("file", "title", "tags", "description")
+BOX_COLUMNS = ("file", "x1", "y1", "x2", "y2", "score", "label")
+MAX_SHOWN_CHARACTERS = 20
+"""Number of characters of a field that a message shows."""
 
 
 def read_folder(root: Path, options: Options) -> Iterator[Record]:
-    """The records of a folder; images in the order of splits.tsv, captions.tsv, weak.tsv, then of their names."""
+    """Yield the records of a folder. Images are in the order of splits.tsv, captions.tsv, weak.tsv, and their names."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FOLDER)
     listed = where["captions"] or where["weak"] or where["metadata"]
@@ -67,69 +72,84 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
         remedy = "set collection.default_split to gallery if there are no captions, write it (file, number, sentence,"
         remedy += " between tabs)"
         folder.require(None, "captions", FOLDER["captions"], remedy)
-    images, prefix = where["images"], folder.image_prefix(where["images"])
+    images = where["images"]
+    prefix = folder.image_prefix(images)
 
     def image(name: str, split: str, file: str, row: int | None, implied: bool = False) -> ImageRecord:
         return ImageRecord(name, posixpath.join(prefix, name), lists.split_name(split), file, row, implied=implied)
 
+    def image_of_split(fields: list[str], file: str, row: int) -> ImageRecord:
+        name, split = fields
+        return image(name, split, file, row)
+
     if where["splits"]:
-        yield from lists.tab_records(folder, where["splits"], "images", (2,), image)
+        yield from lists.tab_records(folder, where["splits"], "images", (2,), image_of_split)
     texts: list[tuple[Iterator[Record], str]] = []
     if where["captions"]:
         captions = lists.tab_records(folder, where["captions"], "sentences", (3, 2), _sentence)
         texts.append((captions, options.default_split))
     if where["weak"]:
-        texts.append((lists.headed_records(folder, where["weak"], "documents", DOCUMENT, DocumentRecord), "weak"))
+        documents = lists.headed_records(folder, where["weak"], "documents", DOCUMENT_COLUMNS, _document)
+        texts.append((documents, "weak"))
     for records, split in texts:
-        yield from lists.with_images(
-            records, lambda record, split=split: image(record.key, split, record.file, record.row, implied=True)
-        )
+        implied_image = partial(_implied_image, image, split)
+        yield from lists.with_images(records, implied_image)
     for below, names in folder.walk(images):
         for name in (posixpath.join(below, name) for name in names if is_image(name)):
-            yield image(name, options.default_split, folder.label(images), None, implied=True)
+            yield image(name, options.default_split, folder.label(images or folder.root), None, implied=True)
     if where["boxes"]:
-        yield from lists.headed_records(folder, where["boxes"], "boxes", BOX, _box)
+        yield from lists.headed_records(folder, where["boxes"], "boxes", BOX_COLUMNS, _box)
     if where["metadata"]:
         yield from _metadata(folder, where["metadata"], options.own_columns)
 
 
+def _implied_image(image: Callable[..., ImageRecord], split: str, record: KeyedRecord) -> ImageRecord:
+    return image(record.key, split, record.file, record.row, implied=True)
+
+
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
-    """Raises InputError where no column names images."""
+    """Yield the own columns of images in a table. Raises InputError if no column names images."""
     present = usual_names(column_names(folder, path))
-    key = next((present[name] for name in KEYS if name in present), KEYS[0])
+    key = next((present[name] for name in FILE_COLUMNS if name in present), FILE_COLUMNS[0])
     file = folder.label(path)
     for row, values, fault in read_rows(folder, path, (key,), (key,), own):
         if isinstance(name := values.get(key), str) and name:
-            yield ColumnsRecord(name, further(values, path, (key,)), file, row)
+            yield ColumnsRecord(name, other_values(values, path, (key,)), file, row)
         else:
             yield Reject(file, row, "columns", fault or f"no file name in column {key}")
 
 
 def usual_names(columns: list[str]) -> dict[str, str]:
-    """The columns by the spelling of KEYS: in lower case, with an underscore between words."""
+    """Return the columns by the spelling of FILE_COLUMNS: in lower case, with an underscore between words."""
     return {name.lower().strip().replace(" ", "_").replace("-", "_"): name for name in reversed(columns)}
 
 
-def _sentence(name: str, *fields: str | int) -> SentenceRecord:
-    *numbers, text, file, row = fields
+def _sentence(fields: list[str], file: str, row: int) -> SentenceRecord:
+    name, *numbers, text = fields
     value = lists.sentence_number(numbers[0]) if numbers else None
     if numbers and value is None:
-        raise ValueError(f"{numbers[0][:20]!r} is not the number of a sentence")
+        raise ValueError(f"{numbers[0][:MAX_SHOWN_CHARACTERS]!r} is not the number of a sentence")
     if not numbers and lists.sentence_number(text) is not None:
         raise ValueError(f"a number and no sentence: {text}")
     return SentenceRecord(name, value, text, file, row)
 
 
-def _box(name: str, *fields: str | int) -> BoxRecord:
-    *numbers, text, file, row = fields
+def _document(fields: list[str], file: str, row: int) -> DocumentRecord:
+    name, title, tags, description = fields
+    return DocumentRecord(name, title, tags, description, file, row)
+
+
+def _box(fields: list[str], file: str, row: int) -> BoxRecord:
+    name, *numbers, text = fields
     try:
-        return BoxRecord(name, *map(float, numbers), text, file, row)
+        x1, y1, x2, y2, score = map(float, numbers)
     except ValueError:
         raise ValueError(f"not five numbers: {', '.join(numbers)}") from None
+    return BoxRecord(name, x1, y1, x2, y2, score, text, file, row)
 
 
 def read_text_files(root: Path, options: Options) -> Iterator[Record]:
-    """The records of a folder in the order of the paths. Hidden files are skipped."""
+    """Yield the records of a folder in the order of the paths. Hidden files are ignored."""
     folder = CollectionFolder(root, options)
     splits = lists.split_folders([below for below, names in folder.walk() if any(map(is_image, names))])
     splits |= {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}
@@ -144,16 +164,16 @@ def read_text_files(root: Path, options: Options) -> Iterator[Record]:
 
 
 def described_by(name: str) -> str:
-    """The name of the photograph whose JSON a file of this name is; "" where it is none."""
-    match = SIDE.fullmatch(name)
-    photograph = match and f"{match[1]}{match[3] or ''}{match[2]}"
-    return photograph if photograph and is_image(photograph) else ""
+    """Return the name of the photo that a JSON of this name describes, or "" if it describes no photo."""
+    match = TAKEOUT_JSON.fullmatch(name)
+    photo = f"{match[1]}{match[3] or ''}{match[2]}" if match else ""
+    return photo if is_image(photo) else ""
 
 
 def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: str) -> Iterator[Record]:
-    beside = [name for name in names if name.lower().endswith(".txt")]
-    texts = {posixpath.splitext(name)[0]: posixpath.join(below, name) for name in beside}
-    sides = {photograph: posixpath.join(below, name) for name in names if (photograph := described_by(name))}
+    text_names = [name for name in names if name.lower().endswith(".txt")]
+    texts = {posixpath.splitext(name)[0]: posixpath.join(below, name) for name in text_names}
+    descriptions = {photo: posixpath.join(below, name) for name in names if (photo := described_by(name))}
     unused = dict(texts)
     for name in names:
         if is_image(name):
@@ -161,17 +181,17 @@ def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: 
             yield ImageRecord(path, path, split, path)
             for stem in (posixpath.splitext(name)[0], name):
                 if stem in texts:
-                    yield from _beside(folder, path, texts[stem])
+                    yield from _sentences_beside(folder, path, texts[stem])
                     unused.pop(stem, None)
-            if name in sides:
-                yield from _description(folder, path, sides[name])
+            if name in descriptions:
+                yield from _description(folder, path, descriptions[name])
     for file in unused.values():
         yield Reject(file, None, "sentences", "unknown image: none of this name")
 
 
-def _beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
+def _sentences_beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
     try:
-        with folder.open_below(file, LARGEST_TEXT) as text:
+        with folder.open_below(file, MAX_TEXT_BYTES) as text:
             for row, line in lists.lines(text, file):
                 if isinstance(line, bytes):
                     yield Reject(file, row, "sentences", lists.not_utf8(line))
@@ -183,7 +203,7 @@ def _beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceR
 
 def _description(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
     try:
-        with folder.open_below(file, LARGEST_TEXT) as text:
+        with folder.open_below(file, MAX_TEXT_BYTES) as text:
             value = lists.parse_json(text.read())
     except (InputError, ValueError) as error:
         yield Reject(file, None, "sentences", f"not JSON: {error}")

@@ -1,4 +1,4 @@
-"""Strict reading of a collection's lists: lines, fields between tabs, JSON, and lists of sentences in a text."""
+"""Strict reading of a collection's lists: lines, fields between tabs, JSON, and lists of sentences within a text."""
 
 import ast
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.collections.files import CollectionFolder, is_image
-from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject, Tally
+from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, KeyedRecord, Record, Reject, Tally
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 from pipeline.foreign.files import UTF16_MARKS, each_line
@@ -22,23 +22,29 @@ SPLIT_NAMES = {
 }
 """Other collections' names for our splits."""
 YEAR = re.compile(r"[-_ ]?\d+$")
-"""What follows the split in the name of a folder: `train2017`."""
-WORDS = ("raw", "caption", "sentence", "text")
-"""What a caption that is an object has its words under."""
+"""The end of the name of a split's folder: `train2017`."""
+SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
+"""Keys of the words of a caption that is an object."""
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
-LARGEST_JSON = 1 << 30
+MAX_JSON_BYTES = 1 << 30
+"""Size of the largest JSON file."""
+MAX_NUMBER_DIGITS = 18
+"""Number of digits of the largest sentence number."""
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
-"""A string of JSON or Python, with what divides it from the one before: numpy prints no commas."""
+"""A string of JSON or Python, and the separator before it. numpy prints no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
-"""A single byte among ASCII, as letters of Western Europe are in Windows-1252, and few in other encodings. It may be
-doubled, as in Finnish, or stand before the German sharp s."""
+"""A single byte among ASCII. Windows-1252 has letters of Western Europe as such bytes, and other encodings have few. It
+may be doubled, as in Finnish, or precede the German sharp s."""
 
-MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
-"""What opens, divides or closes a list of JSON."""
+LIST_MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
+"""A mark that opens, divides or closes a list of JSON. It may be empty, and so it matches everywhere."""
+
+MakeRecord = Callable[[list[str], str, int], Record]
+"""A function that makes a record of the fields of a line, the name of its file and its row."""
 
 
 def split_name(name: str) -> str:
-    """Our name for a collection's split `name`, in any case; intake rejects unknown names."""
+    """Return our name for a collection's split `name`, in any case. Intake rejects unknown names."""
     plain = name.strip().lower()
     return SPLIT_NAMES.get(plain, plain)
 
@@ -59,7 +65,7 @@ def split_folders(folders: Collection[str]) -> dict[str, str]:
 
 
 def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]:
-    """Row numbers from 1 and lines without their end, except empty lines; one that is not UTF-8 stays bytes.
+    """Yield row numbers from 1 and lines without their ends, except empty lines. A line that is not UTF-8 stays bytes.
 
     Raises InputError as `each_line`, and for UTF-16 without a byte order mark.
     """
@@ -71,12 +77,12 @@ def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]
 
 
 def is_utf16(line: bytes) -> bool:
-    """Whether every other byte is NUL, as in ASCII in UTF-16."""
+    """Return whether every other byte is NUL, as in ASCII in UTF-16."""
     return len(line) > 3 and (not any(line[1:-1:2]) or not any(line[0:-1:2]))
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
-    """The text in `data`; what is not UTF-8, or, of a whole file, UTF-16 with a byte order mark, stays bytes."""
+    """Decode `data`, which is UTF-8, or a whole file in UTF-16 with a byte order mark. Other data stay bytes."""
     try:
         return data.decode(encoding or ("utf-16" if data.startswith(UTF16_MARKS) else "utf-8"))
     except UnicodeDecodeError:
@@ -86,28 +92,34 @@ def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
 def encoding_of(data: bytes | str) -> str | None:
     """Name the encoding that bytes which are not UTF-8 look like, or a text with lone surrogates in their place."""
     data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
-    single, high = len(ACCENT.findall(data)), sum(byte > 127 for byte in data)
     if data.startswith(UTF16_MARKS) or is_utf16(data):
         return "UTF-16"
-    return "WINDOWS-1252" if 2 * single >= high else None  # Latin-1 is a part of it
+    single_bytes = len(ACCENT.findall(data))
+    high_bytes = sum(byte > 127 for byte in data)
+    return "WINDOWS-1252" if 2 * single_bytes >= high_bytes else None  # Latin-1 is a part of Windows-1252
 
 
 def not_utf8(data: bytes | str) -> str:
-    """The reason to reject bytes that are not UTF-8, or a text with lone surrogates in their place: which encoding they
-    look like, and how the file is converted."""
+    """Return the reason to reject bytes that are not UTF-8, or a text with lone surrogates in their place.
+
+    It says which encoding they look like, and how to convert the file.
+    """
     if (name := encoding_of(data)) is None:
         return f"{NOT_UTF8} but another encoding (such as GB18030 or WINDOWS-1251); save the file as UTF-8"
     also = " (Latin-1)" if name == "WINDOWS-1252" else ""
     return f"{NOT_UTF8} but, by its looks, {name}{also}; convert the file by `iconv -f {name} -t UTF-8 OLD > NEW`"
 
 
-def sentences(value: Any, tally: Tally) -> list[Any]:
-    """The sentences in a field: of a list those of its items, of an object what it has under one of WORDS, of a text
-    itself, unless it is a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`): then its items."""
+def sentences(value: object, tally: Tally) -> list[Any]:
+    """Return the sentences in a field, which need not be texts.
+
+    They are the sentences of the items of a list, the value of one of SENTENCE_KEYS in an object, or the text itself. A
+    text may be a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`), and then they are its items.
+    """
     if value is None:
         return []
     if isinstance(value, dict):
-        words = [value[key] for key in WORDS if key in value]
+        words = [value[key] for key in SENTENCE_KEYS if key in value]
         return sentences(words[0], tally) if words else [value]
     if isinstance(value, list):
         return [text for item in value for text in (sentences(item, tally) if isinstance(item, dict) else [item])]
@@ -120,11 +132,13 @@ def _listed(text: str) -> list[str] | None:
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]") and len(text) > 1):
         return None
-    inner, at, strings = text[1:-1], 0, []
-    while match := STRING.match(inner, at):
+    inner = text[1:-1]
+    position = 0
+    strings = []
+    while match := STRING.match(inner, position):
         strings.append(match[1])
-        at = match.end()
-    if inner[at:].strip(" \t\r\n,"):
+        position = match.end()
+    if inner[position:].strip(" \t\r\n,"):
         return None
     try:
         return [_unquote(string) for string in strings]
@@ -140,21 +154,32 @@ def _unquote(string: str) -> str:
 
 
 def sentence_number(text: str) -> int | None:
-    """`text` as a number; None if it is not one."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+    """Return the number that a text is, or None."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_NUMBER_DIGITS else None
 
 
 def document(
-    key: str, fields: Iterable[Any], file: str, row: int | None = None, implied: bool = False
-) -> Iterator[DocumentRecord]:
-    """The document of these fields (title, tags, description), unless all are empty; lists are joined with commas."""
-    texts = [",".join(map(str, f)) if isinstance(f, list) else "" if f is None else str(f) for f in fields]
-    if any(texts):
-        yield DocumentRecord(key, *texts, file, row, implied)
+    key: str, values: Mapping[str, object], names: Iterable[str | None], file: str, row: int | None = None,
+    implied: bool = False,
+) -> Iterator[DocumentRecord]:  # fmt: skip
+    """Yield the document whose title, tags and description have these `names` among the values, unless all are empty.
+
+    Lists are joined with commas. The name of a missing field is None.
+    """
+    title, tags, description = (_joined(values.get(name)) if name else "" for name in names)
+    if title or tags or description:
+        yield DocumentRecord(key, title, tags, description, file, row, implied)
 
 
-def with_images(records: Iterable[Record], image: Callable[[Record], ImageRecord]) -> Iterator[Record]:
-    """The `records`, each but rejects after its `image`, where that is not the one before."""
+def _joined(value: object) -> str:
+    """Return the text of a field of a document."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageRecord]) -> Iterator[Record]:
+    """Yield the `records`, with the `image` of a record before it unless the record before has the same image."""
     last = None
     for record in records:
         if not isinstance(record, Reject) and record.key != last:
@@ -164,36 +189,41 @@ def with_images(records: Iterable[Record], image: Callable[[Record], ImageRecord
 
 
 def tab_records(
-    folder: CollectionFolder, path: Path, what: str, widths: tuple[int, ...], make: Callable[..., Record]
+    folder: CollectionFolder, path: Path, what: str, widths: tuple[int, ...], make: MakeRecord
 ) -> Iterator[Record]:
-    """`make(*fields, file, row)` for each line of as many fields between tabs as one of `widths`. All other lines, and
-    those for which `make` raises ValueError, become Rejects of `what`."""
+    """Yield `make(fields, file, row)` for each line with one of these numbers of fields between tabs.
+
+    All other lines, and lines for which `make` raises ValueError, become Rejects of `what`.
+    """
     with folder.open(path) as file:
         yield from _records(lines(file, path), folder.label(path), what, widths, make)
 
 
 def headed_records(
-    folder: CollectionFolder, path: Path, what: str, names: tuple[str, ...], make: Callable[..., Record]
+    folder: CollectionFolder, path: Path, what: str, names: tuple[str, ...], make: MakeRecord
 ) -> Iterator[Record]:
-    """As `tab_records`, for the columns `names` of a table with a header. Raises InputError if one is missing."""
+    """Yield the same as `tab_records`, for the columns `names` of a table with a header.
+
+    Raises InputError if a column is missing.
+    """
     with folder.open(path) as file:
         rows = lines(file, path)
-        _, header = next(rows, (1, ""))
-        header = header.split("\t") if isinstance(header, str) else []
+        _, first = next(rows, (1, ""))
+        header = first.split("\t") if isinstance(first, str) else []
         if repeated := repeated_name(header):
             raise InputError(f"{path}: its first row names the column {repeated} twice; rename one of them")
         if missing := [name for name in names if name not in header]:
             raise InputError(f"{path}: its first row must name the columns {', '.join(names)}; {missing[0]} is missing")
-        places = [header.index(name) for name in names]
+        positions = [header.index(name) for name in names]
 
-        def chosen(*line: Any) -> Record:
-            return make(*(line[place] for place in places), *line[-2:])
+        def make_of_columns(fields: list[str], file: str, row: int) -> Record:
+            return make([fields[position] for position in positions], file, row)
 
-        yield from _records(rows, folder.label(path), what, (len(header),), chosen)
+        yield from _records(rows, folder.label(path), what, (len(header),), make_of_columns)
 
 
 def _records(
-    rows: Iterator[tuple[int, str | bytes]], file: str, what: str, widths: tuple[int, ...], make: Callable[..., Record]
+    rows: Iterator[tuple[int, str | bytes]], file: str, what: str, widths: tuple[int, ...], make: MakeRecord
 ) -> Iterator[Record]:
     for row, line in rows:
         fields = [] if isinstance(line, bytes) else line.split("\t")
@@ -201,53 +231,66 @@ def _records(
             if len(fields) not in widths:
                 wanted = " or ".join(map(str, widths))
                 raise ValueError(f"{len(fields)} fields between tabs, not {wanted}" if fields else not_utf8(line))
-            yield make(*fields, file, row)
+            yield make(fields, file, row)
         except ValueError as error:
             yield Reject(file, row, what, str(error))
 
 
 def repeated_name(header: Iterable[str]) -> str | None:
-    """The first column that a header names twice; columns without a name may be many."""
+    """Return the first column that a header names twice. Several columns may be without a name."""
     seen: set[str] = set()
     return next((name for name in header if name and (name in seen or seen.add(name))), None)
 
 
 def read_json(folder: CollectionFolder, path: Path) -> Any:
-    """The value in a JSON file, read as by `parse_json`. Raises InputError."""
+    """Read the value in a JSON file as `parse_json` does. Raises InputError."""
     with _refusing(path):
         return parse_json(_json_text(folder, path))
 
 
 def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
-    """The items of the list in a JSON file, read as by `parse_json`, each when it is asked for; or of an object,
-    `{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`, a row for each name, or the only list of objects in it,
-    as of `{"data": [...]}`. Raises InputError for other values.
+    """Yield the rows in a JSON file, which are read as `parse_json` does, when they are asked for.
+
+    They are the items of a list, or the items of the only list of objects in an object (`{"data": [...]}`), or an item
+    for each name in an object of photos (`{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`). Raises InputError
+    for other values.
     """
     with _refusing(path):
         text = _json_text(folder, path)
-        mark = MARK.match(text)
-        if mark[1] != "[":
-            value = parse_json(text)
-            values = value.values() if isinstance(value, dict) else ()
-            records = [items for items in values if isinstance(items, list) and items and isinstance(items[0], dict)]
-            if values and any(map(is_image, value)):
-                for name, about in value.items():
-                    yield {"file": name, **(about if isinstance(about, dict) else {"sentence": about})}
-            elif len(records) == 1:
-                yield from records[0]
-            else:
-                remedy = "one for each photo or caption; write one, or .jsonl"
-                raise InputError(f"{path} is not a list of objects, {remedy}")
+        mark, position = _list_mark(text, 0)
+        if mark != "[":
+            yield from _object_items(parse_json(text), path)
             return
-        if text.startswith("]", mark.end()):
-            mark = MARK.match(text, mark.end())
-        before = "["
-        while mark[1] == before:
-            item, end = DECODER.raw_decode(text, mark.end())
+        if text.startswith("]", position):
+            mark, position = _list_mark(text, position)
+        expected = "["
+        while mark == expected:
+            item, end = DECODER.raw_decode(text, position)
             yield item
-            mark, before = MARK.match(text, end), ","
-        if mark[1] != "]" or mark.end() < len(text):
-            raise ValueError(f"no item, comma or end of the list at character {mark.start()}")
+            mark, position = _list_mark(text, end)
+            expected = ","
+        if mark != "]" or position < len(text):
+            raise ValueError(f"no item, comma or end of the list before character {position}")
+
+
+def _list_mark(text: str, position: int) -> tuple[str, int]:
+    """Return the mark of a list at a position, which may be empty, and the position after the mark and its blanks."""
+    match = LIST_MARK.match(text, position)
+    assert match is not None
+    return match[1], match.end()
+
+
+def _object_items(value: Any, path: Path) -> Iterator[Any]:
+    """Yield the rows in an object of JSON."""
+    values = value.values() if isinstance(value, dict) else ()
+    record_lists = [items for items in values if isinstance(items, list) and items and isinstance(items[0], dict)]
+    if isinstance(value, dict) and any(map(is_image, value)):
+        for name, about in value.items():
+            yield {"file": name, **(about if isinstance(about, dict) else {"sentence": about})}
+    elif len(record_lists) == 1:
+        yield from record_lists[0]
+    else:
+        raise InputError(f"{path} is not a list of objects, one for each photo or caption; write one, or .jsonl")
 
 
 @contextmanager
@@ -259,7 +302,7 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def _json_text(folder: CollectionFolder, path: Path) -> str:
-    with folder.open(path, LARGEST_JSON) as file:
+    with folder.open(path, MAX_JSON_BYTES) as file:
         data = file.read()
     try:
         return data.decode(json.detect_encoding(data))
@@ -268,15 +311,19 @@ def _json_text(folder: CollectionFolder, path: Path) -> str:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """As `json.loads`, but raises ValueError for repeated keys and too deep nesting, too, and reads NaN and Infinity,
-    as Python's programs write what is missing, as null."""
+    """Parse JSON as `json.loads`, but raise ValueError also for repeated keys and too deep nesting.
+
+    NaN and Infinity, which Python's programs write for missing values, are read as null.
+    """
     try:
-        return json.loads(data, **HOOKS)
+        return DECODER.decode(
+            data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
+        )
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
         seen: set[str] = set()
@@ -285,5 +332,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-HOOKS: Mapping[str, Callable] = {"object_pairs_hook": _object, "parse_constant": lambda name: None}
-DECODER = json.JSONDecoder(**HOOKS)
+DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=lambda name: None)

@@ -1,9 +1,10 @@
-"""Collections as their authors publish them: Flickr8k, Flickr30K, Karpathy's splits, COCO, Pascal sentences."""
+"""Published collections: Flickr8k, Flickr30K, Karpathy's splits, COCO, and the Pascal sentences."""
 
 import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from itertools import groupby
 from pathlib import Path
@@ -32,40 +33,49 @@ COCO = {
 }
 PAGES = ("index.html", "pascal-sentences.html")
 PASCAL1K = {"page": PAGES, "images": ("images", "dataset")}
-LARGEST_PAGE = 1 << 26  # bytes; the published one has half a million
+MAX_PAGE_BYTES = 1 << 26
+"""Size of the largest page. The published page has half a million bytes."""
+MAX_SHOWN_CHARACTERS = 99
+"""Number of characters of a field that a message shows."""
 PASCAL_SPLITS = (*["train"] * 8, "dev", "test")
-"""Of every ten images of a category, by their ids: 800, 100 and 100, as many as Socher et al. 2014 have (section 6)."""
+"""Splits of every ten images of a category, by their ids: 800, 100 and 100 images, as in Socher et al. 2014 (section
+6)."""
 
 
 def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
-    """Lines `name.jpg#0 TAB sentence`, and lists of names; images in the order of the lists, then of the token file."""
+    """Yield the records of lines `name.jpg#0 TAB sentence` and of lists of names. Images are in the order of the lists,
+    and then of the token file."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FLICKR_TOKEN)
     sentences = folder.require(where["sentences"], "sentences", TOKENS)
     prefix = folder.image_prefix(where["images"])
 
-    def image(name: str, file: str, row: int, split: str, implied: bool = False) -> ImageRecord:
+    def image(name: str, file: str, row: int | None, split: str, implied: bool = False) -> ImageRecord:
         return ImageRecord(name, posixpath.join(prefix, name), split, file, row, implied=implied)
 
+    def listed_image(split: str, fields: list[str], file: str, row: int) -> ImageRecord:
+        return image(fields[0], file, row, split)
+
     for split in ("train", "dev", "test"):
-        if where[split]:
-            yield from lists.tab_records(folder, where[split], "images", (1,), lambda *line, s=split: image(*line, s))
+        if path := where[split]:
+            yield from lists.tab_records(folder, path, "images", (1,), partial(listed_image, split))
     yield from lists.with_images(
         lists.tab_records(folder, sentences, "sentences", (2,), _token_sentence),
         lambda record: image(record.key, record.file, record.row, options.default_split, implied=True),
     )
 
 
-def _token_sentence(head: str, text: str, file: str, row: int) -> SentenceRecord:
+def _token_sentence(fields: list[str], file: str, row: int) -> SentenceRecord:
+    head, text = fields
     name, _, tail = head.rpartition("#")
     if not name or (number := lists.sentence_number(tail)) is None:
-        raise ValueError(f"{head[:99]!r} is not the name of an image, # and a number")
+        raise ValueError(f"{head[:MAX_SHOWN_CHARACTERS]!r} is not the name of an image, # and a number")
     return SentenceRecord(name, number, text, file, row)
 
 
 def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
-    """Karpathy's `dataset_*.json` in its order: images with their splits and sentences; `row` is the image's position
-    in it, from 1."""
+    """Yield the images of Karpathy's `dataset_*.json` with their splits and sentences, in its order. `row` is the
+    image's position there, from 1."""
     folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)
     path = folder.require(where["dataset"], "dataset", KARPATHY["dataset"])
@@ -87,12 +97,15 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
 
 
 def read_coco(root: Path, options: Options) -> Iterator[Record]:
-    """COCO's `captions_*.json`: one file a split, with `images` (id, file_name) and `annotations` (image_id, caption);
-    `row` is the position there, from 1. The images of captions_train2014.json are in `images/` or in `train2014/`. A
-    file that is there alone, and that collection.files does not name, is of the default split."""
+    """Yield the records of COCO's `captions_*.json`.
+
+    There is one file per split, with `images` (id, file_name) and `annotations` (image_id, caption). `row` is the
+    position there, from 1. The images of captions_train2014.json are in `images/` or in `train2014/`. A file without
+    files of other splits, which collection.files does not name, has the default split.
+    """
     folder = CollectionFolder(root, options)
     where = folder.locate(COCO)
-    captions = {split: where[split] for split in (*SPLITS, DIVIDED) if where[split]}
+    captions = {split: path for split in (*SPLITS, DIVIDED) if (path := where[split])}
     if not captions:
         folder.require(None, "train", COCO["train"])
     if len(captions) == 1 and options.files.keys().isdisjoint(captions):
@@ -129,14 +142,16 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
 
 
 def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
-    """UIUC Pascal sentences (Rashtchian et al. 2010): one HTML page whose rows have an image, `<img
-    src="CATEGORY/ID.jpg">`, and a table of its five sentences, and the images in a folder a category. Raises InputError
-    for a page without images."""
+    """Yield the records of the UIUC Pascal sentences (Rashtchian et al. 2010).
+
+    One HTML page has rows with an image, `<img src="CATEGORY/ID.jpg">`, and a table of its five sentences. The images
+    are in one folder per category. Raises InputError for a page without images.
+    """
     folder = CollectionFolder(root, options)
     where = folder.locate(PASCAL1K)
     path = folder.require(where["page"], "page", PAGES)
     prefix, label = folder.image_prefix(where["images"]), folder.label(path)
-    with folder.open(path, LARGEST_PAGE) as file:
+    with folder.open(path, MAX_PAGE_BYTES) as file:
         text = lists.decode_text(file.read())
     if isinstance(text, bytes):
         raise InputError(f"{path}: {lists.not_utf8(text)}")
@@ -147,7 +162,7 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
     splits = {}
     sources = sorted({source for source, *_ in page.images}, key=lambda name: (posixpath.dirname(name), name))
     for _, category in groupby(sources, posixpath.dirname):
-        splits |= {source: PASCAL_SPLITS[place % len(PASCAL_SPLITS)] for place, source in enumerate(category)}
+        splits |= {source: PASCAL_SPLITS[number % len(PASCAL_SPLITS)] for number, source in enumerate(category)}
     for source, row, sentences in page.images:
         yield ImageRecord(source, posixpath.join(prefix, source), splits[source], label, row)
         for number, sentence in enumerate(sentences):
@@ -155,7 +170,7 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
 
 
 class _PascalPage(HTMLParser):
-    """`images`: the source of each with its row and its sentences: the texts of the cells that follow it."""
+    """A page whose `images` have their source, their row, and their sentences, the texts of the following cells."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date
+from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -26,26 +26,33 @@ from pipeline.foreign.parquet import stored_type
 from pipeline.foreign.trial import try_first
 from pipeline.printable import is_unicode
 
-LOOKED_AT = 10_000
-"""Rows that are read to learn the columns of a table, and what is in them."""
-BATCH = 1 << 13  # rows of a Parquet file in memory at once
-LARGEST_GROUP = 1 << 32  # bytes that a row group may claim to unpack to
-FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
-"""Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
-LARGEST_BATCH = 1 << 28
-"""Bytes of text in one column of a batch: a dictionary can hold a long text once and refer to it in every row."""
-MOST_VALUES = 1 << 22  # values in one column of a batch, whose rows may hold lists
-FEW_PHOTOS = 32
-"""Rows whose photos are in memory together."""
-LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal() - date(1970, 1, 1).toordinal() + 1)
-"""The first day that Python has and the one after the last, from 1970 on."""
-UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-"""Of a timestamp, in a second."""
-DELIMITERS, UNQUOTED = ",;\t|", "\t|"
+pc = import_module("pyarrow.compute")
+"""pyarrow's functions, which are generated when the module is imported, so that a type checker does not know them."""
+
+MAX_SAMPLED_ROWS = 10_000
+"""Number of rows that are read to find the columns of a table and their uses."""
+BATCH_ROWS = 1 << 13
+"""Number of rows of a Parquet file that are in memory at once."""
+FREE_ROWS = 1_000_000
+"""Number of rows that a Parquet file of any size may claim."""
+ROWS_PER_BYTE = 8
+"""Number of further rows that a Parquet file may claim for each byte. A name or sentence takes more than one bit."""
+MAX_BATCH_VALUES = 1 << 22
+"""Number of values in one column of a batch, whose rows may contain lists."""
+BATCH_PHOTOS = 32
+"""Number of rows whose photos are in memory at once."""
+LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
+"""The first day that Python can represent, counted from 1970."""
+END_DAY = date.max.toordinal() - date(1970, 1, 1).toordinal() + 1
+"""The day after the last day that Python can represent."""
+UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+DELIMITERS = ",;\t|"
+UNQUOTED_DELIMITERS = "\t|"
+"""Delimiters of tables that are often written without quoting."""
 NUMBER = re.compile(r"(?<=[^\W\d_])[ _.-]?\d+$")
-"""What tells columns of one stem apart: caption1, caption_2, caption 3."""
+"""The end that distinguishes columns of one stem: caption1, caption_2, caption 3."""
 EITHER = " | "
 """The text between the names of columns in `A | B`. The first column that is not empty counts."""
 SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
@@ -53,7 +60,10 @@ Names = Collection[str]
 
 
 class TableRow(NamedTuple):
-    """A row by its number from 1 (in text files, that of its first line): values by column, or none and the fault."""
+    """A row with its number from 1, which is the number of its first line in text files.
+
+    It has values by column, or no values and a fault.
+    """
 
     number: int
     values: Mapping[str, Any]
@@ -63,11 +73,12 @@ class TableRow(NamedTuple):
 def read_rows(
     folder: CollectionFolder, path: Path, columns: Names, needed: Names, own: Names | None = ()
 ) -> Iterator[TableRow]:
-    """The rows of the table `path`, with at least those of `columns` that it has, and of all others of plain values
-    at least those of `own` (None: all). A column `caption#` stands for all of that stem, such as caption1 and caption2,
-    and is a list of what is in them. A column `A | B` stands for A, or for B in rows in which A is empty.
+    """Yield the rows of the table `path` with at least the `columns` that it has, and the `own` columns of plain values
+    (None: all others).
 
-    Raises InputError if it lacks a `needed` column or cannot be read, and UsageError for another kind of file.
+    A column `caption#` stands for all columns of that stem, such as caption1 and caption2, and is a list of their
+    values. A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if the table lacks a
+    `needed` column or cannot be read, and UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -77,8 +88,9 @@ def read_rows(
         parts = {name: name.split(EITHER) for name in columns if EITHER in name}
         parts |= {name: of for name in columns if (of := [column for column in present if f"{stem(column)}#" == name])}
         if parts := {name: of for name, of in parts.items() if name not in present}:
-            flat = ([*chain(*(parts.get(name, [name]) for name in names))] for names in (columns, needed))
-            return (_gather(row, parts, columns) for row in read_rows(folder, path, *flat, own))
+            flat_columns = [part for name in columns for part in parts.get(name, [name])]
+            flat_needed = [part for name in needed for part in parts.get(name, [name])]
+            return (_gather(row, parts, columns) for row in read_rows(folder, path, flat_columns, flat_needed, own))
     if (own is None or own) and reader is _read_parquet:
         fields = schema(folder, path)
         _check_columns(path, fields.names, ())
@@ -97,12 +109,12 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def stem(column: str) -> str:
-    """The name of a column without a number at its end."""
+    """Return the name of a column without a number at its end."""
     return NUMBER.sub("", column)
 
 
 def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableRow:
-    """Put the `parts` of columns together, and drop each part that `columns` does not name itself."""
+    """Put the `parts` of columns together, and drop parts that are not among the `columns`."""
     used = set(chain(*parts.values())).difference(columns)
     values = {name: value for name, value in row.values.items() if name not in used}
     for name, of in parts.items():
@@ -111,21 +123,26 @@ def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableR
     return row._replace(values=values) if row.values else row
 
 
-def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any]:
-    """The values of a row of the table `path` in other columns than `ours`."""
+def other_values(values: Mapping[str, object], path: Path, ours: Names) -> dict[str, object]:
+    """Return the values of a row of the table `path` in columns other than `ours`."""
     typed = not is_text(path)
     return {
-        name: value if typed or value is None else Field(value) for name, value in values.items() if name not in ours
+        name: value if typed or value is None else Field(str(value))
+        for name, value in values.items()
+        if name not in ours
     }
 
 
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
-    """List the columns of the table `path`, for JSON the keys of its first LOOKED_AT rows. Raises as `read_rows`."""
+    """List the columns of the table `path`, or for JSON the keys of its first MAX_SAMPLED_ROWS rows.
+
+    Raises the same errors as `read_rows`.
+    """
     if path.suffix.lower() == ".parquet":
         names = schema(folder, path).names
         _check_columns(path, names, ())
         return names
-    first = list(islice(read_rows(folder, path, (), ()), LOOKED_AT))
+    first = list(islice(read_rows(folder, path, (), ()), MAX_SAMPLED_ROWS))
     names = list(dict.fromkeys(chain.from_iterable(row.values for row in first)))
     if first and not names:
         raise InputError(f"{path}: row {first[0].number}: {first[0].fault or 'an object without keys'}")
@@ -133,13 +150,13 @@ def column_names(folder: CollectionFolder, path: Path) -> list[str]:
 
 
 def is_text(path: Path) -> bool:
-    """Whether the table is a CSV or TSV, whose fields have no type, and whose header is read without spaces around
-    names."""
+    """Return whether the table is a CSV or TSV, whose fields have no type and whose names are read without outer
+    blanks."""
     return READERS.get(path.suffix.lower()) is _read_csv
 
 
 def schema(folder: CollectionFolder, path: Path) -> pa.Schema:
-    """The columns of a Parquet file, after a trial. Raises InputError."""
+    """Return the columns of a Parquet file, after a trial. Raises InputError."""
     try_first(path, _read_schema, folder, path)
     return _read_schema(folder, path)
 
@@ -210,16 +227,18 @@ def _join_unquoted(values: list[str], delimiter: str) -> list[str]:
 
 
 def _texts(file: BinaryIO, path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a table, each with a line feed; none in place of a first `sep=;`, which is for Excel. Bytes that are
-    not of the encoding become lone surrogates, for which only their row is rejected."""
+    """Yield the lines of a table, each with a line feed. A first line `sep=;`, which is for Excel, is empty.
+
+    Bytes that do not fit the encoding become lone surrogates, so that only their row is rejected.
+    """
     lines = (line.decode(encoding, "surrogateescape") + "\n" for line in each_line(file, path))
     yield from ("\n" if SEPARATOR.fullmatch(line) else line for line in islice(lines, 1))
     yield from lines
 
 
 def _delimiter(header: str) -> str:
-    """What divides the header of a CSV into most columns: commas, or semicolons, as Excel writes in many countries,
-    tabs or bars."""
+    """Return the delimiter that divides the header of a CSV into most columns: a comma, a semicolon, which Excel writes
+    in many countries, a tab or a bar."""
 
     def width(delimiter: str) -> int:
         with suppress(csv.Error, StopIteration):
@@ -230,12 +249,16 @@ def _delimiter(header: str) -> str:
 
 
 def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
-    """Whether quotation marks around a field are not part of it. Tables between tabs or bars are often written without
-    quoting: then a sentence may begin with a mark that no other closes, in a line that is a whole row. (Quoted, such a
-    row goes on in the next line, which is no whole row.)"""
-    if delimiter not in UNQUOTED:
+    """Return whether quotation marks around a field are not part of the field.
+
+    Tables with tabs or bars are often written without quoting. A sentence may then begin with a mark that no other mark
+    closes, in a line that is a whole row. In a quoted table such a row continues in the next line, which is not a whole
+    row.
+    """
+    if delimiter not in UNQUOTED_DELIMITERS:
         return True
-    width, opened = 0, False
+    width = 0
+    opened = False
     for line in lines:
         if opened and line.count(delimiter) == width:
             return False
@@ -247,7 +270,7 @@ def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
 
 
 def _is_open(field: str) -> bool:
-    """Whether a field begins with a quotation mark that is not closed at its end."""
+    """Return whether a field begins with a quotation mark that is not closed at its end."""
     field = field.strip(" ")
     return field.startswith('"') and not (
         len(field) > 1 and field.endswith('"') and '"' not in field[1:-1].replace('""', "")
@@ -277,7 +300,7 @@ def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Nam
 
 
 def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
-    """Whether the first line of a file is an object, and not the last line."""
+    """Return whether the first line of a file is an object, and not the last line."""
     with suppress(InputError, ValueError), folder.open(path) as file:
         first, _ = islice((line for _, line in lists.lines(file, path) if line.strip()), 2)
         return isinstance(lists.parse_json(first), dict)
@@ -285,39 +308,53 @@ def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
 
 
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    """Bytes that are not UTF-8 become lone surrogates, as in CSV: in a column of the user's they cost the value."""
-    arguments = folder, path, columns, needed
-    try_first(path, _exhaust, *arguments)
+    """Yield the rows of a Parquet file, after a trial.
+
+    Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column they cost only the value.
+    """
+    try_first(path, _exhaust, folder, path, columns, needed)
     number = 0
-    for names, arrays in _batches(*arguments):
-        with _refusing(path):
-            values = [array.to_pylist() for array in arrays]
-        for row in zip(*values, strict=True):
+    for names, batch in _batches(folder, path, columns, needed):
+        for row in zip(*batch, strict=True):
             number += 1
             fields = (v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in row)
             yield TableRow(number, dict(zip(names, fields, strict=True)))
 
 
-def _exhaust(*arguments: Any) -> None:
-    deque(_batches(*arguments), maxlen=0)
+def _exhaust(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> None:
+    deque(_batches(folder, path, columns, needed), maxlen=0)
 
 
 def _batches(
     folder: CollectionFolder, path: Path, columns: Names, needed: Names
-) -> Iterator[tuple[list[str], list[pa.Array]]]:
-    """For some rows at a time, the names of the columns, and each as `plain_column` has it."""
+) -> Iterator[tuple[list[str], list[list[Any]]]]:
+    """Yield the names of the columns and the values of each column, for some rows at a time.
+
+    The trial limits the memory that they need. The number of rows and of values in lists is checked here, because a
+    small file can repeat one value any number of times in little memory.
+    """
     with _refusing(path), folder.open(path, math.inf) as file:
         metadata = pq.read_metadata(file)
+        size = os.fstat(file.fileno()).st_size
+        if metadata.num_rows > FREE_ROWS + ROWS_PER_BYTE * size:
+            claim = f"{path} claims {metadata.num_rows} rows in {size} bytes"
+            raise InputError(f"{claim}; it is damaged or not to be trusted")
         present = metadata.schema.to_arrow_schema().names
         _check_columns(path, present, needed)
         names = [name for name in columns if name in present or name.removesuffix(".path") in present]
-        texts = _check_claims(path, os.fstat(file.fileno()).st_size, metadata, names)
-        table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
+        table = pq.ParquetFile(file, metadata=metadata, read_dictionary=_text_leaves(metadata, names))
         number = 0
         for group in range(metadata.num_row_groups):  # lists of texts whose dictionaries differ are not read together
-            for batch in table.iter_batches(BATCH, row_groups=[group], columns=names):
-                yield batch.schema.names, [plain_column(path, number, column) for column in batch.columns]
+            for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], columns=names):
+                rows = f"{path}: rows {number + 1} to {number + batch.num_rows}"
+                yield batch.schema.names, [_plain_column(column, rows).to_pylist() for column in batch.columns]
                 number += batch.num_rows
+
+
+def _text_leaves(metadata: pq.FileMetaData, names: Names) -> list[str]:
+    """Return the text columns among `names`, also within lists and structs."""
+    leaves = map(metadata.schema.column, range(len(metadata.schema)))
+    return [leaf.path for leaf in leaves if leaf.path.partition(".")[0] in names and leaf.physical_type == "BYTE_ARRAY"]
 
 
 def rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
@@ -332,85 +369,79 @@ def rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) ->
 def _rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
     with _refusing(path), folder.open(path, math.inf) as file:
         metadata = pq.read_metadata(file)
-        at = [metadata.schema.column(place).path for place in range(len(metadata.schema))].index(".".join(leaf))
-        counts = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
+        leaves = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
+        column = leaves.index(".".join(leaf))
+        counts = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
         if not any(count and count.null_count for count in counts):
             return ()
-        fragment, null = ds.ParquetFileFormat().make_fragment(file), pc.is_null(pc.field(*leaf))
-        found = fragment.to_table(columns={"null": null}, batch_size=FEW_PHOTOS, use_threads=False)["null"]
-        return {row for row, is_null in enumerate(found.to_pylist(), 1) if is_null}
+        fragment = ds.ParquetFileFormat().make_fragment(file)
+        columns = {"null": pc.is_null(pc.field(*leaf))}
+        nulls = fragment.to_table(columns=columns, batch_size=BATCH_PHOTOS, use_threads=False)["null"]
+        return {row for row, is_null in enumerate(nulls.to_pylist(), 1) if is_null}
 
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """What pyarrow raises within becomes an InputError."""
+    """Turn the exceptions of pyarrow into an InputError, except lack of memory, which the trial reports."""
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _check_claims(path: Path, size: int, metadata: pq.FileMetaData, names: Names) -> list[str]:
-    """The text columns among `names`. Raises InputError if the file claims to hold too much for its `size` in bytes."""
-    if metadata.num_rows > FEW_ROWS + ROWS_PER_BYTE * size:
-        raise InputError(f"{path} claims {metadata.num_rows} rows in {size} bytes; it is damaged or not to be trusted")
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        # Not for each column: pyarrow ends the process if the metadata of a chunk are damaged.
-        if max(group.total_byte_size, group.num_rows) > LARGEST_GROUP:
-            raise InputError(f"{path} claims more than {LARGEST_GROUP} bytes in a row group; write smaller row groups")
-    leaves = map(metadata.schema.column, range(len(metadata.schema)))
-    return [leaf.path for leaf in leaves if leaf.path.partition(".")[0] in names and leaf.physical_type == "BYTE_ARRAY"]
+def _plain_column(column: pa.Array, rows: str) -> pa.Array:
+    """Convert a column to values that Python can represent. Texts become bytes, so that a bad text costs only its row.
 
-
-def plain_column(path: Path, before: int, column: pa.Array) -> pa.Array:
-    """A column of the rows after the first `before`, with values that Python has; text as bytes, so that a bad sentence
-    costs only its own row. Raises InputError if its texts are too long to be unpacked."""
+    Raises InputError naming the `rows` if they have lists of too many values.
+    """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    rows, texts = f"{path}: rows {before + 1} to {before + len(column)}", False
-    for leaf in _leaves(column):
-        if len(leaf) > MOST_VALUES:
-            raise InputError(f"{rows} have lists of {len(leaf)} values, more than {MOST_VALUES}")
-        texts = pa.types.is_dictionary(leaf.type) and any(is_text(leaf.type.value_type) for is_text in TEXTS)
-        total = pc.sum(pc.binary_length(leaf.dictionary).take(leaf.indices)).as_py() if texts else 0
-        if total and total > LARGEST_BATCH:
-            raise InputError(f"{rows} have {total} bytes of text, more than {LARGEST_BATCH}")
-    if pa.types.is_dictionary(column.type):
-        values = column.dictionary.take(column.indices)
-        return values.cast(pa.large_binary()) if texts else _as_python_has(values)
-    return _as_python_has(column)
+    if (count := _count_values(column)) > MAX_BATCH_VALUES:
+        raise InputError(f"{rows} have lists of {count} values, more than {MAX_BATCH_VALUES}")
+    if not pa.types.is_dictionary(column.type):
+        return _as_python_has(column)
+    values = column.dictionary
+    if any(is_text(values.type) for is_text in TEXT_TYPES):
+        return values.cast(pa.large_binary()).take(column.indices)
+    return _as_python_has(values.take(column.indices))
 
 
-def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """What a column of lists and structs is made of."""
-    if any(is_list(column.type) for is_list in LISTS):
-        yield from _leaves(column.flatten())
-    elif pa.types.is_struct(column.type):
-        for field in column.flatten():
-            yield from _leaves(field)
-    else:
-        yield column
+def _count_values(column: pa.Array) -> int:
+    """Return the largest number of values in a column or within its lists and structs."""
+    if any(is_list(column.type) for is_list in LIST_TYPES):
+        return _count_values(column.flatten())
+    if pa.types.is_struct(column.type):
+        return max(map(_count_values, column.flatten()), default=0)
+    return len(column)
 
 
 def _as_python_has(column: pa.Array) -> pa.Array:
-    """Dates in days, and times in microseconds, of UTC where they have a zone: as Python has them, and null what lies
-    outside the years 1 to 9999; times of day as text, and durations in seconds. Other columns as they are."""
+    """Convert dates and times to values that Python can represent, and return other columns as they are.
+
+    Dates are in days, and times are in microseconds, in UTC if they have a zone. Values outside the years 1 to 9999
+    become null. Times of day become text, and durations seconds.
+    """
     kind = column.type
     if pa.types.is_time(kind):
         return pc.replace_substring_regex(column.cast(pa.string()), r"\.0+$", "")
     if pa.types.is_duration(kind):
-        return pc.divide(column.view(pa.int64()).cast(pa.float64(), safe=False), UNITS[kind.unit])
+        return pc.divide(column.view(pa.int64()).cast(pa.float64(), safe=False), UNITS_PER_SECOND[kind.unit])
     if pa.types.is_date(kind):
-        per_day, zone, wanted = 1 if kind == pa.date32() else 86_400_000, None, pa.date32()
+        per_day = 1 if kind == pa.date32() else 86_400_000
+        wanted = pa.date32()
     elif pa.types.is_timestamp(kind):
         zone = "UTC" if kind.tz else None
-        per_day, wanted = 86_400 * UNITS[kind.unit], pa.timestamp("us", zone)
+        per_day = 86_400 * UNITS_PER_SECOND[kind.unit]
+        wanted = pa.timestamp("us", zone)
         kind = pa.timestamp(kind.unit, zone)
     else:
         return column
     integer = pa.int32() if kind == pa.date32() else pa.int64()
     counts = column.view(integer)
-    first, last = max(DAYS[0] * per_day, -(2**63)), min(DAYS[1] * per_day, 2**63) - 1
+    first = max(FIRST_DAY * per_day, -(2**63))
+    last = min(END_DAY * per_day, 2**63) - 1
     known = pc.and_(pc.greater_equal(counts, first), pc.less_equal(counts, last))
     return pc.if_else(known, counts, pa.scalar(None, integer)).view(kind).cast(wanted, safe=False)
 

@@ -1,42 +1,73 @@
-"""A table with named columns: CSV, TSV, JSON, JSONL or Parquet, one row a sentence or an image; or Parquet files with
-the photographs in them.
+"""Tables with named columns (CSV, TSV, JSON, JSONL or Parquet), and Parquet files that contain the photos.
 
-collection.columns renames columns; the default names are `file` (relative to the images' folder), `sentence` (a text or
-a list of texts), and optionally `split`, `title`, `tags` and `description`. All others are the user's own. What
-collection.files names by a split is a further table, of that split.
+A row is a sentence or an image. collection.columns renames columns. The default names are `file` (relative to the
+images' folder), `sentence` (a text or a list of texts), and optionally `split`, `title`, `tags` and `description`. All
+other columns are the user's own. A table that collection.files names by a split is a further table, of that split.
+`find_columns` finds these columns in a table with any names.
 """
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from pipeline.collections.files import CollectionFolder
+from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.rows import EITHER, further, is_text, read_rows, rows_without, schema
+from pipeline.collections.formats.folder import FILE_COLUMNS, usual_names
+from pipeline.collections.formats.rows import (
+    EITHER,
+    MAX_SAMPLED_ROWS,
+    column_names,
+    is_text,
+    other_values,
+    read_rows,
+    rows_without,
+    schema,
+    stem,
+)
 from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
-from pipeline.foreign.image_names import relative_name
+from pipeline.foreign.image_names import relative_name, without_zeros
 from pipeline.foreign.parquet import photograph_column
 
-FURTHER = tuple(split for split in SPLITS if split != "train")
-TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FURTHER, ()), "images": (".",)}
+FURTHER_SPLITS = tuple(split for split in SPLITS if split != "train")
+"""Splits that can have a table of their own."""
+TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FURTHER_SPLITS, ()), "images": (".",)}
 METADATA = "metadata"
-"""What the Hugging Face hub calls a table whose names of photographs are relative to its own folder."""
+"""Name in the Hugging Face hub of a table whose names of photos are relative to the folder of the table."""
 SHARDS = "**/*.parquet"
-COLUMNS = ("file", "sentence", "split", "title", "tags", "description")
-DOCUMENT = COLUMNS[3:]
+DOCUMENT = ("title", "tags", "description")
+COLUMNS = ("file", "sentence", "split", *DOCUMENT)
 SURROGATE = re.compile("[\udc80-\udcff]")
-"""In place of a byte that is not UTF-8."""
-NUMBERED = re.compile(r"[-_.].*", re.DOTALL)
-"""What follows the split in the name of a shard: `train-00000-of-00002.parquet`."""
+"""A character in place of a byte that is not UTF-8."""
+AFTER_SPLIT = re.compile(r"[-_.].*", re.DOTALL)
+"""The part after the split in the name of a shard: `train-00000-of-00002.parquet`."""
+USUAL_COLUMNS = {
+    "file": FILE_COLUMNS,
+    "sentence": ("sentence", "caption", "sentences", "captions", "text", "alt", "alt_text")
+    + ("comment", "raw", "raw_caption", "sentence_text", "caption_text"),
+    "split": ("split",),
+    **{name: (name,) for name in DOCUMENT},
+}
+"""Column of a table -> its usual names, in lower case. The first name is ours."""
+SUBSTITUTE_SENTENCES = ("description", "title")
+"""Columns that are read as sentences if there are none. The first that exists counts."""
+MAX_SAMPLED_VALUES = 20
+"""Number of values of a column that are read to find its use."""
+MIN_CAPTION_WORDS = 3
+"""Average number of words of a text from which it may be a caption."""
+MIN_TITLE_WORDS = 1.5
+"""Average number of words of a title from which it may be a caption. File names and numbers have one word."""
+SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+"""A character of a script without spaces between words. A word has about two such characters."""
 
 
 def read_table(root: Path, options: Options) -> Iterator[Record]:
-    """The records of each table in its order; an image takes its split, weak text and own columns from its first
+    """Yield the records of each table in its order. An image takes its split, weak text and own columns from its first
     row."""
     folder = CollectionFolder(root, options)
     where = folder.locate(TABLE)
@@ -44,9 +75,9 @@ def read_table(root: Path, options: Options) -> Iterator[Record]:
     prefix = folder.image_prefix(where["images"])
     for path in folder.tables(first):
         yield from _read_rows(folder, path, prefix, options.default_split, options)
-    for split in FURTHER:
-        if where[split]:
-            yield from _read_rows(folder, where[split], prefix, split, options)
+    for split in FURTHER_SPLITS:
+        if further := where[split]:
+            yield from _read_rows(folder, further, prefix, split, options)
 
 
 def _read_rows(
@@ -60,7 +91,7 @@ def _read_rows(
     below = PurePosixPath(file if path.stem.lower() == METADATA else "").parent
     if below.is_relative_to(prefix):
         below = below.relative_to(prefix)
-    folders = () if ".." in below.parts else below.parts  # a table outside is of the photographs in the root
+    parents = () if ".." in below.parts else below.parts  # a table outside names photos below the root
     last = None
     for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
@@ -71,12 +102,12 @@ def _read_rows(
         if not isinstance(name, str):
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
             continue
-        name = posixpath.join(*folders, name)
+        name = posixpath.join(*parents, name)
         if name != last:
             split = values.get(names["split"]) or default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)
-            yield from lists.document(name, [values.get(names.get(ours)) for ours in DOCUMENT], file, row, implied=True)
-            yield ColumnsRecord(name, further(values, path, names.values()), file, row)
+            yield from lists.document(name, values, map(names.get, DOCUMENT), file, row, implied=True)
+            yield ColumnsRecord(name, other_values(values, path, names.values()), file, row)
         for text in lists.sentences(values.get(names["sentence"]), options.tally):
             if is_text(path) and not text.isascii() and SURROGATE.search(text):
                 yield Reject(file, row, "sentences", lists.not_utf8(text))
@@ -86,23 +117,23 @@ def _read_rows(
 
 
 def read_parquet(root: Path, options: Options) -> Iterator[Record]:
-    """Parquet files as the Hugging Face hub has them, read in place, in the order of their names: a row is an image,
-    of which a column has the photograph, as `{bytes, path}` or as bytes.
+    """Yield the records of Parquet files as the Hugging Face hub has them, read in place, in the order of their names.
 
-    collection.files may name a pattern of shards for each split, or for `divided`. By default all are read, each in the
-    split with which its name begins or that its folder is called after, as the hub has them, unless that is one of
-    train, dev and test for all of them.
+    A row is an image, and a column contains the photo as `{bytes, path}` or as bytes. collection.files may name a
+    pattern of shards for each split, or for `divided`. By default all shards are read, each in the split at the
+    beginning of its name or in the name of its folder, as in the hub, unless all shards have the same split of train,
+    dev and test.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
     names = _column_names(options, COLUMNS[1:])
     splits: dict[Path, str] = {}
-    for split, pattern in (options.files or {None: SHARDS}).items():
+    for split, pattern in (options.files or {"": SHARDS}).items():
         shards = folder.glob(pattern)
         if not shards:
             raise folder.lacks(f"Parquet files {pattern}", f"correct collection.files.{split or DIVIDED} or data_root")
         for path in shards:
-            parts = (NUMBERED.sub("", path.name), *reversed(PurePosixPath(folder.label(path)).parent.parts))
+            parts = (AFTER_SPLIT.sub("", path.name), *reversed(PurePosixPath(folder.label(path)).parent.parts))
             named = (part for part in map(lists.split_name, parts) if part in SPLITS)
             splits[path] = split or next(named, options.default_split)
     if not options.files and len(named := {*splits.values()}) == 1 and named < {"train", "dev", "test"}:
@@ -120,13 +151,14 @@ def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
     # A title that is read as the sentence is not the title, too.
     renamed = {name for theirs in options.columns.values() for name in theirs.split(EITHER)}
     names = {column: column for column in ours if column not in DOCUMENT or column not in renamed}
-    return names | options.columns
+    return {**names, **options.columns}
 
 
 def _read_shard(
     folder: CollectionFolder, path: Path, split: str, names: dict[str, str], options: Options
 ) -> Iterator[Record]:
-    fields, shard = schema(folder, path), folder.label(path)
+    fields = schema(folder, path)
+    shard = folder.label(path)
     if (column := photograph_column(fields)) is None:
         raise InputError(f"{path} has no column of photos (bytes, or structs of bytes and path)")
     leaf = (column, "bytes") if pa.types.is_struct(fields.field(column).type) else (column,)
@@ -136,12 +168,110 @@ def _read_shard(
     for row, values, _ in read_rows(folder, path, (f"{column}.path", *names.values()), needed, options.own_columns):
         if row in without:
             continue
-        photograph = values.get(column)
-        name = photograph.get("path") if isinstance(photograph, dict) else None
+        photo = values.get(column)
+        name = photo.get("path") if isinstance(photo, dict) else None
         member = posixpath.basename(relative_name(name or "")) or f"row {row}"
-        key, asked = f"{shard}/{row}", lists.split_name(str(values.get(names["split"]) or split))
+        key = f"{shard}/{row}"
+        asked = lists.split_name(str(values.get(names["split"]) or split))
         yield ImageRecord(key, shard, asked, shard, row, member, row - 1)
-        yield from lists.document(key, [values.get(names.get(ours)) for ours in DOCUMENT], shard, row)
-        yield ColumnsRecord(key, further(values, path, (column, *names.values())), shard, row)
+        yield from lists.document(key, values, map(names.get, DOCUMENT), shard, row)
+        yield ColumnsRecord(key, other_values(values, path, (column, *names.values())), shard, row)
         for text in lists.sentences(values.get(names["sentence"]), options.tally):
             yield SentenceRecord(key, None, text, shard, row)
+
+
+def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
+    """Find the columns of a table that are used, by our names.
+
+    They are the columns of usual names, else, as names are in any language, the column whose values are files of photos
+    and the column with the texts. Raises InputError if no column holds the names of files, and for a table that cannot
+    be read.
+    """
+    columns, texts = usual_columns(folder, path), sample_texts(folder, path)
+    stems = set() if "file" in columns else folder.stems.difference(columns.values())
+    if name := next((name for name in texts if is_image(name) or without_zeros(name) in stems), None):
+        raise InputError(f"{path} has no header: its first line is of {name}; put one above it, such as file,caption")
+    if "file" not in columns:
+        columns = {"file": _file_column(path, texts, stems), **columns}
+    return with_text_columns(columns, texts)
+
+
+def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
+    """Collect the first values of each column of a table that are not empty, as texts."""
+    texts: dict[str, list[str]] = {name: [] for name in column_names(folder, path)}
+    for row in islice(read_rows(folder, path, (), (), None), MAX_SAMPLED_ROWS):
+        for name, value in row.values.items():
+            sample = texts.setdefault(name, [])
+            if len(sample) < MAX_SAMPLED_VALUES and type(value) in (str, int) and str(value).strip():
+                sample.append(str(value))
+    return texts
+
+
+def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> str:
+    """Find the column most of whose values are names of files, or else `stems` of photos. Raises InputError."""
+
+    def mostly(fits: Callable[[str], bool]) -> list[str]:
+        return [name for name, values in texts.items() if 2 * sum(map(fits, values)) > len(values)]
+
+    links = mostly(lambda value: "://" in value)
+    named = [name for name in mostly(is_image) if name not in links]
+    candidates = named or mostly(lambda value: without_zeros(value) in stems)
+    if len(candidates) == 1:
+        return candidates[0]
+    remedy = f"has no column of file names ({', '.join(USUAL_COLUMNS['file'])}); rename the one that has them to file"
+    if candidates:
+        remedy = f"has names of files in {' and '.join(candidates)}; rename the one that is meant to file"
+    elif links:
+        link = max(links, key=lambda name: sum(map(is_image, texts[name])))
+        remedy = f"has no column of file names but links in {link}; download the photos first, as with img2dataset"
+    raise InputError(f"{path} {remedy}")
+
+
+def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:
+    """Add a column of captions to the `columns`: a column that is called so and has sentences, or else the column with
+    the longest texts, as a description, if there is no other. A title of one word is not a caption."""
+    words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
+    called = [name for name in words if "caption" in name.lower() and words[name] >= MIN_CAPTION_WORDS]
+    if called and "sentence" not in columns:
+        return {**columns, "sentence": called[0]}
+    if words.get(columns.get("title", ""), MIN_CAPTION_WORDS) < MIN_TITLE_WORDS:
+        columns = {ours: theirs for ours, theirs in columns.items() if ours != "title"}
+    if columns.keys().isdisjoint(("sentence", *SUBSTITUTE_SENTENCES)):
+        longest = max((name for name in words if name not in columns.values()), key=words.__getitem__, default="")
+        if longest and words[longest] >= MIN_CAPTION_WORDS:
+            same = [name for name in texts if stem(name) == stem(longest)]
+            are_texts = len(same) > 1 and all(words.get(name, 0) >= MIN_CAPTION_WORDS for name in same)
+            columns = {**columns, "description": f"{stem(longest)}#" if are_texts else longest}
+    return columns
+
+
+def _count_words(text: str) -> int:
+    """Estimate the number of words in a text of any script."""
+    return len(text.split()) + len(SPACELESS.findall(text)) // 2
+
+
+def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
+    """Find the columns with usual names, by our names. Several columns of one stem are `stem#`."""
+    columns = column_names(folder, path)
+    present, stems = usual_names(columns), usual_names(list(map(stem, columns)))
+    for name in USUAL_COLUMNS["sentence"]:
+        if name in stems and [column for column in columns if stem(column) == stems[name]] != [stems[name]]:
+            present[name] = f"{stems[name]}#"
+    usual = {
+        ours: next((present[name] for name in names if name in present), None) for ours, names in USUAL_COLUMNS.items()
+    }
+    return {ours: theirs for ours, theirs in usual.items() if theirs is not None}
+
+
+def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Use one of SUBSTITUTE_SENTENCES as sentences if a table has none. Returns the columns and a note on that."""
+    if "sentence" in columns or (ours := next(filter(columns.get, SUBSTITUTE_SENTENCES), None)) is None:
+        return columns, ()
+    theirs = columns.pop(ours)
+    note = f"no column of captions: {theirs} is used as the caption (collection.columns.sentence names another)"
+    return {**columns, "sentence": theirs}, (note,)
+
+
+def renamed(columns: dict[str, str]) -> dict[str, str]:
+    """Return the columns whose names differ from ours."""
+    return {ours: theirs for ours, theirs in columns.items() if theirs != ours}

@@ -1,7 +1,8 @@
-"""Vectors made elsewhere, without photographs: each row of a file, or of the folder that clip-retrieval wrote, is an
-image, and each row of another a sentence."""
+"""Precomputed vectors without photos: each row of a file, or of a folder that clip-retrieval wrote, is an image, and
+each row of another file is a sentence."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -9,18 +10,36 @@ from typing import Any
 
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.rows import read_rows
+from pipeline.collections.formats.rows import read_rows, schema
 from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord, Tally
+from pipeline.errors import InputError, UsageError
 from pipeline.foreign.image_names import relative_name
-from pipeline.foreign.vectors import NAMES, NOT_FINITE, Source, foreign_files, names_column, open_foreign, owner_names
+from pipeline.foreign.vectors import (
+    CLIP_RETRIEVAL,
+    NAMES,
+    NOT_FINITE,
+    Source,
+    columns_of_vectors,
+    foreign_files,
+    marked,
+    names_column,
+    open_foreign,
+    owner_names,
+)
 
 FORMAT = "vectors"
 VECTORS: Mapping[str, tuple[str, ...]] = {"images": (), "texts": ()}
+KEYS = {"images": "images", "sentences": "texts"}
+"""The things that vectors describe -> their key of collection.files."""
+SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5")
+"""Endings of files of vectors, beside Parquet."""
 SPLIT = "split"
+MAX_SHOWN_CHARACTERS = 40
+"""Number of characters of a name that a message shows."""
 
 
 def sources(folder: CollectionFolder) -> tuple[Source, Source | None]:
-    """Where the vectors of the images are, and those of their texts, if there are any. Raises UsageError where
+    """Return the source of the images' vectors, and of their texts' vectors if there are any. Raises UsageError if
     collection.files names no images."""
     where = folder.locate(VECTORS)
     images = folder.require(where["images"], "images", ("file of vectors",))
@@ -29,17 +48,54 @@ def sources(folder: CollectionFolder) -> tuple[Source, Source | None]:
 
 
 def list_files(folder: CollectionFolder) -> list[Path]:
-    """All files that the format reads."""
+    """Return all files that the format reads."""
     return [file for source in filter(None, sources(folder)) for file in foreign_files(source)]
 
 
+def find_files(folder: CollectionFolder) -> dict[str, str]:
+    """Return the keys of collection.files for the vectors in a folder, or nothing if it has no vectors of images.
+
+    They are the vectors of a folder that clip-retrieval wrote, of files whose names say what they describe, such as
+    `photo_text.npy`, or of Parquet files. Several Parquet files in a folder are one table. Raises UsageError for
+    several other files of one kind.
+    """
+    if (folder.root / CLIP_RETRIEVAL["images"][0]).is_dir():
+        return {KEYS[side]: "." for side, (parts, _) in CLIP_RETRIEVAL.items() if (folder.root / parts).is_dir()}
+    named: dict[str, list[str]] = {}
+    tables = folder.glob("**/*.parquet")
+    for path in [*sorted(path for path in folder.root.iterdir() if path.suffix.lower() in SUFFIXES), *tables]:
+        with suppress(InputError):
+            for side in sides_of(folder, path):
+                named.setdefault(KEYS[side], []).append(folder.label(path))
+    if len(tables) > 1 and len(folders := {folder.label(path.parent) for path in tables}) == 1:
+        parts = list(map(folder.label, tables))
+        named = {key: [*folders] if names == parts else names for key, names in named.items()}
+    for key, names in named.items():
+        if len(names) > 1:
+            raise UsageError(f"{folder.root} has several files of vectors of {key}: {', '.join(names)}; keep one there")
+    return {key: name for key, (name,) in named.items()} if "images" in named else {}
+
+
+def sides_of(folder: CollectionFolder, path: Path) -> list[str]:
+    """Return what the vectors of a file describe, by its name, or by the names of several columns of Parquet."""
+    if path.suffix.lower() != ".parquet":
+        return [side] if (side := marked(path.stem)) and path.suffix.lower() in SUFFIXES else []
+    columns = columns_of_vectors(schema(folder, path))
+    if len(columns) == 1:
+        return [marked(path.stem) or marked(columns[0]) or "images"]
+    return list(filter(None, map(marked, columns)))
+
+
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """The images in the order of their rows, each with the user's own columns that a table has of it, then the
-    sentences, which without vectors of texts are the captions of that table. An image whose name has several rows is
-    one, with the texts of all of them."""
-    folder = CollectionFolder(root, replace(options, tally=Tally()))  # not to say that columns of vectors are lost
+    """Yield the images in the order of their rows, each with its own columns in a table, and then the sentences.
+
+    Without vectors of texts, the sentences are the captions of that table. Several rows with one name are one image,
+    with the texts of all of them.
+    """
+    folder = CollectionFolder(root, replace(options, tally=Tally()))  # the tally would say that vectors are not kept
     images, texts = sources(folder)
     raw_names = open_foreign(images).names
+    assert raw_names is not None  # only sentences can be without names
     names = list(map(relative_name, raw_names))
     file = folder.label(images.path)
     for row, (name, values) in enumerate(zip(names, _metadata(folder, images, options), strict=False), 1):
@@ -60,15 +116,16 @@ def read(root: Path, options: Options) -> Iterator[Record]:
         return
     given = owner_names(texts)
     owners = [_owner(name) or relative_name(name) for name in given] if given else list(map(_owner, words))
-    if 2 * owners.count(None) >= len(words):
-        owners = names if len(words) == len(names) else [None] * len(words)
+    if 2 * sum(owner is None for owner in owners) >= len(words):
+        owners = [*names] if len(words) == len(names) else [None] * len(words)
     table = next((path for path in foreign_files(texts) if path.suffix.lower() == ".parquet"), None)
     column = f" in the column {names_column(texts, table)}" if table else ""
     for row, (text, owner, usable) in enumerate(zip(words, owners, vectors.finite(), strict=True), 1):
         if not usable:
             yield Reject(file, row, "sentences", NOT_FINITE)
         elif owner is None:
-            reason = f"not named IMAGE#k: {text[:40]!r}{column}, of {len(words)} texts for {len(names)} images"
+            shown = text[:MAX_SHOWN_CHARACTERS]
+            reason = f"not named IMAGE#k: {shown!r}{column}, of {len(words)} texts for {len(names)} images"
             remedy = "name all rows so, or give the image of each in a column file"
             yield Reject(file, row, "sentences", f"{reason}; {remedy}")
         else:
@@ -76,13 +133,13 @@ def read(root: Path, options: Options) -> Iterator[Record]:
 
 
 def _owner(name: str) -> str | None:
-    """The IMAGE of a text named IMAGE#k; None where the name is the text's own words, such as `we are #1`."""
+    """Return the IMAGE of a text named IMAGE#k, or None if the name is the text's own words, such as `we are #1`."""
     image, _, number = name.rpartition("#")
     return relative_name(image) if image and not image[-1].isspace() and number.isdecimal() else None
 
 
 def nameless(images: Sequence[str]) -> list[str]:
-    """Names for texts without words, of which row i is of the image whose name is `images[i]`: IMAGE#k."""
+    """Return names IMAGE#k for texts without words. Row i belongs to the image with the name `images[i]`."""
     counts: dict[str, int] = {}
     names = []
     for image in images:
@@ -93,7 +150,8 @@ def nameless(images: Sequence[str]) -> list[str]:
 
 
 def _metadata(folder: CollectionFolder, images: Source, options: Options) -> Iterator[Mapping[str, Any]]:
-    """What a table, of clip-retrieval or with the vectors, has in each row beside its name; of other files nothing."""
+    """Yield the other columns of each row of a table, of clip-retrieval or with the vectors, or nothing per row of
+    other files."""
     tables = [path for path in foreign_files(images) if path.suffix.lower() == ".parquet"]
     for path in tables:
         names = names_column(images, path)

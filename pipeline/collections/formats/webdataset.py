@@ -1,11 +1,12 @@
-"""Tar shards as webdataset and img2dataset write them, read in place: no member is ever unpacked.
+"""Tar shards as webdataset and img2dataset write them, read in place. No member is unpacked.
 
-Members of one key are one sample, wherever they are in the shard: the key is the path up to the first dot of the base
-name, as for webdataset. A sample has an image, sentences (`.txt`, one a line, else the `.json`'s `caption`), weak text
-(the `.json`'s `title`, `tags` and `description`), and own columns (its other keys).
+Members of one key are one sample, wherever they are in the shard. The key is the path up to the first dot of the base
+name, as in webdataset. A sample has an image, sentences (`.txt`, one per line, or else the `caption` in the `.json`),
+weak text (`title`, `tags` and `description` in the `.json`), and own columns (the other keys of the `.json`).
 """
 
 import codecs
+import io
 import math
 import os
 import posixpath
@@ -15,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.collections.exclusion import Exclusion
-from pipeline.collections.files import IMAGE_SUFFIXES, CollectionFolder, is_image
+from pipeline.collections.files import IMAGE_SUFFIXES, CollectionFolder, Exclusion, is_image
 from pipeline.collections.formats import lists
 from pipeline.collections.records import (
     DIVIDED,
@@ -33,21 +33,25 @@ from pipeline.errors import InputError
 
 DOCUMENT = ("title", "tags", "description")
 SHARDS = "**/*.tar"
-PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
-"""Suffixes of a sample's photograph, the first that it has; with none of these, its only image."""
+PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
+"""Suffixes of a sample's photo. The first that the sample has counts, or else its only image."""
 DIGITS = re.compile(r"\d+")
-LONGEST_SUFFIX = 24
+MAX_SUFFIX_CHARACTERS = 24
+"""Length of the longest suffix that a count names."""
+MAX_SHOWN_IMAGES = 4
+"""Number of images of an ambiguous sample that a message names."""
 LINE_END = re.compile(r"\r\n|\r|\n")
-LARGEST_TEXT = 1 << 24
-LARGEST_HEADER = 1 << 16
-"""Bytes of a header that extends another one; a path has at most 4,096."""
-LARGEST_NAMES = LARGEST_HEADER * 8
-"""Bytes of all headers before one member: GNU tar writes up to two, pax one or two."""
+MAX_TEXT_BYTES = 1 << 24
+"""Size of a text or JSON of a sample."""
+MAX_HEADER_BYTES = 1 << 16
+"""Size of a header that extends another header. A path has at most 4,096 bytes."""
+MAX_HEADERS_BYTES = MAX_HEADER_BYTES * 8
+"""Size of all headers before one member. GNU tar writes up to two, and pax one or two."""
 
 
 class TarMember(NamedTuple):
-    """A member: its name, the offset and number of its bytes, and its kind: `file`, `folder`, or `other` (a link, a
-    device, a file with holes)."""
+    """A member of a tar: its name, the offset and number of its bytes, and its kind, which is `file`, `folder` or
+    `other` (a link, a device, a file with holes)."""
 
     name: str
     offset: int
@@ -56,11 +60,11 @@ class TarMember(NamedTuple):
 
 
 class DamagedTar(InputError):
-    """Why a tar cannot be read any further."""
+    """The reason why a tar cannot be read any further."""
 
 
-class _Headers:
-    """The tar in an open file, as tarfile reads its headers, which it trusts: what they say is bounded here."""
+class _Headers(io.RawIOBase):
+    """The tar in an open file, from which tarfile reads headers. They are limited here, because tarfile trusts them."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -70,12 +74,13 @@ class _Headers:
     def tell(self) -> int:
         return self._position
 
-    def seek(self, position: int) -> None:
+    def seek(self, position: int, whence: int = 0) -> int:
         self._position = position
+        return position
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         self.since_member += size
-        if not 0 <= size <= LARGEST_HEADER or self.since_member > LARGEST_NAMES:
+        if not 0 <= size <= MAX_HEADER_BYTES or self.since_member > MAX_HEADERS_BYTES:
             raise DamagedTar(f"damaged: the headers at byte {self._position} are too many or too long for one member")
         data = os.pread(self._descriptor, size, self._position)
         self._position += len(data)
@@ -83,14 +88,18 @@ class _Headers:
 
 
 def members(descriptor: int) -> Iterator[TarMember]:
-    """The members of the tar in an open file, in order. Raises DamagedTar where there is no header and no end."""
-    length, headers, at = os.fstat(descriptor).st_size, _Headers(descriptor), 0
+    """Yield the members of the tar in an open file, in order. Raises DamagedTar if a header and the end are missing."""
+    length = os.fstat(descriptor).st_size
+    headers = _Headers(descriptor)
+    at = 0
     try:
         with tarfile.TarFile(fileobj=headers, encoding="utf-8", errors="surrogateescape") as tar:
             while header := tar.next():
                 headers.since_member = 0
-                tar.members = []  # which it would keep
-                stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES  # else its size is of other data
+                # tarfile would keep all members, and its types do not show the list.
+                tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # not in the types of tarfile
+                # The size of other types is not the size of their data.
+                stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
                 size = header.size if stored else 0
                 if size < 0 or header.offset_data + size > length:
                     raise DamagedTar(f"truncated: the shard ends inside of {header.name[:99]!r}")
@@ -109,9 +118,9 @@ def members(descriptor: int) -> Iterator[TarMember]:
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """The records of every shard, in the order of the shards' names.
+    """Yield the records of every shard, in the order of the shards' names.
 
-    collection.files may name a pattern of shards for each split, or for `divided`; the default is `**/*.tar` for the
+    collection.files may name a pattern of shards for each split, or for `divided`. The default is `**/*.tar` for the
     default split.
     """
     folder = CollectionFolder(root, options)
@@ -141,14 +150,14 @@ def _read_shard(folder: CollectionFolder, shard: str, split: str, tally: Tally) 
 
 
 def _divide(name: str) -> tuple[str, str]:
-    """The key of a member, and its suffix in lower case: all that follows the first dot of its base name."""
+    """Return the key of a member, and its suffix in lower case, which begins at the first dot of its base name."""
     folder, slash, base = name.rpartition("/")
     key, dot, suffix = base.partition(".")
     return folder + slash + key, dot + suffix.lower()
 
 
 def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) -> Iterator[TarMember | Reject]:
-    """The files in a shard; a Reject for any other member, and for damage, where reading ends."""
+    """Yield the files in a shard, a Reject for any other member, and a Reject for damage, which ends reading."""
     try:
         for member in members(descriptor):
             if member.kind == "folder":
@@ -165,7 +174,7 @@ def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) ->
 
 
 def _left_out(name: str, shard: str, exclusion: Exclusion) -> str | None:
-    """Why a member is left out; `tar` itself writes the folders `.` and `..` before names."""
+    """Return why a member is ignored, or None. `tar` itself writes the folders `.` and `..` before names."""
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     reason = exclusion.of_whole_path("/".join(parts)) if parts else None
     return reason or exclusion.excludes("/".join([shard, *parts]))
@@ -179,8 +188,10 @@ def _what(member: TarMember) -> str:
 def _read_sample(
     descriptor: int, shard: str, stem: str, split: str, sample: list[TarMember], tally: Tally
 ) -> Iterator[Record]:
-    """The records of the members with one key, `stem`. Each member is used, rejected as the second of its name, or left
-    out for a reason that the `tally` counts."""
+    """Yield the records of the members with one key, `stem`.
+
+    Each member is used, rejected as the second of its name, or ignored for a reason that the `tally` counts.
+    """
     key = f"{shard}/{stem}"
     members_by_suffix: dict[str, TarMember] = {}
     for member in sample:
@@ -192,18 +203,18 @@ def _read_sample(
             members_by_suffix[suffix] = member
     images = [suffix for suffix in members_by_suffix if is_image(f"x{suffix}")]
     used = {
-        "image": _choose(images, PHOTOGRAPHS),
+        "image": _choose(images, PHOTO_SUFFIXES),
         "text": _choose([suffix for suffix in members_by_suffix if suffix.endswith(".txt")], (".txt",)),
         "json": _choose([suffix for suffix in members_by_suffix if suffix.endswith(".json")], (".json",)),
     }
     if images and used["image"] is None:
-        names = ", ".join(f"{stem}{suffix}" for suffix in images[:4])
+        names = ", ".join(f"{stem}{suffix}" for suffix in images[:MAX_SHOWN_IMAGES])
         reason = f"several images have the key {stem!r}, which ends at the first dot ({names}): name one {stem}.jpg"
         yield Reject(shard, None, "images", f"ambiguous: {reason}")
     for suffix in members_by_suffix:
-        ambiguous = used["image"] is None and suffix in images[:1]  # which is rejected for all
+        ambiguous = used["image"] is None and suffix in images[:1]  # one Reject stands for all images
         tally.add(None if ambiguous or suffix in used.values() else _why_unused(suffix, suffix in images))
-    parts = {part: members_by_suffix.get(suffix) for part, suffix in used.items()}
+    parts = {part: members_by_suffix[suffix] if suffix else None for part, suffix in used.items()}
     if image := parts["image"]:
         yield ImageRecord(key, shard, split, shard, None, image.name, image.offset, image.size)
     if text := parts["text"]:
@@ -213,23 +224,23 @@ def _read_sample(
 
 
 def _choose(suffixes: list[str], plain: tuple[str, ...]) -> str | None:
-    """The first of the `plain` suffixes that there is, else the only suffix."""
+    """Return the first of the `plain` suffixes that the sample has, or else its only suffix."""
     first = next((suffix for suffix in plain if suffix in suffixes), None)
     return first or (suffixes[0] if len(suffixes) == 1 else None)
 
 
 def _why_unused(suffix: str, image: bool) -> str:
-    """Without what is the sample's own: `.mask_12.png` as `.mask_*.png`."""
+    """Return why a member is ignored, with its kind: `.mask_*.png` for `.mask_12.png`."""
     kind = DIGITS.sub("*", suffix)
-    kind = kind if len(kind) <= LONGEST_SUFFIX else "others"
+    kind = kind if len(kind) <= MAX_SUFFIX_CHARACTERS else "others"
     if image:
         return f"further images of a sample of a shard, which has one photo ({kind})"
     return f"members of a shard that are not read ({kind or 'without a suffix'})"
 
 
 def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Iterator[Record]:
-    if member.size > LARGEST_TEXT:
-        yield Reject(file, None, "sentences", f"too long: {member.size} bytes, more than {LARGEST_TEXT}")
+    if member.size > MAX_TEXT_BYTES:
+        yield Reject(file, None, "sentences", f"too long: {member.size} bytes, more than {MAX_TEXT_BYTES}")
         return
     text = lists.decode_text(_bytes(descriptor, member))
     if isinstance(text, bytes):
@@ -240,9 +251,9 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 
 
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
-    """The records of a JSON member; its sentences only with a `tally`."""
+    """Yield the records of a JSON member. It has sentences only with a `tally`."""
     try:
-        value = lists.parse_json(_bytes(descriptor, member) if member.size <= LARGEST_TEXT else "")
+        value = lists.parse_json(_bytes(descriptor, member) if member.size <= MAX_TEXT_BYTES else "")
         if not isinstance(value, dict):
             raise ValueError("not an object")
     except ValueError as error:
@@ -252,11 +263,11 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: T
         captions = lists.sentences(value.get("caption"), tally)
         for number, text in enumerate(text for text in captions if text is not None):
             yield SentenceRecord(key, number, text, file)
-    yield from lists.document(key, [value.get(name) for name in DOCUMENT], file)
+    yield from lists.document(key, value, DOCUMENT, file)
     if own := {name: field for name, field in value.items() if name not in ("caption", *DOCUMENT)}:
         yield ColumnsRecord(key, own, file)
 
 
 def _bytes(descriptor: int, member: TarMember) -> bytes:
-    """The content of a text without its byte order mark."""
+    """Return the content of a text without its byte order mark."""
     return os.pread(descriptor, member.size, member.offset).removeprefix(codecs.BOM_UTF8)

@@ -1,0 +1,506 @@
+"""All tables and all SQL of `ingest`, in the order in which it runs.
+
+`Intake` fills the tables in RECORD_TABLES with the records of a collection, and then runs the steps up to
+`drop_repeated_images`. `Assembly` runs the other steps when every photo was inspected. Each function is one step. Its
+docstring says which tables it makes or changes, and it reads only tables that steps above it have made.
+
+The images, and everything that belongs to an image, have a row with a number `seq` for each record. The `owner` of a
+row is the `seq` of the record that named its image first.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.collections.records import DIVIDED
+from pipeline.collections.tables import REJECTS, RejectPosition, Tables
+from pipeline.config.section import SPLITS
+from pipeline.foreign.image_names import WHOLE_PATH, Reading
+
+# --- Tables that `Intake` fills
+
+COMMON_FIELDS = {"seq": pa.int64(), "key": pa.binary()}
+SOURCE_FIELDS = {"file": pa.binary(), "row": pa.int64()}
+LOCATION_FIELDS = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
+FIELDS = {
+    "images": {
+        "implied": pa.bool_(),
+        "there": pa.bool_(),
+        **LOCATION_FIELDS,
+        "split": pa.string(),
+        "fault": pa.string(),
+    },
+    "sentences": {"fault": pa.string(), "number": pa.int64(), "text": pa.string()},
+    "documents": {
+        "implied": pa.bool_(),
+        "fault": pa.string(),
+        "title": pa.string(),
+        "tags": pa.string(),
+        "description": pa.string(),
+    },
+    "boxes": {
+        "fault": pa.string(),
+        **dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()),
+        "label": pa.string(),
+    },
+    "own_columns": {"packed": pa.string()},
+}
+RECORD_TABLES = {
+    kind: pa.schema([*(COMMON_FIELDS | fields | SOURCE_FIELDS).items()]) for kind, fields in FIELDS.items()
+} | REJECTS
+"""One table for each kind of record, and the rejects.
+
+`file` and `row` say where a record comes from, and `fault` why it cannot be used. `there` is false for an image without
+a file of exactly its name. An `implied` image, and the document of the next record, count only if no record before has
+named the image.
+"""
+MATCH_TABLES = {
+    "respelt": pa.schema(
+        [("path", pa.string()), ("file", pa.string()), ("fault", pa.string()), ("reading", pa.int64())]
+    ),
+    "renamed": pa.schema([("key", pa.binary()), ("image", pa.int64()), ("reading", pa.int64())]),
+    "ambiguous": pa.schema([("key", pa.binary()), ("reason", pa.string())]),
+    "taken": pa.schema([("image", pa.int64())]),
+    "taken_names": pa.schema([("key", pa.binary())]),
+    "captions_taken": pa.schema([("image", pa.int64()), ("line", pa.string())]),
+}
+"""Results of matching names.
+
+`respelt`: paths of images with the file that they mean, or the fault. `renamed`: keys with the image that they mean.
+`ambiguous`: keys that may be one image or another. `taken`: images that are taken down. `taken_names`: names in the
+takedown list that belong to no image. `captions_taken`: images with a line of that list that names a caption.
+"""
+OWNED_KINDS = {
+    "sentences": "sentences",
+    "documents": "documents",
+    "boxes": "boxes",
+    "own_columns": "rows of own columns",
+}
+"""Kinds of records that belong to images -> their name in notes."""
+LISTED_KINDS = ("sentences", "documents", "boxes")
+"""Kinds of records that belong to images and are listed when they are rejected."""
+
+ReadingCounts = list[tuple[int, int]]
+"""Readings of names, with the number of names that match in that reading."""
+
+
+# --- Steps of `Intake`
+
+
+def missing_files(tables: Tables) -> list[str]:
+    """Return the paths of images without a file of exactly that name."""
+    return [path for (path,) in tables.rows("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")]
+
+
+def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
+    """Give images in `respelt` the file that their path means, or the fault.
+
+    Returns how many paths match in each reading, and the number of all paths in lists.
+    """
+    # If a list names a photo exactly, another name in another case or without an ending means another photo.
+    tables.run(
+        f"""DELETE FROM respelt WHERE reading >= {Reading.CASE:d}
+        AND file IN (SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL)"""
+    )
+    # Two whole paths of another machine cannot mean the same file.
+    slashed = r"replace(path, '\', '/')"
+    whole = f"""reading = {Reading.OTHER_FOLDER:d}
+        AND regexp_matches({slashed}, '^({WHOLE_PATH.pattern})', 'is')"""
+    tables.run(
+        f"""UPDATE respelt SET file = NULL, fault = 'ambiguous: several names may be ' || file
+        WHERE {whole} AND file IN (
+            SELECT file FROM respelt WHERE {whole} GROUP BY file HAVING count(DISTINCT lower({slashed})) > 1
+        )"""
+    )
+    counts = tables.rows(
+        "SELECT reading, count(*) FROM respelt WHERE file IS NOT NULL GROUP BY reading ORDER BY reading"
+    )
+    readings = list(counts)
+    total = tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
+    tables.run(
+        """UPDATE images SET path = coalesce(respelt.file, images.path), there = respelt.file IS NOT NULL,
+            fault = coalesce(images.fault, respelt.fault)
+        FROM respelt WHERE images.path = respelt.path"""
+    )
+    return readings, total
+
+
+def assign_owners(tables: Tables) -> None:
+    """Add the column `owner` to images and to everything that belongs to images, by their keys.
+
+    Keys that mean the same file have the same owner. The owner is null if no record before has named the image.
+    """
+    tables.run("CREATE TABLE owners AS SELECT key, min(seq) AS image FROM images GROUP BY key")
+    tables.run(
+        """UPDATE owners SET image = files.image
+        FROM images, (
+            SELECT path, min(seq) AS image FROM images WHERE path IN (SELECT file FROM respelt) GROUP BY path
+        ) AS files
+        WHERE owners.image = images.seq AND images.path = files.path"""
+    )
+    for kind in ("images", *OWNED_KINDS):
+        tables.run(
+            f"""CREATE OR REPLACE TABLE {kind} AS SELECT {kind}.*, owners.image AS owner
+            FROM {kind} LEFT JOIN owners ON {kind}.key = owners.key AND owners.image <= {kind}.seq"""
+        )
+    tables.run("DROP TABLE owners")
+
+
+def unknown_keys(tables: Tables) -> list[bytes]:
+    """Return the keys of records that belong to no image."""
+    keys = " UNION ".join(f"SELECT key FROM {kind} WHERE owner IS NULL" for kind in OWNED_KINDS)
+    return [key for (key,) in tables.rows(keys)]
+
+
+def image_names(tables: Tables) -> Iterator[tuple[bytes, str | None, str | None, int]]:
+    """Yield the key, path, name in a shard and owner of each image."""
+    return tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq")
+
+
+def apply_renamed(tables: Tables, kind: str) -> ReadingCounts:
+    """Give records without an owner the image that their key means by `renamed`."""
+    means = f"{kind}.key = renamed.key AND owner IS NULL AND image < seq"
+    counts = tables.rows(
+        f"SELECT reading, count(*) FROM {kind} JOIN renamed ON {means} GROUP BY reading ORDER BY reading"
+    )
+    readings = list(counts)
+    tables.run(f"UPDATE {kind} SET owner = image FROM renamed WHERE {means}")
+    return readings
+
+
+def drop_implied_documents(tables: Tables) -> int:
+    """Delete implied documents unless the record before them has named the image first."""
+    return tables.run(
+        """DELETE FROM documents WHERE implied
+        AND NOT EXISTS (FROM images WHERE images.seq = documents.seq - 1 AND images.owner = images.seq)"""
+    )
+
+
+def take_down(tables: Tables, kind: str) -> int:
+    """Delete records of images in `taken`, and records of unknown images with a name in `taken_names`."""
+    return tables.run(
+        f"DELETE FROM {kind} WHERE owner IN (FROM taken) OR (owner IS NULL AND key IN (FROM taken_names))"
+    )
+
+
+def drop_unknown_columns(tables: Tables) -> int:
+    """Delete rows of own columns of unknown images."""
+    return tables.run("DELETE FROM own_columns WHERE owner IS NULL")
+
+
+def reject_unusable_records(tables: Tables) -> None:
+    """Move records that have a fault or belong to no image to `rejects`."""
+    for kind in LISTED_KINDS:
+        tables.run(
+            f"""INSERT INTO rejects
+            SELECT seq, '{kind}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}}'),
+                CASE WHEN ambiguous.reason IS NULL AND fault IS NULL THEN key END, file, "row"
+            FROM {kind} LEFT JOIN ambiguous USING (key) WHERE fault IS NOT NULL OR owner IS NULL"""
+        )
+        tables.run(f"DELETE FROM {kind} WHERE fault IS NOT NULL OR owner IS NULL")
+
+
+def drop_repeated_images(tables: Tables) -> int:
+    """Delete images that were named before, and move those that a list repeats to `rejects`.
+
+    Also deletes all but the first row of own columns of each image. Returns the number of implied images.
+    """
+    implied = tables.run("DELETE FROM images WHERE owner < seq AND implied")
+    tables.run(
+        """INSERT INTO rejects SELECT seq, 'images', 'duplicate: {!r} was named before', key, file, "row"
+        FROM images WHERE owner < seq"""
+    )
+    tables.run("DELETE FROM images WHERE owner < seq")
+    tables.run("DELETE FROM own_columns WHERE seq NOT IN (SELECT min(seq) FROM own_columns GROUP BY owner)")
+    return implied
+
+
+# --- Steps of `Assembly`
+
+DUPLICATE = "duplicate"
+"""First word of the reason to reject a duplicate."""
+MAX_SENTENCE_NUMBER = (1 << 31) - 1
+"""Largest number of a sentence in a collection. Numbers of sentences of copies begin after it."""
+MAX_DRAWN_IMAGES = 1000
+"""Number of images in a split that is drawn."""
+OUTCOMES = {
+    "outcomes": pa.schema(
+        [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32()), ("sha256", pa.string())]
+        + [("failure", pa.string()), ("seen", pa.string())]
+    )
+}
+"""The result of inspecting each image. `seen` are the own columns that the image itself gives, packed."""
+FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"
+"""The folder of a photo, or null for a photo within a file."""
+
+
+def named_splits(tables: Tables) -> set[str]:
+    """Return the splits that the collection names."""
+    return {split for (split,) in tables.rows("SELECT DISTINCT split FROM images")}
+
+
+def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources: Sequence[str]) -> None:
+    """Make `placed`: the split of each image according to the collection (`asked`), and the actual `split`.
+
+    The usable images with sentences in the splits `sources` are sorted by the hash of their bytes, or of their paths if
+    `by_name`. The first tenth is test and the next tenth is dev, as far as these are `drawn`, so that an image that
+    comes or goes moves few others. Images of the same bytes count once. An image without a sentence is kept, too: in
+    `weak` if it has a document and the collection names no other split, else in `gallery`.
+    """
+    names = sorted(drawn)
+    tables.run(
+        f"""CREATE OR REPLACE TABLE placed AS
+        WITH known AS (
+            SELECT seq, split, fault IS NULL AS usable, failure, coalesce(sha256, seq::VARCHAR) AS bytes,
+                {"sha256(path)" if by_name else "sha256"} AS hash,
+                seq IN (SELECT owner FROM sentences) AS described, seq IN (SELECT owner FROM documents) AS documented
+            FROM images LEFT JOIN outcomes USING (seq)
+        ), distinct_bytes AS (
+            SELECT seq, split, hash FROM known WHERE usable AND failure IS NULL AND described
+            QUALIFY row_number() OVER (PARTITION BY bytes ORDER BY seq) = 1
+        ), ranked AS (
+            SELECT seq, row_number() OVER (ORDER BY hash, seq) AS rank,
+                CASE WHEN 'test' IN {names} THEN least(count(*) OVER () // 10, {MAX_DRAWN_IMAGES}) ELSE 0 END AS tests,
+                CASE WHEN 'dev' IN {names} THEN least((count(*) OVER () + 5) // 10, {MAX_DRAWN_IMAGES}) ELSE 0 END
+                    AS devs
+            FROM distinct_bytes WHERE split IN {list(sources)}
+        ), divided AS (
+            SELECT known.*, CASE
+                WHEN rank <= tests THEN 'test'
+                WHEN rank <= tests + devs THEN 'dev'
+                WHEN split IS DISTINCT FROM '{DIVIDED}' THEN split
+                WHEN usable AND NOT described AND documented THEN 'weak'
+                WHEN usable AND NOT described THEN 'gallery'
+                ELSE 'train' END AS asked
+            FROM known LEFT JOIN ranked USING (seq)
+        )
+        SELECT seq, usable, split = '{DIVIDED}' AS drawn, asked,
+            CASE WHEN usable AND NOT described AND NOT (asked = 'weak' AND documented) THEN 'gallery' ELSE asked END
+                AS split
+        FROM divided"""
+    )
+
+
+def usable_images_by_split(tables: Tables) -> dict[str, int]:
+    """Count the usable images of each split in `placed`, in the order of SPLITS."""
+    counts = dict(tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
+    return {split: counts[split] for split in SPLITS if split in counts}
+
+
+def image_locations(tables: Tables) -> Iterator[tuple[str, int | None, int | None]]:
+    """Yield the path, offset and size of each image to inspect."""
+    return tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
+
+
+def image_folders(tables: Tables) -> Iterator[tuple[int, str | None]]:
+    """Yield the `seq` and folder of each image to inspect. The folder is null if all images have the same folder."""
+    several = tables.value(f"SELECT count(DISTINCT {FOLDER_OF}) > 1 FROM images WHERE fault IS NULL")
+    folder = FOLDER_OF if several else "NULL::VARCHAR"
+    return tables.rows(f"SELECT seq, {folder} FROM images WHERE fault IS NULL ORDER BY seq")
+
+
+def find_copies(tables: Tables) -> None:
+    """Make `twins`: images whose bytes are the bytes of an image before, the `original`."""
+    tables.run(
+        """CREATE TABLE twins AS SELECT seq, original FROM (
+            SELECT seq, min(seq) OVER (PARTITION BY sha256) AS original FROM outcomes WHERE sha256 IS NOT NULL
+        ) WHERE original < seq"""
+    )
+
+
+def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
+    """Yield each line in `captions_taken` with each sentence of its image and of the image's copies."""
+    return tables.rows(
+        """WITH groups AS (SELECT seq, coalesce(original, seq) AS original FROM images LEFT JOIN twins USING (seq))
+        SELECT line, sentences.seq, text
+        FROM captions_taken JOIN groups AS named ON named.seq = captions_taken.image
+        JOIN groups AS owners ON owners.original = named.original JOIN sentences ON sentences.owner = owners.seq"""
+    )
+
+
+def delete_sentences(tables: Tables, numbers: Iterable[int]) -> int:
+    """Delete the sentences with these `seq`."""
+    return tables.run(f"DELETE FROM sentences WHERE seq IN (SELECT unnest({sorted(numbers)}::BIGINT[]))")
+
+
+def place_originals(tables: Tables) -> None:
+    """Change the split in `placed` of images without sentences to the split of a copy that has some."""
+    tables.run(
+        """UPDATE placed SET asked = copy.asked, split = copy.split FROM (
+            SELECT twins.original, arg_min(placed.asked, twins.seq) AS asked, arg_min(placed.split, twins.seq) AS split
+            FROM twins JOIN placed ON placed.seq = twins.seq
+            WHERE twins.seq IN (SELECT owner FROM sentences) GROUP BY twins.original
+        ) AS copy
+        WHERE placed.seq = copy.original AND placed.seq NOT IN (SELECT owner FROM sentences)"""
+    )
+
+
+def move_sentences_of_copies(tables: Tables) -> int:
+    """Give sentences that only a copy has to its original, with numbers after all numbers of the collection."""
+    return tables.run(
+        f"""UPDATE sentences SET owner = moved.original, number = moved.number FROM (
+            SELECT own.seq, twins.original, {MAX_SENTENCE_NUMBER + 1} + own.seq AS number
+            FROM sentences AS own JOIN twins ON own.owner = twins.seq
+            WHERE NOT EXISTS (FROM sentences AS before WHERE before.owner = twins.original AND before.text = own.text)
+            QUALIFY row_number() OVER (PARTITION BY twins.original, own.text ORDER BY own.seq) = 1
+        ) AS moved
+        WHERE sentences.seq = moved.seq"""
+    )
+
+
+def judge_images(tables: Tables) -> None:
+    """Make `judged`: for each image its split, the `reason` to reject it or else its `image_id`, and the `fate` of
+    everything that belongs to it."""
+    tables.run(
+        f"""CREATE TABLE judged AS
+        WITH named AS (SELECT seq, path || coalesce('/' || member, '') AS name FROM images),
+        reasons AS (
+            SELECT images.seq, coalesce(
+                fault, failure, CASE WHEN first.seq IS NOT NULL THEN '{DUPLICATE}: the same bytes as ' || first.name END
+            ) AS reason, asked, placed.split, drawn, width, height, sha256
+            FROM images JOIN placed USING (seq) LEFT JOIN outcomes USING (seq) LEFT JOIN twins USING (seq)
+            LEFT JOIN named AS first ON first.seq = twins.original
+        )
+        SELECT seq, reason, asked, split, drawn, width, height, sha256,
+            CASE WHEN reason LIKE '{DUPLICATE}%' THEN 'duplicate image'
+                WHEN reason IS NOT NULL THEN 'image rejected' END AS fate,
+            CASE WHEN reason IS NULL THEN row_number() OVER (PARTITION BY reason IS NULL ORDER BY seq) - 1 END
+                AS image_id
+        FROM reasons"""
+    )
+
+
+def keep_images(tables: Tables) -> int:
+    """Make `kept_images`, the images of the manifest in its order."""
+    # One join after the other: several at once keep all but one of their tables in memory.
+    tables.run(
+        """CREATE TABLE located AS SELECT judged.*, path, member, "offset", size
+        FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL"""
+    )
+    tables.run(
+        """CREATE TABLE described AS SELECT located.*, packed
+        FROM located LEFT JOIN own_columns ON own_columns.owner = located.seq"""
+    )
+    tables.run("DROP TABLE located")
+    count = tables.run(
+        """CREATE TABLE kept_images AS SELECT image_id, path, member, "offset", size, described.split, described.width,
+            described.height, described.sha256, packed, seen
+        FROM described JOIN outcomes USING (seq) ORDER BY image_id"""
+    )
+    tables.run("DROP TABLE described")
+    return count
+
+
+def seen_columns(tables: Tables) -> Iterator[str]:
+    """Yield the packed own columns that each kept image itself gives."""
+    return (seen for (seen,) in tables.rows("SELECT seen FROM kept_images ORDER BY image_id"))
+
+
+def reject_images(tables: Tables) -> None:
+    """Add the images with a reason to `rejects`, under their own name, or under their row in a list that is at
+    fault."""
+    tables.run(
+        f"""INSERT INTO rejects SELECT
+            seq + CASE WHEN fault IS NULL THEN {RejectPosition.UNUSABLE:d} ELSE {RejectPosition.FAULTY:d} END,
+            'images', reason, NULL,
+            CASE WHEN fault IS NULL THEN encode(path || coalesce('/' || member, '')) ELSE file END,
+            CASE WHEN fault IS NOT NULL THEN "row" END
+        FROM judged JOIN images USING (seq) WHERE reason IS NOT NULL"""
+    )
+
+
+def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes, str | None]]:
+    """Yield for each split the numbers of images that the collection gives it, that it keeps, and that are in `gallery`
+    instead because they have no sentence, then the file that names its first image, and the reason to reject that."""
+    # No list asks for dev or test if images were drawn. Rejected images then do not count as given to these splits.
+    return tables.rows(
+        f"""WITH asked AS (
+            SELECT seq, file, reason, reason IS NULL AS used, split,
+                CASE WHEN drawn AND reason IS NOT NULL AND asked <> 'train' THEN '' ELSE asked END AS asked
+            FROM judged JOIN (SELECT seq, file FROM images) USING (seq)
+        ), counted AS (
+            SELECT name, asked.*, asked = name AS given, used AND split = name AS kept,
+                asked = name AND used AND split <> name AS silent
+            FROM (SELECT unnest({list(SPLITS)}) AS name) JOIN asked ON asked = name OR (used AND split = name)
+        )
+        SELECT name, count(*) FILTER (given), count(*) FILTER (kept), count(*) FILTER (silent),
+            first(file ORDER BY seq), first(CASE WHEN silent THEN 'no sentence' ELSE reason END ORDER BY seq)
+        FROM counted GROUP BY name"""
+    )
+
+
+class OwnedKind(NamedTuple):
+    """A kind of records that belong to images: the `position` of its rejects, the `order` of the records of an image,
+    the query that gives the `reason` to reject each record, and its `columns` in the manifest."""
+
+    position: RejectPosition
+    order: str
+    judge: str
+    columns: str
+
+
+OWNED = {
+    "sentences": OwnedKind(
+        RejectPosition.SENTENCES,
+        "number, seq",
+        """WITH repeated AS (
+            SELECT seq FROM sentences QUALIFY row_number() OVER (PARTITION BY owner, number ORDER BY seq) > 1
+        ) SELECT seq, file, "row", image_id, number, text, coalesce(fate, CASE WHEN seq IN (FROM repeated)
+            THEN 'repeated: this image has another sentence of this number' END) AS reason""",
+        "image_id, text",
+    ),
+    "documents": OwnedKind(
+        RejectPosition.DOCUMENTS,
+        "seq",
+        """WITH repeated AS (
+            SELECT seq FROM documents QUALIFY row_number() OVER (PARTITION BY owner ORDER BY seq) > 1
+        ) SELECT seq, file, "row", image_id, title, tags, description, coalesce(fate, CASE WHEN seq IN (FROM repeated)
+            THEN 'repeated: this image has another document' END) AS reason""",
+        "image_id, title, tags, description",
+    ),
+    "boxes": OwnedKind(
+        RejectPosition.BOXES,
+        "seq",
+        f"""SELECT seq, file, "row", image_id, label, score,
+            TRY_CAST(greatest(least(x1, width), 0) AS FLOAT) AS left_x,
+            TRY_CAST(greatest(least(y1, height), 0) AS FLOAT) AS top_y,
+            TRY_CAST(greatest(least(x2, width), 0) AS FLOAT) AS right_x,
+            TRY_CAST(greatest(least(y2, height), 0) AS FLOAT) AS bottom_y,
+            coalesce(fate, CASE
+                WHEN NOT (isfinite(x1) AND isfinite(y1) AND isfinite(x2) AND isfinite(y2)
+                    AND abs(score) <= {np.finfo(np.float32).max}::DOUBLE) THEN 'not finite'
+                WHEN x2 <= x1 OR y2 <= y1 THEN 'no area: x2 and y2 must exceed x1 and y1'
+                WHEN right_x <= left_x OR bottom_y <= top_y THEN 'outside of the image'
+            END) AS reason""",
+        "image_id, left_x AS x1, top_y AS y1, right_x AS x2, bottom_y AS y2, score::FLOAT AS score, label",
+    ),
+}
+"""Of two sentences of an image with the same number, and of two documents, the first is kept. Boxes are clipped."""
+
+
+def keep_owned(tables: Tables, kind: str) -> int:
+    """Make `kept_<kind>`, the records of the manifest in its order, and add all others to `rejects`."""
+    owned = OWNED[kind]
+    tables.run(
+        f"""CREATE VIEW judged_{kind} AS {owned.judge} FROM {kind}
+        JOIN (SELECT seq AS owner, image_id, fate, width, height FROM judged) USING (owner)"""
+    )
+    tables.run(
+        f"""INSERT INTO rejects SELECT {owned.position:d} + seq, '{kind}', reason, NULL, file, "row"
+        FROM judged_{kind} WHERE reason IS NOT NULL"""
+    )
+    return tables.run(
+        f"""CREATE TABLE kept_{kind} AS SELECT {owned.columns}, {owned.order}
+        FROM judged_{kind} WHERE reason IS NULL ORDER BY image_id, {owned.order}"""
+    )
+
+
+def read_kept(tables: Tables, first: int, last: int) -> dict[str, pa.Table]:
+    """Return the images with an `image_id` from `first` to `last` - 1, and everything that belongs to them."""
+    window = f"WHERE image_id >= {first} AND image_id < {last} ORDER BY image_id"
+    kept = {"images": tables.fetch(f"FROM kept_images {window}")}
+    for kind, owned in OWNED.items():
+        kept[kind] = tables.fetch(f"SELECT * EXCLUDE ({owned.order}) FROM kept_{kind} {window}, {owned.order}")
+    return kept
