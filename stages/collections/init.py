@@ -137,7 +137,7 @@ def command(
         raise RejectLimitError(f"`run` would refuse this collection: {seen['refused']}; {remedy}")
 
 
-def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
+def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:  # Any: what --json prints
     """Say what was found, in lines for the user."""
     parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
@@ -207,7 +207,8 @@ def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
     missing = "FROM images WHERE NOT there AND fault IS NULL"
     for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
         count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
-        also = "".join(f"; {name} is an archive: unpack it first" for name in intake.folder.archives()[:1])
+        archives = intake.folder.archives() if intake.folder else []
+        also = "".join(f"; {name} is an archive: unpack it first" for name in archives[:1])
         yield f"{count:,} photos that the lists name are not there, such as {first}{also}"
     if find_spec("pillow_heif") is None:
         heic = r"regexp_matches(lower(coalesce(member, path)), '\.hei[cf]$')"
