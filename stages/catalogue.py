@@ -32,7 +32,7 @@ SEVERAL = {
     "encode": ("encode-sentences", "import-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
     "trees": ("train-parser", "parse", "build-label-table", "encode-trees"),
     "fit": ("fit", "adopt"),
-    "ensembles": ("combine", "join-embeddings"),
+    "embed": ("embed", "combine", "join-embeddings"),
     "phrases": ("align", "embed-phrases", "rank-phrases"),
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
     "study": ("study", "sweep", "tabulate"),
