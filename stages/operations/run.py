@@ -139,8 +139,8 @@ def run_workflow(
 
     from pipeline.config import loading
     from pipeline.config.registry import allow, named_places
-    from pipeline.run.reading.closing import closing_lines, results_of, warnings_of
     from pipeline.run.reading.requirements import require_all
+    from pipeline.run.reading.results import closing_lines, results_of, warnings_of
     from pipeline.storage.batch import publish_text
     from pipeline.storage.locks import hold
     from stages.catalogue import declared
