@@ -26,7 +26,7 @@ GROUPS = {
 }
 """Folder of this package -> what `--help` calls its commands, in its order."""
 SEVERAL = {
-    "mapped_features": ("fit-map", "map-features"),
+    "extract": ("extract", "fit-map", "map-features"),
     "regions": ("extract-regions", "pool-regions"),
     "prepare": ("build-token-vocabulary", "train-word-vectors", "prepare-text-encoder"),
     "encode": ("encode-sentences", "import-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
