@@ -9,7 +9,7 @@ import yaml
 
 from pipeline.config.loading import default_path
 from pipeline.storage.batch import publish_text
-from pipeline.run.reading.closing import close
+from pipeline.run.reading.results import close
 from pipeline.run.reading.requirements import require_all
 
 

@@ -26,13 +26,13 @@ GROUPS = {
 }
 """Folder of this package -> the title of its commands in `--help`, in the order of `--help`."""
 SEVERAL = {
-    "mapped_features": ("fit-map", "map-features"),
+    "extract": ("extract", "fit-map", "map-features"),
     "regions": ("extract-regions", "pool-regions"),
     "prepare": ("build-token-vocabulary", "train-word-vectors", "prepare-text-encoder"),
     "encode": ("encode-sentences", "import-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
     "trees": ("train-parser", "parse", "build-label-table", "encode-trees"),
     "fit": ("fit", "adopt"),
-    "ensembles": ("combine", "join-embeddings"),
+    "embed": ("embed", "combine", "join-embeddings"),
     "phrases": ("align", "embed-phrases", "rank-phrases"),
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
     "study": ("study", "tabulate"),

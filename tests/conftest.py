@@ -25,7 +25,7 @@ IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 STATE: list[tempfile.TemporaryDirectory] = []
 LONG = (
     "test_workflow.py", "test_extending.py", "test_run_command.py", "test_benchmarks.py", "test_mapped_stages.py",
-    "test_models.py", "test_region_stages.py",
+    "test_models.py", "test_region_stages.py", "test_declared_inputs.py",
 )  # fmt: skip
 """Modules that take longest: first, so that no worker of `-n auto` is left alone with one at the end."""
 

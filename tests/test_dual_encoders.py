@@ -11,7 +11,7 @@ from made_up_colours import COLOURS, draw
 from made_up_libraries import save_dual
 
 import jointspace
-from pipeline.run.reading.closing import closing_lines
+from pipeline.run.reading.results import closing_lines
 
 SIDE, WORDS = 16, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
 CLIP = {"kind": "transformers", "architecture": "clip"}

@@ -20,7 +20,7 @@ from workflow import rules_of, snakemake
 from pipeline.config import loading
 from pipeline.config.registry import ALLOWED, allow, import_allowed
 from pipeline.errors import UsageError
-from pipeline.run.reading.closing import search_command
+from pipeline.run.reading.results import search_command
 from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 from stages.catalogue import COMMANDS

@@ -19,7 +19,7 @@ from made_up_colours import CONFIG, draw
 from tqdm import tqdm
 from warm import environment
 
-from pipeline.run.reading.closing import closing_lines, results_of
+from pipeline.run.reading.results import closing_lines, results_of
 from pipeline.storage.manifest import Manifest
 from stages.cli import AboveBars
 from stages.operations.run import find_snakefile

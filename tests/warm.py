@@ -30,7 +30,7 @@ LONGEST = 900
 IMPORTED = (
     "snakemake.assets", "snakemake.cli", "snakemake.report.html_reporter", "snakemake.storage", "smart_open",
     "pyarrow.parquet", "pipeline.collections.formats", "pipeline.collections.inventory", "pipeline.run.runner",
-    "pipeline.run.reading.closing",
+    "pipeline.run.reading.results",
 )  # fmt: skip
 """What Snakemake, our rules and the end of a run import late."""
 

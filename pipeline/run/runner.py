@@ -19,13 +19,14 @@ from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import uuid4
 
 from pipeline.compute import runtime
 from pipeline.compute.device import visible_gpus
 from pipeline.compute.mapreduce import connect, import_extra
 from pipeline.compute.workers import share_threads, start_process, stream
+from pipeline.config.keys import ClusterSettings
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.jobs import Jobs, StageRun
 from pipeline.run.layout import Artefact, Shards
@@ -220,7 +221,7 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
     if not numbers:
         return iter(())
     if config.scheduler is not None:
-        return on_cluster(task, numbers, config.scheduler, config.cluster.model_dump())
+        return on_cluster(task, numbers, config.scheduler, config.cluster)
     environments = _environments(run, stage)[: len(numbers)]
     if len(environments) < 2:
         return task.make(numbers)
@@ -290,15 +291,30 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
             process.join()
 
 
-def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str, Any]) -> Iterator[int]:
-    """`task(item)` of each item, which `task.key(item)` names, on the workers of a Dask cluster, which see the same
-    files under the same names and have this package. Items are drawn as they are worked on.
+Item = TypeVar("Item", contravariant=True)
 
-    `scheduler` is an address, or names a cluster that is started for this as `chosen`, its section, says. Raises
-    UsageError where it cannot be reached or started, JointspaceError for an item that no worker survives.
+
+class ClusterTask(Protocol[Item]):
+    """A function of one item that can be pickled. `what` is what messages call an item, and `key` names its task."""
+
+    what: ClassVar[str]
+
+    def key(self, item: Item, /) -> str: ...
+
+    def __call__(self, item: Item, /) -> int: ...
+
+
+def on_cluster(
+    task: ClusterTask[Item], items: Iterable[Item], scheduler: str, settings: ClusterSettings
+) -> Iterator[int]:
+    """Call `task` for each item on the workers of a Dask cluster, which see the same files under the same names and
+    have this package. Items are drawn as they are worked on.
+
+    `scheduler` is an address, or names a cluster that is started for this with the `settings`. Raises UsageError where
+    it cannot be reached or started, JointspaceError for an item that no worker survives.
     """
     distributed = import_extra("distributed", "cluster")
-    with _cluster(scheduler, chosen) as cluster, connect(cluster, scheduler) as client:
+    with _cluster(scheduler, settings) as cluster, connect(cluster, scheduler) as client:
         futures = (client.submit(task, item, key=task.key(item), pure=False, retries=0) for item in items)
         done = distributed.as_completed(islice(futures, AHEAD), loop=client.loop)
         for future in done:
@@ -314,22 +330,22 @@ def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str
 
 
 @contextmanager
-def _cluster(scheduler: str, chosen: dict[str, Any]) -> Iterator[Any]:
-    """The address of a scheduler, or a cluster that ends with the block."""
+def _cluster(scheduler: str, settings: ClusterSettings) -> Iterator[Any]:  # Any: one of Dask's classes, or the address
+    """Yield the address of a scheduler, or a cluster that ends with the block."""
     if "://" in scheduler:
         yield scheduler
         return
     module, name, extra = NAMED_CLUSTERS[scheduler]
-    dask, workers, options = import_extra("dask", "cluster"), chosen["workers"], chosen["options"]
+    dask, workers, options = import_extra("dask", "cluster"), settings.workers, settings.options
     threads = max(1, runtime.threads() // workers) if scheduler == "local" else 1
     variables = dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))
     if scheduler == "local":
         options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", **options}
-    settings = {
+    dask_settings = {
         "distributed.nanny.pre-spawn-environ": variables,
         "distributed.scheduler.allowed-failures": LOST_WORKERS,
     }
-    with dask.config.set(settings):
+    with dask.config.set(dask_settings):
         try:
             cluster = getattr(import_extra(module, extra), name)(**options)
         except (OSError, ValueError, TypeError, RuntimeError) as error:

@@ -157,7 +157,7 @@ def _inspect(
     limits = ImageLimits.from_settings(settings)
     look = partial(inspect, ImageSource(run.layout.data_root, settings.follow_links).read, limits)
     if run.config.scheduler:
-        cluster = partial(on_cluster, scheduler=run.config.scheduler, chosen=run.config.cluster.model_dump())
+        cluster = partial(on_cluster, scheduler=run.config.scheduler, settings=run.config.cluster)
     inspected = InspectedImages(parts, folder.state, f"ingest {ingest.version}: {limits}")
     processes = runtime.threads() if processes is None else processes
     return inspected.resume(assembly.locations, look, Inspection._make, processes, cluster)

@@ -12,6 +12,10 @@ import click
 from stages.commands import FILE, PATH, json_option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
     from pipeline.collections.detect import Detected
     from pipeline.collections.intake import Intake
     from pipeline.collections.records import Tally
@@ -137,7 +141,7 @@ def command(
         raise RejectLimitError(f"`run` would refuse this collection: {seen['refused']}; {remedy}")
 
 
-def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
+def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:  # Any: what --json prints
     """Say what was found, in lines for the user."""
     parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
@@ -389,7 +393,7 @@ def _name_network(weights: Path) -> str:
     return named[0]
 
 
-def _write(path: Path, values: dict[str, Any]) -> None:
+def _write(path: Path, values: "Mapping[str, JsonValue]") -> None:
     import yaml
 
     from pipeline.storage.batch import publish_text

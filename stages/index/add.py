@@ -40,7 +40,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     `serve` follows. Run the same command again to resume.
     """
     from pipeline.run.reading.application import RECORD, added_run
-    from pipeline.run.reading.closing import search_command
+    from pipeline.run.reading.results import search_command
     from pipeline.storage.bundles import changing, removed_photos
     from pipeline.storage.card import indexes_of_run, is_index
 

@@ -31,7 +31,7 @@ def command(
     from pipeline.config import loading
     from pipeline.run.layout import Layout
     from pipeline.run.reading.application import apply_bundle
-    from pipeline.run.reading.closing import example_search, search_command
+    from pipeline.run.reading.results import example_search, search_command
     from pipeline.storage.bundles import open_bundle
     from pipeline.storage.files import plain
     from pipeline.storage.locks import hold

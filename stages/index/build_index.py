@@ -50,7 +50,7 @@ def _reads(config: "Config", layout: "Layout", bundle: str) -> Inputs:
 
 def _search(run: Run, bundle: str) -> str | None:
     """A search of what was built."""
-    from pipeline.run.reading.closing import search_command
+    from pipeline.run.reading.results import search_command
 
     return search_command(run.layout.index(bundle).path)
 

@@ -14,7 +14,7 @@ from stages.commands import FOLDER, output
 @output("The new folder that it writes.")
 def command(bundle_folder: Path, kind: str, output: Path) -> None:
     """Export the vectors of INDEX with ids, paths, captions and your own columns."""
-    from pipeline.run.reading.exported import export
+    from pipeline.run.reading.exports import export
 
     counts = export(bundle_folder, kind, output)
     contents = " and ".join(f"{count} {modality}" for modality, count in counts.items())

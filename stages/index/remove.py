@@ -46,7 +46,7 @@ def command(
     """
     from pipeline.foreign.files import read_lines
     from pipeline.foreign.matching import some
-    from pipeline.run.reading.closing import search_command
+    from pipeline.run.reading.results import search_command
     from pipeline.storage.bundles import changing, photos_of
     from pipeline.storage.card import indexes_of_run
 

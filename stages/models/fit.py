@@ -161,7 +161,9 @@ def adopt(run: "StageRun", job: Job, model: str) -> None:
     ((encoder, feature_shards),) = run.inputs.all_shards("features").items()
     ((text_encoder, sentence_shards),) = run.inputs.all_shards("sentences").items()
     features, sentences = Shard(feature_shards.shard(0), FEATURES), VectorShard(sentence_shards.shard(0))
-    dim, text_dim = features["features"].shape[1], sentences.matrix.shape[1]
+    text_shape = sentences.matrix.shape
+    assert text_shape is not None  # as SciPy's stubs say of sparse arrays
+    dim, text_dim = features["features"].shape[1], text_shape[1]
     if dim != text_dim:
         raise UsageError(
             f"{model}: {encoder} has {dim} dimensions and {text_encoder} {text_dim}; name two encoders that share a"

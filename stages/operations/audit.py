@@ -202,8 +202,8 @@ def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[
         whole = set(scores.image_id[order[:likely]].tolist())
 
 
-def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The findings with names, splits and texts; copies in different splits are leaks."""
+def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:  # Any: rows of the table
+    """Yield the findings with names, splits and texts. Copies in different splits are leaks."""
     import numpy as np
 
     from pipeline.foreign.image_names import listed_name
@@ -223,8 +223,8 @@ def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, An
         yield named
 
 
-def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the lines of a takedown list, in which findings that are not reliable are comments."""
+def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:  # Any: rows of the table
+    """Yield the lines of a takedown list, in which findings that are not reliable are comments."""
     yield "# `ingest` leaves out what the lines without # name: a photo, or PHOTO TAB CAPTION a single caption."
     for title, below in groupby(findings, lambda finding: TITLES[finding["kind"]]):
         yield f"# {title}"

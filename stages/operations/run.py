@@ -12,7 +12,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,8 +23,10 @@ from pipeline.run import Run
 from stages.commands import FILE, json_option
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from pydantic import JsonValue
 
 JOBS = re.compile(r"(\w+) {2,}(\d+)$")
 """A line of Snakemake's table of jobs, of which the last is their total."""
@@ -128,7 +130,7 @@ def run_workflow(
     further: "Sequence[str]" = (),
     cores: int | None = None,
     as_json: bool = False,
-    changes: "Mapping[str, Any] | None" = None,
+    changes: "Mapping[str, JsonValue] | None" = None,
 ) -> None:
     """Run the workflow by the configuration in `config_path`, with `changes` laid over it, and print what it has made.
     Raises UsageError for what is not there, RunFailure where a job fails, and RejectLimitError where `ingest` has left
@@ -137,8 +139,8 @@ def run_workflow(
 
     from pipeline.config import loading
     from pipeline.config.registry import allow, named_places
-    from pipeline.run.reading.closing import closing_lines, results_of, warnings_of
     from pipeline.run.reading.requirements import require_all
+    from pipeline.run.reading.results import closing_lines, results_of, warnings_of
     from pipeline.storage.batch import publish_text
     from pipeline.storage.locks import hold
     from stages.catalogue import declared
@@ -183,7 +185,7 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
     """Run a command whose output goes into `log`, and report its progress, or, if `shown`, its output; returns its exit
     code. It has a session of its own, so that it is told once to end when this process is."""
 
-    def interrupt(*_: Any) -> None:
+    def interrupt(number: int, frame: "FrameType | None") -> None:
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():

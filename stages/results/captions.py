@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError, UsageError
 from pipeline.run import Inputs, Job, Run, stage
@@ -20,9 +20,11 @@ from pipeline.run.reading.inputs import (
 
 if TYPE_CHECKING:
     import numpy as np
+    from pipeline.config.generators import RankedSnippetsSettings, RegionRecurrentSettings
 
     from pipeline.config.names import Config
     from pipeline.generate.material import Ranker
+    from pipeline.models.neural.task import TrainingPairs
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
     from pipeline.run.reading.generators import DescribedImages, StoredGenerator
@@ -122,8 +124,10 @@ def train_generator(run: "StageRun", job: Job, generator: str) -> None:
     log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
 
-def _read_snippets(run: "StageRun", settings: Any, people: "DescribedImages") -> dict[str, Any]:
-    """The pairs of regions with snippets of their images' sentences, as the model `settings.snippets` aligns them."""
+def _read_snippets(
+    run: "StageRun", settings: "RegionRecurrentSettings | RankedSnippetsSettings", people: "DescribedImages"
+) -> "dict[str, TrainingPairs]":
+    """Pair regions with snippets of their images' captions, as the model `settings.snippets` aligns them."""
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs

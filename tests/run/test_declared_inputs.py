@@ -17,6 +17,7 @@ import yaml
 from made_up import make_run
 from workflow import TINY
 
+from pipeline.config.loading import merge, validate
 from pipeline.run.jobs import StageRun, UndeclaredInputError
 from pipeline.run.layout import Layout
 from pipeline.run.run import Run
@@ -110,6 +111,32 @@ def test_every_stage_opens_only_what_it_declares(tmp_path: Path) -> None:
 def test_the_tables_of_the_papers_open_only_what_they_declare(tmp_path: Path) -> None:
     values = {**TINY, "reproduce": {"papers": ["gong"]}}
     assert run_all(tmp_path, values, MEASURED) >= MEASURED
+
+
+SIMULATES = {"documents": {"all": {"simulate": {"tag_words": 3, "true_words": 1, "wrong": 0.1, "missing": 0.1}}}}
+MAPS = {"encoders": [{"name": "new", **NETWORK, "weights": "untrained"}], "extract": {"mapped": {"new": "eyes"}}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "names", "settings", "needed"),
+    [
+        # Which images are of dev decides the parameters, and does not change the moments of train.
+        ("fit", ("ncca",), {}, "manifest"),
+        # The fold of an image depends on how many images its split has in all shards.
+        ("accumulate", ("study/target",), {}, "manifest"),
+        # Parses in files are matched by the names of images, on which the fingerprints of a shard do not depend.
+        ("parse", (), {}, "manifest"),
+        ("study", (), SIMULATES, "text/simulated/all"),
+        ("build_index", ("ncca",), MAPS, "features/new"),
+        ("report", (), {}, "embeddings/ncca"),
+    ],
+)
+def test_what_decides_a_result_is_declared(
+    stage: str, names: Names, settings: dict, needed: str, tmp_path: Path
+) -> None:
+    config = validate(merge({"data_root": str(tmp_path)}, settings))
+    reads = STAGES[stage].reads(config, Layout(tmp_path), *names)
+    assert needed in [source.name for source in list_inputs(reads)]
 
 
 def test_an_artefact_that_is_not_declared_is_refused_by_name(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from pipeline.encoders.networks import NetworkSpec, untrained
 from pipeline.errors import InputError, UsageError
 from pipeline.images.preprocess import Preprocessing
 from pipeline.index.search import Searcher
-from pipeline.run.reading.closing import example_search
 from pipeline.run.reading.photos import open_photographs
+from pipeline.run.reading.results import example_search
 from pipeline.run.run import Run
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import Features

@@ -8,7 +8,7 @@ from made_up import by_hand, make_run, make_stage, open_run, retell, write_confi
 from made_up_sets import SCORE, add_fragments, write_regions
 
 from pipeline.run.layout import Layout
-from pipeline.run.reading.closing import results_of
+from pipeline.run.reading.results import results_of
 from pipeline.run.runner import run_stage
 from pipeline.storage.commit import read_record
 from pipeline.storage.json_files import CHECK, publish_json, read_json

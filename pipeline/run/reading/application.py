@@ -41,6 +41,8 @@ from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from pipeline.compute.multivectors import Items
 
 RECORD = "applied.json"
@@ -78,7 +80,7 @@ def apply_bundle(
     photographs: Path,
     output: Path,
     name: str | None = None,
-    changes: Mapping[str, Any] | None = None,
+    changes: "Mapping[str, JsonValue] | None" = None,
     known: Collection[str] = (),
     removed: Set[str] = frozenset(),
 ) -> Bundle | None:
@@ -165,7 +167,7 @@ def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
             raise UsageError(f"the encoder {encoder} of {name} takes regions; apply a model of whole images")
 
 
-def _begin(photographs: Path, output: Path, encoders: list[str], changes: Mapping[str, Any]) -> Run:
+def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mapping[str, JsonValue]") -> Run:
     """The run in `output`, with a configuration that fits the photographs and, for `audit`, has `encoders`. Raises
     UsageError where there is an index of others that are still there, or a run that another command made."""
     folder = output.absolute()

@@ -37,7 +37,7 @@ from pipeline.report.tables import (
     measure_rows,
 )
 from pipeline.run.jobs import StageRun
-from pipeline.run.reading.closing import example_search
+from pipeline.run.reading.results import example_search
 from pipeline.storage.commit import read_record
 from pipeline.storage.pairs import SplitPairs, split_ids
 from pipeline.storage.records import add_up, read_benchmarks, read_summary

@@ -98,10 +98,14 @@ def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_
     return trees
 
 
-def learn_vocabulary(run: Run, name: str, settings: TermSettings, **chosen: Any) -> Vocabulary:
-    """The vocabulary of the training sentences for the text encoder `name`, or for `tokens`: their terms are counted by
-    part, where the run sums. `chosen` is what `learn_vocabulary` of pipeline.text.vocabulary takes. Raises
-    JointspaceError where there is no room."""
+def learn_vocabulary(
+    run: Run, name: str, settings: TermSettings, *, size: int, min_count: int, idf: bool, normalise: bool
+) -> Vocabulary:
+    """Learn the vocabulary of the training sentences for the text encoder `name`, or for `tokens`.
+
+    Terms are counted chunk by chunk, where the run computes sums. The other parameters are those of `learn_vocabulary`
+    in pipeline.text.vocabulary. Raises JointspaceError if there is no room on the disk.
+    """
     parts = chunks(run.manifest.n_shards, run.manifest.shard_size) or [range(0)]
     # Other machines that count see the run's folder alone.
     parent, key = (Path(gettempdir()), "TMPDIR") if run.sums == "local" else (run.root.absolute(), "results_root")
@@ -112,7 +116,9 @@ def learn_vocabulary(run: Run, name: str, settings: TermSettings, **chosen: Any)
                 shared = run.root.absolute(), settings, Path(folder)
                 return map_reduce(count_part, parts, add, run.sums, shared)
 
-            return vocabulary.learn_vocabulary(count, settings, **chosen)
+            return vocabulary.learn_vocabulary(
+                count, settings, size=size, min_count=min_count, idf=idf, normalise=normalise
+            )
     except OSError as error:
         raise cannot_write(parent / f"jointspace-counts-{name}", 0, error, key) from error
 

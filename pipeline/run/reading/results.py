@@ -1,4 +1,4 @@
-"""The end of a run: removing leftovers, and printing what was found."""
+"""The results of a run, as its end prints them: recalls, warnings, the report, and a search to try."""
 
 import os
 import shlex
