@@ -3,20 +3,17 @@
 #
 #   bash benchmarks/gpu_all.sh --output DIR [--wheels FOLDER] [--budget SECONDS] [--device cpu] [--tiny]
 #
-# Three processes run the parts of benchmarks/gpu_parts.py one after the other, and a fourth process tests meanwhile.
-# A part that fails, hangs or lacks a module does not end the others. DIR receives gpu.jsonl (one line per result),
-# table.txt, tests.txt, log.txt, and on a machine with a GPU machine.txt and dmon.txt (its load in each second).
-# --wheels names a folder with wheels of modules that this machine lacks. --device cpu --tiny is a rehearsal.
+# Three processes run the parts one after the other, and a fourth process runs the GPU tests meanwhile. A part that
+# fails, hangs or lacks a module does not end the others. DIR receives gpu.jsonl (one line per result), table.txt,
+# tests.txt, log.txt, machine.txt and dmon.txt. --wheels names a folder with wheels of modules that this machine lacks.
 # The exit code is 1 if the device is missing or an option is wrong, else 0.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 1
 output="" wheels="" budget=470 device=cuda tiny=""
 while [ $# -gt 0 ]; do
     case $1 in
-        --output | --wheels | --budget | --device) [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 1; } ;;&
-        --output) output=$2; shift ;;
-        --wheels) wheels=$2; shift ;;
-        --budget) budget=$2; shift ;;
-        --device) device=$2; shift ;;
+        --output | --wheels | --budget | --device)
+            [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 1; }
+            printf -v "${1#--}" %s "$2" && shift ;;
         --tiny) tiny=--tiny ;;
         *) echo "unknown option $1; see the head of $0" >&2; exit 1 ;;
     esac

@@ -96,25 +96,6 @@ def make_network(bench: Bench, name: str) -> torch.nn.Module:
         return VisionTransformer(bench.size(224, 64), 16, layers, heads, dim, 4 * dim).eval().bfloat16()
 
 
-def rate(bench: Bench, network: torch.nn.Module, prepare: Callable | None = None) -> dict[str, Any]:
-    """Measure a batch that lies on the device. The floor is the longer of the times for products and for memory.
-
-    `prepare(network, images)` returns the function that is timed. Without it, that is the network.
-    """
-    count = bench.size(256, 2)
-    images = torch.randn(count, 3, *[bench.size(224, 64)] * 2, device=bench.device)
-    images = images.to(torch.bfloat16, memory_format=torch.channels_last)
-    with torch.no_grad():
-        with FlopCounterMode(display=False) as operations, Traffic() as traffic:
-            network(images)
-        work = prepare(network, images) if prepare else network
-        seconds = bench.seconds(lambda: work(images))
-    compute = operations.get_total_flops() / bench.ceiling("bfloat16")
-    memory = traffic.bytes / bench.ceiling("memory")
-    bound = "compute" if compute > memory else "memory"
-    return {"value": count / seconds, "floor": count / max(compute, memory), "bound": bound}
-
-
 def capture(network: torch.nn.Module, images: torch.Tensor) -> Callable:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -122,20 +103,34 @@ def capture(network: torch.nn.Module, images: torch.Tensor) -> Callable:
     return lambda _: graph.replay()
 
 
+VARIANTS: dict[str, Callable] = {
+    "as extract": lambda network, _: network,
+    "cudnn.benchmark": lambda network, _: network,
+    "CUDA graph": capture,
+    "compiled": lambda network, _: torch.compile(network),
+}
+"""Variant of a forward pass -> what makes it of a network and a batch. The last two need a GPU."""
+
+
 def forward(bench: Bench) -> None:
-    """Measure bare forward passes: as `extract` runs them, with cudnn.benchmark, and as a CUDA graph."""
-    for name in ("resnet50", "vit_b_16", "vit_l_16"):
-        network = make_network(bench, name)
-        bench.measure(f"forward {name}", "as extract", "images/s", "bfloat16", rate, bench, network)
-        torch.backends.cudnn.benchmark = True
-        bench.measure(f"forward {name}", "cudnn.benchmark", "images/s", "bfloat16", rate, bench, network)
-        torch.backends.cudnn.benchmark = False
-        if bench.on_gpu:
-            bench.measure(f"forward {name}", "CUDA graph", "images/s", "bfloat16", rate, bench, network, capture)
+    """Measure forward passes of a batch on the device. The floor is the longer time of products and of memory."""
+    count = bench.size(256, 2)
+    images = torch.randn(count, 3, *[bench.size(224, 64)] * 2, device=bench.device)
+    images = images.to(torch.bfloat16, memory_format=torch.channels_last)
 
+    def rate(network: torch.nn.Module, variant: str) -> dict[str, Any]:
+        with torch.no_grad():
+            with FlopCounterMode(display=False) as operations, Traffic() as traffic:
+                network(images)
+            work = VARIANTS[variant](network, images)
+            seconds = bench.seconds(lambda: work(images))
+        compute = operations.get_total_flops() / bench.ceiling("bfloat16")
+        memory = traffic.bytes / bench.ceiling("memory")
+        bound = "compute" if compute > memory else "memory"
+        return {"value": count / seconds, "floor": count / max(compute, memory), "bound": bound}
 
-def compiled(bench: Bench) -> None:
-    """Measure forward passes with torch.compile, last because compiling takes long."""
-    for name in ("resnet50", "vit_b_16") if bench.on_gpu else ():
-        arguments = bench, make_network(bench, name), lambda network, _: torch.compile(network)
-        bench.measure(f"forward {name}", "compiled", "images/s", "bfloat16", rate, *arguments)
+    networks = {name: make_network(bench, name) for name in ("resnet50", "vit_b_16", "vit_l_16")}
+    for variant in list(VARIANTS)[: 4 if bench.on_gpu else 2]:
+        torch.backends.cudnn.benchmark = variant == "cudnn.benchmark"
+        for name, network in networks.items():
+            bench.measure(f"forward {name}", variant, "images/s", "bfloat16", rate, network, variant)

@@ -32,21 +32,10 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402  after the runtime is configured
 import torch  # noqa: E402
 import torchvision  # noqa: E402
+from gpu_verdict import PROCESSES, read_lines  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-PROCESSES = {
-    "checks": {"parts.versions": 20, "parts.ceilings": 30, "pixels.photos": 60, "parts.tests": 80},
-    "pixels": {"pixels.extraction": 230, "pixels.decoders": 130},
-    "networks": {
-        "networks.accumulation": 30, "networks.exact_search": 30, "networks.forward": 60, "networks.compiled": 90,
-    },
-}  # fmt: skip
-"""Process -> its parts in their order, and their time limits in seconds. A part is a function of a module `gpu_*`."""
-CARRIED = (
-    "annotated_types", "duckdb", "faiss", "filelock", "nltk", "pydantic", "pydantic_core", "safetensors", "tqdm",
-    "typing_extensions", "typing_inspection", "yaml",
-)  # fmt: skip
-"""Modules that a machine with torch may lack. Their wheels can be carried (docs/gpu-design.md)."""
+OPTIONAL = ("timm", "cv2", "xdist", "nltk", "duckdb", "faiss")
 DEVICE_TESTS = re.compile(r"mark\.gpu|[(,] ?(other_|on_)?device\b[,:)]")
 running_tests: list[subprocess.Popen] = []
 
@@ -60,7 +49,6 @@ class Bench:
         self.path = options.output / "gpu.jsonl"
         self.device = torch.device(options.device)
         self.on_gpu = self.device.type == "cuda"
-        self.device_name = torch.cuda.get_device_name(self.device) if self.on_gpu else "CPU"
 
     def size(self, full: Any, tiny: Any) -> Any:
         return tiny if self.tiny else full
@@ -78,23 +66,22 @@ class Bench:
 
     def ceiling(self, variant: str) -> float:
         """Return the operations or bytes per second that the part `ceilings` has measured, or NaN."""
-        scale = {"TFLOP/s": 1e12, "GB/s": 1e9}
         lines = [line for line in read_lines(self.path) if line["name"] == "ceiling" and line["variant"] == variant]
-        return next((line["value"] * scale[line["unit"]] for line in lines if "value" in line), math.nan)
+        return lines[0].get("per_s", math.nan) if lines else math.nan
 
     def measure(self, name: str, variant: str, unit: str, precision: str, work: Callable, *arguments: Any) -> None:
         """Write the line of `work(*arguments)`, which returns the `value`, perhaps the `floor`, and more."""
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
         line = {"part": self.part, "name": name, "variant": variant, "unit": unit, "precision": precision}
-        line |= {"device": self.device_name, **guarded(work, *arguments)}
+        line |= guarded(work, *arguments)
         if line.get("floor") and line.get("value"):
             share = line["value"] / line["floor"]
             line["of_floor"] = share if unit.endswith("/s") else 1 / share
-        broken = "CUDA error" in line.get("error", "")
-        line["peak_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30 if self.on_gpu and not broken else None
+        line["device"] = torch.cuda.get_device_name(self.device) if self.on_gpu else "CPU"
+        line["peak_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30 if self.on_gpu else None
         append(self.path, line)
-        if broken:
+        if "CUDA error" in line.get("error", ""):
             os._exit(1)  # A new process runs the parts that are left.
 
 
@@ -123,25 +110,13 @@ def append(path: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps({key: value for key, value in rounded.items() if value == value}) + "\n")
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def versions(bench: Bench) -> None:
-    def describe() -> dict[str, Any]:
-        lscpu = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
-        machine = dict(re.findall(r"^(Model name|Thread.s. per core): +(.+)$", lscpu, re.MULTILINE))
-        libraries = {module.__name__: module.__version__ for module in (torch, torchvision, np)}
-        missing = [name for name in (*CARRIED, "timm", "cv2", "xdist") if find_spec(name) is None]
-        return {
-            "value": runtime.threads(),
-            **machine,
-            **libraries,
-            "python": sys.version.split()[0],
-            "missing": missing,
-        }
-
-    bench.measure("machine", "", "CPU threads", "", describe)
+    lscpu = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
+    machine = dict(re.findall(r"^(Model name|Thread.s. per core): +(.+)$", lscpu, re.MULTILINE))
+    libraries = {module.__name__: module.__version__ for module in (torch, torchvision, np)}
+    missing = [name for name in OPTIONAL if find_spec(name) is None]
+    known = {**machine, **libraries, "python": sys.version.split()[0], "missing": missing}
+    bench.measure("machine", "", "CPU threads", "", lambda: {"value": runtime.threads(), **known})
 
 
 def ceilings(bench: Bench) -> None:
@@ -153,12 +128,13 @@ def ceilings(bench: Bench) -> None:
     def product(kind: torch.dtype, precision: str) -> dict[str, Any]:
         left, right = (torch.randn(side, side, device=bench.device).to(kind) for _ in range(2))
         torch.set_float32_matmul_precision(precision)
-        return {"value": 2 * side**3 / bench.seconds(lambda: left @ right) / 1e12}
+        per_s = 2 * side**3 / bench.seconds(lambda: left @ right)
+        return {"value": per_s / 1e12, "per_s": per_s}
 
     def copy(source: torch.Tensor, passes: int) -> dict[str, Any]:
         target = torch.empty_like(source, device=bench.device)
-        seconds = bench.seconds(lambda: target.copy_(source, non_blocking=True))
-        return {"value": passes * source.nbytes / seconds / 1e9}
+        per_s = passes * source.nbytes / bench.seconds(lambda: target.copy_(source, non_blocking=True))
+        return {"value": per_s / 1e9, "per_s": per_s}
 
     for kind in (torch.bfloat16, torch.float32, torch.float64):
         name = str(kind).removeprefix("torch.")
@@ -198,21 +174,20 @@ def tests(bench: Bench) -> None:
     bench.measure("pytest -m gpu", "", "exit code", "", outcome)
 
 
-def run(part: str, options: argparse.Namespace, seconds: float) -> None:
+def run(name: str, module: str, options: argparse.Namespace, seconds: float) -> None:
     """Run one part. If it takes more than `seconds`, kill this process with all processes that it has started."""
-    module, name = part.split(".")
-    path, start = options.output / "gpu.jsonl", time.monotonic()
-    append(path, {"part": name, "name": "begun", "at": time.strftime("%T"), "limit": seconds})
+    bench = Bench(name, options)
+    append(bench.path, {"part": name, "name": "begun", "at": time.strftime("%T"), "limit": seconds})
     print("===", name, flush=True)
     watch = threading.Timer(seconds, os.killpg, (os.getpgrp(), signal.SIGKILL))
     watch.start()
-    failed = guarded(lambda: getattr(importlib.import_module(f"gpu_{module}"), name)(Bench(name, options)))
+    failed = guarded(lambda: getattr(importlib.import_module(module), name)(bench))
     watch.cancel()
-    append(path, {"part": name, "name": "ended", "seconds": time.monotonic() - start, **failed})
+    append(bench.path, {"part": name, "name": "ended", "at": time.strftime("%T"), **failed})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("process", choices=PROCESSES)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
@@ -221,14 +196,9 @@ def main() -> None:
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
     begun = {line["part"] for line in read_lines(options.output / "gpu.jsonl")}
-    for part, limit in PROCESSES[options.process].items():
-        name = part.split(".")[1]
-        left = end - time.monotonic()
-        if name not in begun and left < 10:
-            reason = "the budget left no time for it"
-            append(options.output / "gpu.jsonl", {"part": name, "name": "ended", "skipped": reason})
-        elif name not in begun:
-            run(part, options, min(limit, left))
+    for name, (module, limit) in PROCESSES[options.process].items():
+        if name not in begun and time.monotonic() < end:
+            run(name, module, options, min(limit, end - time.monotonic()))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -197,13 +198,11 @@ def decoders(bench: Bench) -> None:
         return compare(np.stack([decode_by(kind, data, side) for data in make_jpegs(count)]))
 
     def rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
-        failed = [outcome for outcome in islice(outcomes, under_way) if isinstance(outcome, Failure)]
+        deque(islice(outcomes, under_way), maxlen=0)
         start, begun = time.perf_counter(), time.process_time()
-        failed += [outcome for outcome in islice(outcomes, images) if isinstance(outcome, Failure)]
-        if failed:
-            raise ImportError(failed[0].reason)
+        decoded = sum(not isinstance(outcome, Failure) for outcome in islice(outcomes, images))
         spent = time.process_time() - begun
-        return {"value": images / (time.perf_counter() - start), "main_us": 1e6 * spent / images}
+        return {"value": decoded / (time.perf_counter() - start), "main_us": 1e6 * spent / images}
 
     def nvjpeg(threads: int) -> dict[str, Any]:
         batches = [encoded] * bench.size(4 * threads, 1)
@@ -221,7 +220,7 @@ def decoders(bench: Bench) -> None:
     for kind in KINDS:
         bench.measure(kind, "cosine to now", "", "float32", decoded, kind)
     for processes in bench.size((8, 14, 16), (2,)):
-        under_way, images = CHUNKS_AHEAD * CHUNK * processes, bench.size(512, 16) * processes
+        under_way, images = CHUNKS_AHEAD * CHUNK * processes, bench.size(768, 16) * processes
         items = ((kind, number) for kind in (*KINDS, TRANSPORT) for number in range(under_way + images))
         outcomes = shared_map(partial(decode_item, count, side), items, processes, 3 * side**2)
         for kind in (*KINDS, TRANSPORT):

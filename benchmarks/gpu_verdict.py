@@ -9,8 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+PROCESSES = {
+    "checks": {
+        "versions": ("gpu_parts", 20), "ceilings": ("gpu_parts", 30), "photos": ("gpu_pixels", 60),
+        "tests": ("gpu_parts", 80),
+    },
+    "pixels": {"extraction": ("gpu_pixels", 230), "decoders": ("gpu_pixels", 130)},
+    "networks": {
+        "accumulation": ("gpu_networks", 30), "exact_search": ("gpu_networks", 30), "forward": ("gpu_networks", 170),
+    },
+}  # fmt: skip
+"""Process -> its parts in their order, each a function of a module with a time limit in seconds."""
 TABLE_LINES = 50
 LINE_CHARACTERS = 220
+MOST_BUSY = 0.8
+"""Load of the GPU above which it is what limits extraction."""
+NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
 """Median cosine to the present features from which another decoder may take the place of the present one."""
 BESIDE = (
@@ -20,20 +34,20 @@ BESIDE = (
 """Keys that the table shows beside a value."""
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def show(value: Any) -> str:
-    return (
-        f"{value:,.0f}"
-        if isinstance(value, float) and value >= 1000
-        else f"{value:.4g}"
-        if isinstance(value, float)
-        else f"{value}"
-    )
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def table(lines: list[dict[str, Any]]) -> list[str]:
     """Return at most TABLE_LINES lines: first what failed, then one line per name with all its variants."""
     ended = {line["part"] for line in lines if line["name"] == "ended"}
-    failed, groups = [], {}
+    begun = {line["part"] for line in lines}
+    failed = [f"{part}: the budget left no time" for parts in PROCESSES.values() for part in parts if part not in begun]
+    groups: dict[str, list[str]] = {}
     for line in lines:
         beside = ", ".join(f"{key} {show(line[key])}" for key in BESIDE if line.get(key) not in (None, [], ""))
         if line.keys() & {"error", "skipped"}:
@@ -56,22 +70,22 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
         return found.get((name, variant), {}).get(key, math.nan)
 
     def best(name: str) -> tuple[float, str]:
-        rates = [
-            (line["value"], key[1]) for key, line in found.items() if key[0] == name and line["unit"] == "images/s"
-        ]
-        return max((rate for rate in rates if rate[1] != "resize"), default=(math.nan, "nan"))
+        """Return the highest rate of a name, and its variant."""
+        rates = [(line["value"], key[1]) for key, line in found.items() if key[0] == name and key[1] not in NO_RATES]
+        return max(rates, default=(math.nan, "nan"))
 
     tests = found.get(("pytest -m gpu", ""), {})
     wrong = [*tests.get("red", []), *(line["name"] for line in found.values() if line.get("agrees") is False)]
     agreeing = sum(line.get("agrees") is True for line in found.values())
-    said = [f"Of the comparisons with the CPU, {agreeing} agree, and {tests.get('passed', 'nan')} GPU tests pass"]
-    said[0] += f", but these are wrong: {', '.join(wrong)}." if wrong else ", and none is wrong."
+    passed = f"{agreeing} comparisons with the CPU agree, and {tests.get('passed', 'nan')} GPU tests pass"
+    said = [f"{passed}. These are wrong: {', '.join(wrong) or 'none'}."]
     for network in ("resnet50", "vit_l_16"):
         key = f"extract {network}", "shards 3 to 12"
-        limit = "decoding limits it" if get(*key, "decode") > get(*key, "forward") else "the GPU limits it"
-        waits = f"waits for decoders for {get(*key, 'decode'):.0%} of the time"
-        busy = f"its GPU is busy for {get(*key, 'busy'):.0%}" if "busy" in found.get(key, {}) else "the load is unknown"
-        said.append(f"Extraction by {network} makes {get(*key):,.0f} images/s and {waits}, and {busy}: {limit}.")
+        waits, busy = get(*key, "decode"), get(*key, "busy")
+        limit = "the GPU limits it" if busy > MOST_BUSY else "the main process limits it"
+        limit = "decoding limits it" if waits > get(*key, "forward") else limit
+        shares = f"waits for decoders for {waits:.0%} of the time, and keeps the GPU busy for {busy:.0%}"
+        said.append(f"Extraction by {network} makes {get(*key):,.0f} images/s, {shares}: {limit}.")
     kinds = [name for name, variant in found if variant == "cosine to now" and get(name, variant) >= LEAST_COSINE]
     present = best("Pillow, resized by Pillow")[0]
     rate, kind = max(((best(kind)[0], kind) for kind in kinds), default=(math.nan, "nan"))
@@ -86,17 +100,16 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
         rate, variant = best(name)
         gain = f"{variant} is the fastest, {rate / get(name, 'as extract'):.2f} times"
         said.append(f"The forward pass of {network} runs at {share}, and {gain}.")
-    sums, storing = get("moments of a shard", "5 captions per photo"), get("moments of a shard", "storing")
-    share = get("moments of a shard", "5 captions per photo", "of_floor")
+    key = "moments of a shard", "5 captions per photo"
+    sums, storing = get(*key), get(key[0], "storing")
     limit = "storing limits it" if storing > sums else "the sums limit it"
-    said.append(
-        f"A shard's moments take {sums:.0f} ms ({share:.2f} of the floor), storing them {storing:.0f} ms: {limit}."
-    )
+    sums_said = f"takes {sums:.0f} ms per shard ({get(*key, 'of_floor'):.2f} of the floor)"
+    said.append(f"Accumulation {sums_said} and {storing:.0f} ms to store the result: {limit}.")
     shares = [f"{get('exact search', f'k = {k}', 'of_floor'):.2f} for {k} neighbours" for k in (10, 100)]
     said.append(f"Of the floor, exact search reaches {' and '.join(shares)}.")
     return [sentence if "nan" not in sentence else f"Not decided: {sentence}" for sentence in said]
 
 
 if __name__ == "__main__":
-    results = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    results = read_lines(Path(sys.argv[1]))
     print("\n".join([*table(results), "", *conclude(results)]))
