@@ -28,8 +28,8 @@ NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
 """Median cosine to the present features from which another decoder may take the place of the present one."""
 BESIDE = (
-    "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "passed",
-    "failed", "error", "skipped", "red", "missing", "Model name", "Thread(s) per core", "torch",
+    "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "failed", "not_run", "error",
+    "skipped", "missing", "Model name", "Thread(s) per core", "torch",
 )  # fmt: skip
 """Keys that the table shows beside a value."""
 
@@ -74,17 +74,17 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
         rates = [(line["value"], key[1]) for key, line in found.items() if key[0] == name and key[1] not in NO_RATES]
         return max(rates, default=(math.nan, "nan"))
 
-    tests = found.get(("pytest -m gpu", ""), {})
-    wrong = [*tests.get("red", []), *(line["name"] for line in found.values() if line.get("agrees") is False)]
+    tests = found.get(("pytest -m gpu", ""), {"failed": [], "not_run": []})
+    wrong = [*tests["failed"], *(line["name"] for line in found.values() if line.get("agrees") is False)]
     agreeing = sum(line.get("agrees") is True for line in found.values())
-    passed = f"{agreeing} comparisons with the CPU agree, and {tests.get('passed', 'nan')} GPU tests pass"
-    said = [f"{passed}. These are wrong: {', '.join(wrong) or 'none'}."]
+    said = [f"{agreeing} comparisons with the CPU agree, and {get('pytest -m gpu', ''):.0f} GPU tests pass"]
+    said[0] += f"; wrong are {', '.join(wrong) or 'none'}; could not run: {', '.join(tests['not_run']) or 'none'}."
     for network in ("resnet50", "vit_l_16"):
         key = f"extract {network}", "shards 3 to 12"
-        waits, busy = get(*key, "decode"), get(*key, "busy")
+        waits, busy = get(*key, "decode"), found.get(key, {}).get("busy", 1.0)
         limit = "the GPU limits it" if busy > MOST_BUSY else "the main process limits it"
         limit = "decoding limits it" if waits > get(*key, "forward") else limit
-        shares = f"waits for decoders for {waits:.0%} of the time, and keeps the GPU busy for {busy:.0%}"
+        shares = f"waits for decoders for {waits:.0%} of the time, and keeps the GPU busy for {busy:.0%} at most"
         said.append(f"Extraction by {network} makes {get(*key):,.0f} images/s, {shares}: {limit}.")
     kinds = [name for name, variant in found if variant == "cosine to now" and get(name, variant) >= LEAST_COSINE]
     present = best("Pillow, resized by Pillow")[0]
