@@ -20,14 +20,16 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ -n "$output" ] || { echo "name a folder for the results: --output DIR" >&2; exit 1; }
-mkdir -p "$output" && output=$(cd "$output" && pwd) && work=$(mktemp -d) || exit 1
+mkdir -p "$output" && output=$(cd "$output" && pwd) && rm -f "$output/gpu.jsonl" && work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"; [ -z "$monitor" ] || kill "$monitor"' EXIT
 export PYTHONPATH="$root:$root/benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TMPDIR="$work"
+install() {
+    python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$work/site" "$@" \
+        >>"$output/log.txt" 2>&1
+}
 if [ -n "$wheels" ]; then
-    wheels=$(cd "$wheels" && pwd) || exit 1
-    for wheel in "$wheels"/*.whl; do
-        python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$work/site" "$wheel" \
-            >>"$output/log.txt" 2>&1 || echo "cannot install $wheel; see $output/log.txt" >&2
+    install "$wheels"/*.whl || for wheel in "$wheels"/*.whl; do
+        install "$wheel" || echo "cannot install $wheel; see $output/log.txt" >&2
     done
     export PYTHONPATH="$work/site:$PYTHONPATH"
 fi
@@ -35,7 +37,7 @@ if [ "$device" != cpu ]; then
     python3 -c "import torch; torch.empty(0, device='$device')" 2>>"$output/log.txt" ||
         { echo "torch cannot use the device $device here; see $output/log.txt" >&2; exit 1; }
     { nvidia-smi -q; lscpu; df -h; python3 -m pip list; } >"$output/machine.txt" 2>&1
-    nvidia-smi dmon -s pucm -o T -d 1 >"$output/dmon.txt" 2>&1 &
+    stdbuf -oL nvidia-smi dmon -s pucm -o T -d 1 >"$output/dmon.txt" 2>&1 &
     monitor=$!
 fi
 cd "$work" || exit 1

@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ import torchvision  # noqa: E402
 from gpu_verdict import PROCESSES, read_lines  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-OPTIONAL = ("timm", "cv2", "xdist", "nltk", "duckdb", "faiss")
+USED = ("pydantic", "duckdb", "faiss", "nltk", "timm", "cv2", "xdist", "simplemma")
+"""Modules without which some parts or tests are left out."""
 DEVICE_TESTS = re.compile(r"mark\.gpu|[(,] ?(other_|on_)?device\b[,:)]")
 running_tests: list[subprocess.Popen] = []
 
@@ -49,6 +51,8 @@ class Bench:
         self.path = options.output / "gpu.jsonl"
         self.device = torch.device(options.device)
         self.on_gpu = self.device.type == "cuda"
+        if self.on_gpu:
+            torch.cuda.init()
 
     def size(self, full: Any, tiny: Any) -> Any:
         return tiny if self.tiny else full
@@ -114,7 +118,7 @@ def versions(bench: Bench) -> None:
     lscpu = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
     machine = dict(re.findall(r"^(Model name|Thread.s. per core): +(.+)$", lscpu, re.MULTILINE))
     libraries = {module.__name__: module.__version__ for module in (torch, torchvision, np)}
-    missing = [name for name in OPTIONAL if find_spec(name) is None]
+    missing = [name for name in USED if find_spec(name) is None]
     known = {**machine, **libraries, "python": sys.version.split()[0], "missing": missing}
     bench.measure("machine", "", "CPU threads", "", lambda: {"value": runtime.threads(), **known})
 
@@ -125,23 +129,20 @@ def ceilings(bench: Bench) -> None:
     here = torch.randint(255, (bench.size(1 << 28, 1 << 20),), dtype=torch.uint8)
     here = here.pin_memory() if bench.on_gpu else here
 
-    def product(kind: torch.dtype, precision: str) -> dict[str, Any]:
-        left, right = (torch.randn(side, side, device=bench.device).to(kind) for _ in range(2))
-        torch.set_float32_matmul_precision(precision)
-        per_s = 2 * side**3 / bench.seconds(lambda: left @ right)
-        return {"value": per_s / 1e12, "per_s": per_s}
+    there = here.to(bench.device).repeat(4)
 
-    def copy(source: torch.Tensor, passes: int) -> dict[str, Any]:
-        target = torch.empty_like(source, device=bench.device)
-        per_s = passes * source.nbytes / bench.seconds(lambda: target.copy_(source, non_blocking=True))
-        return {"value": per_s / 1e9, "per_s": per_s}
+    def rate(amount: float, scale: float, work: Callable[[], Any]) -> dict[str, Any]:
+        per_s = amount / bench.seconds(work)
+        return {"value": per_s / scale, "per_s": per_s}
 
-    for kind in (torch.bfloat16, torch.float32, torch.float64):
-        name = str(kind).removeprefix("torch.")
-        bench.measure("ceiling", name, "TFLOP/s", name, product, kind, "highest")
-    bench.measure("ceiling", "tf32", "TFLOP/s", "tf32", product, torch.float32, "high")
-    bench.measure("ceiling", "memory", "GB/s", "uint8", copy, here.to(bench.device).repeat(4), 2)
-    bench.measure("ceiling", "to the device", "GB/s", "uint8", copy, here, 1)
+    for name in ("bfloat16", "float32", "float64", "tf32"):
+        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+        matrix = torch.randn(side, side, device=bench.device).to(getattr(torch, name, torch.float32))
+        bench.measure("ceiling", name, "TFLOP/s", name, rate, 2 * side**3, 1e12, lambda matrix=matrix: matrix @ matrix)
+    target = torch.empty_like(there)
+    bench.measure("ceiling", "memory", "GB/s", "uint8", rate, 2 * there.nbytes, 1e9, lambda: target.copy_(there))
+    upload = partial(there[: len(here)].copy_, here, non_blocking=True)
+    bench.measure("ceiling", "to the device", "GB/s", "uint8", rate, here.nbytes, 1e9, upload)
     start_tests(bench)
 
 

@@ -28,7 +28,7 @@ from pipeline.encoders.extraction import ExtractionPlan, Extractor, make_probes
 from pipeline.encoders.networks import NetworkEncoder, NetworkSpec, untrained
 from pipeline.images.decode import decode
 from pipeline.images.opening import ImageLimits
-from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, prepare
+from pipeline.images.preprocess import Preprocessing, prepare
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 PHOTO = (500, 375)
@@ -118,12 +118,11 @@ def extraction(bench: Bench) -> None:
         from pipeline.run.run import Run
 
         run = Run(Path("results/gpu"))
-        rows = run.manifest.table("images", 0).slice(0, bench.size(16, 2)).to_pylist()
         encoder = restore_encoder(run.encoder(name).settings, run.encoder(name).tensors)
-        reader = PhotographReader(run.images.read, LIMITS)
-        pixels = reader.pixels(map(Photograph.from_row, rows), encoder.preprocessing)
-        stored = run.features.open(name, 0)["features"][: len(rows)]
-        return agreement(stored, extract(encoder, pixels, torch.device("cpu")), allowed=0.045)  # a cosine of 0.999
+        images = [decode(data, LIMITS) for data in make_jpegs(bench.size(500, 5))[: bench.size(16, 2)]]
+        expected = extract(encoder, [prepare(image, encoder.preprocessing) for image in images], torch.device("cpu"))
+        found = run.features.open(name, 0)["features"][: len(images)]
+        return agreement(found, expected, allowed=0.045)  # a cosine of 0.999
 
     bench.measure("ingest", "", "images/s", "", ingest)
     for name in ("resnet50", "vit_l_16"):
@@ -135,8 +134,8 @@ def busy(bench: Bench, begun: str) -> float | None:
     path = bench.path.with_name("dmon.txt")
     lines = [line.strip("# ").split() for line in path.read_text().splitlines()] if path.exists() else []
     column = next((line.index("sm") for line in lines if "sm" in line), None)
-    loads = [line[column] for line in lines if column and line[0] >= begun and line[column].isdigit()]
-    return float(np.median([int(load) for load in loads if load != "0"] or [np.nan])) / 100
+    loads = [line[column] for line in lines if column and len(line) > column and line[0] >= begun]
+    return float(np.median([int(load) for load in loads if load.isdigit() and load != "0"] or [np.nan])) / 100
 
 
 def by_opencv(data: bytes) -> np.ndarray:
@@ -188,21 +187,23 @@ def decoders(bench: Bench) -> None:
     encoded = list(map(as_tensor, make_jpegs(count)))
     decode_there = partial(decode_jpeg, device=bench.device)
 
-    def compare(pixels: np.ndarray) -> dict[str, Any]:
-        present = np.stack([decode_by(PRESENT, data, side) for data in make_jpegs(count)])
-        features = (extract(encoder, images, bench.device) for images in (pixels, present))
-        levels = np.abs(pixels.astype(int) - present).mean()
-        return {"value": agreement(*features)["cosine"], "pixel_levels": float(levels)}
+    def decoded(kind: str) -> np.ndarray:
+        return np.stack([decode_by(kind, data, side) for data in make_jpegs(count)])
 
-    def decoded(kind: str) -> dict[str, Any]:
-        return compare(np.stack([decode_by(kind, data, side) for data in make_jpegs(count)]))
+    def compare(pixels: np.ndarray) -> dict[str, Any]:
+        features = (extract(encoder, images, bench.device) for images in (pixels, decoded(PRESENT)))
+        levels = np.abs(pixels.astype(int) - decoded(PRESENT)).mean()
+        return {"value": agreement(*features)["cosine"], "pixel_levels": float(levels)}
 
     def rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
         deque(islice(outcomes, under_way), maxlen=0)
         start, begun = time.perf_counter(), time.process_time()
-        decoded = sum(not isinstance(outcome, Failure) for outcome in islice(outcomes, images))
-        spent = time.process_time() - begun
-        return {"value": decoded / (time.perf_counter() - start), "main_us": 1e6 * spent / images}
+        failed = [outcome.reason for outcome in islice(outcomes, images) if isinstance(outcome, Failure)]
+        values = {
+            "value": images / (time.perf_counter() - start),
+            "main_us": 1e6 * (time.process_time() - begun) / images,
+        }
+        return {"error": failed[0]} if failed else values
 
     def nvjpeg(threads: int) -> dict[str, Any]:
         batches = [encoded] * bench.size(4 * threads, 1)
@@ -218,7 +219,7 @@ def decoders(bench: Bench) -> None:
         return {**compared, "cosine": compared["value"], "value": count / seconds}
 
     for kind in KINDS:
-        bench.measure(kind, "cosine to now", "", "float32", decoded, kind)
+        bench.measure(kind, "cosine to now", "", "float32", lambda kind=kind: compare(decoded(kind)))
     for processes in bench.size((8, 14, 16), (2,)):
         under_way, images = CHUNKS_AHEAD * CHUNK * processes, bench.size(768, 16) * processes
         items = ((kind, number) for kind in (*KINDS, TRANSPORT) for number in range(under_way + images))

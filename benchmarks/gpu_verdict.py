@@ -16,12 +16,12 @@ PROCESSES = {
     },
     "pixels": {"extraction": ("gpu_pixels", 230), "decoders": ("gpu_pixels", 130)},
     "networks": {
-        "accumulation": ("gpu_networks", 30), "exact_search": ("gpu_networks", 30), "forward": ("gpu_networks", 170),
+        "accumulation": ("gpu_networks", 30), "exact_search": ("gpu_networks", 45), "forward": ("gpu_networks", 170),
     },
 }  # fmt: skip
 """Process -> its parts in their order, each a function of a module with a time limit in seconds."""
 TABLE_LINES = 50
-LINE_CHARACTERS = 220
+LINE_CHARACTERS = 240
 MOST_BUSY = 0.8
 """Load of the GPU above which it is what limits extraction."""
 NO_RATES = ("cosine to now", "resize")
@@ -48,6 +48,7 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
     begun = {line["part"] for line in lines}
     failed = [f"{part}: the budget left no time" for parts in PROCESSES.values() for part in parts if part not in begun]
     groups: dict[str, list[str]] = {}
+    precisions: dict[str, str] = {}
     for line in lines:
         beside = ", ".join(f"{key} {show(line[key])}" for key in BESIDE if line.get(key) not in (None, [], ""))
         if line.keys() & {"error", "skipped"}:
@@ -56,7 +57,9 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
             failed.append(f"{line['part']}: its process died, or it took more than {line['limit']:.0f} s")
         elif "value" in line:
             words = [line["variant"], show(line["value"]), line["unit"], f"({beside})" if beside else ""]
-            words.insert(1, f"[{line['precision']}]" if line["precision"] not in ("", line["variant"]) else "")
+            if line["precision"] not in (line["variant"], precisions.get(line["name"], "")):
+                words.insert(1, f"[{line['precision']}]")
+            precisions[line["name"]] = line["precision"]
             groups.setdefault(line["name"], []).append(" ".join(filter(None, words)))
     rows = [*failed, *(f"{name}: {'; '.join(parts)}" for name, parts in groups.items())]
     return [row[:LINE_CHARACTERS] for row in rows[:TABLE_LINES]]
@@ -103,11 +106,11 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
     key = "moments of a shard", "5 captions per photo"
     sums, storing = get(*key), get(key[0], "storing")
     limit = "storing limits it" if storing > sums else "the sums limit it"
-    sums_said = f"takes {sums:.0f} ms per shard ({get(*key, 'of_floor'):.2f} of the floor)"
-    said.append(f"Accumulation {sums_said} and {storing:.0f} ms to store the result: {limit}.")
+    share = f"{sums:.0f} ms per shard ({get(*key, 'of_floor'):.2f} of the floor)"
+    said.append(f"Accumulation takes {share} and {storing:.0f} ms to store the result: {limit}.")
     shares = [f"{get('exact search', f'k = {k}', 'of_floor'):.2f} for {k} neighbours" for k in (10, 100)]
     said.append(f"Of the floor, exact search reaches {' and '.join(shares)}.")
-    return [sentence if "nan" not in sentence else f"Not decided: {sentence}" for sentence in said]
+    return [one if "nan" not in one else f"Not decided: {one.rpartition(':')[0] or one.rstrip('.')}." for one in said]
 
 
 if __name__ == "__main__":
