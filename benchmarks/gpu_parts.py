@@ -109,9 +109,9 @@ def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) ->
 
 
 def append(path: Path, line: dict[str, Any]) -> None:
-    rounded = {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in line.items()}
+    """Append a line to the results, without values that are NaN."""
     with path.open("a") as file:
-        file.write(json.dumps({key: value for key, value in rounded.items() if value == value}) + "\n")
+        file.write(json.dumps({key: value for key, value in line.items() if value == value}) + "\n")
 
 
 def versions(bench: Bench) -> None:

@@ -159,7 +159,9 @@ KINDS = (PRESENT, *DECODERS)
 
 
 def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
-    """Return the pixels (side, side, 3) of a JPEG by one of KINDS."""
+    """Return the pixels (side, side, 3) of a JPEG by one of KINDS; black ones for TRANSPORT."""
+    if kind == TRANSPORT:
+        return np.zeros((side, side, 3), np.uint8)
     if kind == PRESENT:
         return prepare(decode(data, LIMITS, side), Preprocessing(side, None, (0, 0, 0), (1, 1, 1)))
     image = torch.from_numpy(DECODERS[kind](data)).permute(2, 0, 1)[None]
@@ -170,8 +172,6 @@ def decode_item(count: int, side: int, item: tuple[str, int]) -> np.ndarray:
     """Decode one of `count` JPEGs in a decoder process."""
     torch.set_num_threads(1)
     kind, number = item
-    if kind == TRANSPORT:
-        return np.full((side, side, 3), number % 256, np.uint8)
     return decode_by(kind, make_jpegs(count)[number % count], side)
 
 
@@ -197,13 +197,12 @@ def decoders(bench: Bench) -> None:
 
     def rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
         deque(islice(outcomes, under_way), maxlen=0)
-        start, begun = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
+        begun = time.process_time()
         failed = [outcome.reason for outcome in islice(outcomes, images) if isinstance(outcome, Failure)]
-        values = {
-            "value": images / (time.perf_counter() - start),
-            "main_us": 1e6 * (time.process_time() - begun) / images,
-        }
-        return {"error": failed[0]} if failed else values
+        spent = time.process_time() - begun
+        value = images / (time.perf_counter() - start)
+        return {"error": failed[0]} if failed else {"value": value, "main_us": 1e6 * spent / images}
 
     def nvjpeg(threads: int) -> dict[str, Any]:
         batches = [encoded] * bench.size(4 * threads, 1)

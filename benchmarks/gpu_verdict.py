@@ -21,7 +21,7 @@ PROCESSES = {
 }  # fmt: skip
 """Process -> its parts in their order, each a function of a module with a time limit in seconds."""
 TABLE_LINES = 50
-LINE_CHARACTERS = 240
+LINE_CHARACTERS = 260
 MOST_BUSY = 0.8
 """Load of the GPU above which it is what limits extraction."""
 NO_RATES = ("cosine to now", "resize")
@@ -39,7 +39,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def show(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def table(lines: list[dict[str, Any]]) -> list[str]:
@@ -48,7 +48,6 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
     begun = {line["part"] for line in lines}
     failed = [f"{part}: the budget left no time" for parts in PROCESSES.values() for part in parts if part not in begun]
     groups: dict[str, list[str]] = {}
-    precisions: dict[str, str] = {}
     for line in lines:
         beside = ", ".join(f"{key} {show(line[key])}" for key in BESIDE if line.get(key) not in (None, [], ""))
         if line.keys() & {"error", "skipped"}:
@@ -57,9 +56,7 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
             failed.append(f"{line['part']}: its process died, or it took more than {line['limit']:.0f} s")
         elif "value" in line:
             words = [line["variant"], show(line["value"]), line["unit"], f"({beside})" if beside else ""]
-            if line["precision"] not in (line["variant"], precisions.get(line["name"], "")):
-                words.insert(1, f"[{line['precision']}]")
-            precisions[line["name"]] = line["precision"]
+            words.insert(1, f"[{line['precision']}]" if line["precision"] not in ("", line["variant"]) else "")
             groups.setdefault(line["name"], []).append(" ".join(filter(None, words)))
     rows = [*failed, *(f"{name}: {'; '.join(parts)}" for name, parts in groups.items())]
     return [row[:LINE_CHARACTERS] for row in rows[:TABLE_LINES]]
