@@ -22,8 +22,8 @@ PROCESSES = {
 """Process -> its parts in their order, each a function of a module with a time limit in seconds."""
 TABLE_LINES = 50
 LINE_CHARACTERS = 260
-MOST_BUSY = 0.8
-"""Load of the GPU above which it is what limits extraction."""
+LEAST_BUSY = 0.8
+"""A GPU with a lower load does not limit extraction."""
 NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
 """Median cosine to the present features from which another decoder may take the place of the present one."""
@@ -39,7 +39,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def show(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def table(lines: list[dict[str, Any]]) -> list[str]:
@@ -81,10 +83,11 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
     said[0] += f"; wrong are {', '.join(wrong) or 'none'}; could not run: {', '.join(tests['not_run']) or 'none'}."
     for network in ("resnet50", "vit_l_16"):
         key = f"extract {network}", "shards 3 to 12"
-        waits, busy = get(*key, "decode"), found.get(key, {}).get("busy", 1.0)
-        limit = "the GPU limits it" if busy > MOST_BUSY else "the main process limits it"
+        waits, busy = get(*key, "decode"), found.get(key, {}).get("busy")
+        limit = "the main process limits it" if busy is not None and busy < LEAST_BUSY else "the GPU limits it"
         limit = "decoding limits it" if waits > get(*key, "forward") else limit
-        shares = f"waits for decoders for {waits:.0%} of the time, and keeps the GPU busy for {busy:.0%} at most"
+        load = "an unknown share" if busy is None else f"{busy:.0%}"
+        shares = f"waits for decoders for {waits:.0%} of the time, and keeps the GPU busy for {load} of it"
         said.append(f"Extraction by {network} makes {get(*key):,.0f} images/s, {shares}: {limit}.")
     kinds = [name for name, variant in found if variant == "cosine to now" and get(name, variant) >= LEAST_COSINE]
     present = best("Pillow, resized by Pillow")[0]

@@ -73,6 +73,12 @@ def test_verdict_names_the_limit_and_the_decoder() -> None:
     assert moments.endswith("storing limits it.") and search.startswith("Not decided")
 
 
+def test_an_idle_gpu_without_waiting_means_that_the_main_process_limits() -> None:
+    values = {"decode": 0.2, "forward": 0.8, "busy": 0.4}
+    said = conclude([line("extract resnet50", "shards 3 to 12", 9000.0, **values)])
+    assert said[1].endswith("busy for 40% of it: the main process limits it.") and said[2].startswith("Not decided")
+
+
 def test_table_names_what_died_and_what_did_not_begin_first() -> None:
     lines = [
         {"part": "versions", "name": "begun", "limit": 20.0}, {"part": "versions", "name": "ended"},
