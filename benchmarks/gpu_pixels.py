@@ -1,6 +1,5 @@
-"""The parts of gpu_all.sh that see pixels."""
+"""The parts of gpu_all.sh from JPEG files to features: the commands, the decoders, and the main process."""
 
-import hashlib
 import io
 import json
 import re
@@ -8,8 +7,12 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,233 +20,211 @@ import numpy as np
 import torch
 from gpu_parts import Bench, agreement
 from PIL import Image
-from torch.utils.flop_counter import FlopCounterMode
+from torch.nn.functional import interpolate
 from torchvision.io import decode_jpeg
-from torchvision.models import get_model
-from torchvision.transforms.v2.functional import resize
 
-from pipeline.compute import runtime
-from pipeline.compute.device import full_float32, upload
-from pipeline.encoders.detectors import build_detector, detect
+from pipeline.compute.workers import CHUNK_ITEMS, CHUNKS_AHEAD, Failure, shared_map
 from pipeline.encoders.extraction import ExtractionPlan, Extractor, make_probes
-from pipeline.encoders.image_encoder import ModuleEncoder
 from pipeline.encoders.networks import NetworkEncoder, NetworkSpec, untrained
-from pipeline.encoders.preparation import PreparedImage, WholeImages
-from pipeline.encoders.regions import RegionExtractor
-from pipeline.images.boxes import Candidates
+from pipeline.images.decode import decode
 from pipeline.images.opening import ImageLimits
-from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing
-from pipeline.index.exact import search_exact
+from pipeline.images.preprocess import Preprocessing, prepare
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
-PHOTOGRAPH = (500, 375)
-DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
+PHOTO = (500, 375)
 
 
-def make_encoder(bench: Bench, architecture: str = "resnet50", layer: str = "average") -> NetworkEncoder:
+def make_encoder(bench: Bench) -> NetworkEncoder:
     preprocessing = Preprocessing(bench.size(224, 64), None, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    name = "squeezenet1_1" if bench.tiny else architecture
-    return untrained(NetworkSpec(name, layer, preprocessing, flip=False), seed=0)
+    architecture = bench.size("resnet50", "squeezenet1_1")
+    return untrained(NetworkSpec(architecture, "average", preprocessing, flip=False), seed=0)
 
 
-def make_pixels(bench: Bench, count: int) -> np.ndarray:
-    side = bench.size(224, 64)
-    return np.resize(make_probes(side), (count, side, side, 3))
+def extract(encoder: Any, pixels: Iterable[np.ndarray], device: torch.device) -> np.ndarray:
+    return Extractor(encoder, ExtractionPlan(device, torch.float32, 64))(pixels)
 
 
-def extract(
-    encoder: NetworkEncoder,
-    pixels: Iterable[np.ndarray],
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    batch: int = 64,
-) -> np.ndarray:
-    return Extractor(encoder, ExtractionPlan(device, dtype, batch))(pixels)
-
-
-def parity_pixels(bench: Bench) -> None:
-    encoder = make_encoder(bench)
-    view = WholeImages(bench.size(224, 64), 32, 2.0)
-    rng = np.random.default_rng(0)
-    pixels = make_pixels(bench, bench.size(16, 2))
-    images = list(make_probes(bench.size(320, 64))[:2])
-    corners = np.sort(rng.random((20, 2, 2), dtype=np.float32), axis=1).reshape(-1, 4)
-    boxes = Candidates(corners * np.tile(np.float32(PHOTOGRAPH), 2), np.ones(20, np.float32))
-    picture = view.render(Image.fromarray(images[0]).resize(PHOTOGRAPH), boxes.boxes)
-    prepared = [PreparedImage(boxes, picture, PHOTOGRAPH, Counter())] * 4
-    state = get_model(DETECTOR, weights=None, weights_backbone=None).state_dict()
-
-    def bfloat16(device: torch.device) -> np.ndarray:
-        return extract(encoder, pixels, device, torch.float32 if device.type == "cpu" else torch.bfloat16)
-
-    def regions(device: torch.device) -> np.ndarray:
-        return np.concatenate(RegionExtractor(encoder, ExtractionPlan(device, torch.float32, 8), view)(prepared))
-
-    def proposals(device: torch.device) -> np.ndarray:
-        network = build_detector(DETECTOR, state, DETECTOR)
-        return np.stack([each.scores[:20] for each in detect(network, images, device, "rpn", 2)])
-
-    bench.parity("resnet50 float32", lambda device: extract(encoder, pixels, device))
-    bench.parity("resnet50 bfloat16", bfloat16)
-    bench.parity("regions by roi-align", regions)
-    bench.parity("scores of proposals", proposals)
-    if not bench.tiny:
-        vgg = make_encoder(bench, "vgg16", "fc7")
-        bench.parity("vgg16 fc7 float32", lambda device: extract(vgg, pixels, device))
-
-
+@cache
 def make_jpegs(count: int) -> list[bytes]:
-    picture = np.asarray(Image.fromarray(make_probes(512)[0]).resize(PHOTOGRAPH, Image.Resampling.BICUBIC))
-    rng = np.random.default_rng(0)
+    picture = np.asarray(Image.fromarray(make_probes(512)[0]).resize(PHOTO, Image.Resampling.BICUBIC))
     files = []
-    for _ in range(count):
+    for shift in np.random.default_rng(0).integers(0, 300, (count, 2)):
         data = io.BytesIO()
-        Image.fromarray(np.roll(picture, rng.integers(0, 300, 2), (0, 1))).save(data, "JPEG", quality=88)
+        Image.fromarray(np.roll(picture, shift, (0, 1))).save(data, "JPEG", quality=88)
         files.append(data.getvalue())
     return files
 
 
-def end_to_end(bench: Bench) -> None:
-    """JPEGs in a tar through the commands, as a user calls them; then some features against the processor's."""
-    count = bench.size(12_288, 12)
+def photos(bench: Bench) -> None:
+    """Write a tar of JPEGs, while the tests run."""
     files = make_jpegs(bench.size(500, 5))
-    side = bench.size(224, 64)
-    network = {"name": "network", "architecture": make_encoder(bench).spec.architecture, "weights": "untrained"}
-    settings = {
-        "name": "gpu", "data_root": "data", "results_root": "results", "demo": {"generate": False},
-        "device": str(bench.device), "shard_size": bench.size(4096, 5), "models": ["cca"],
-        "collection": {"format": "webdataset", "default_split": "gallery"},
-        "encoders": [{**network, "resize": side, "crop": None}],
-    }  # fmt: skip
-    Path("run.yaml").write_text(json.dumps(settings))
-    Path("data").mkdir()
+    Path("data").mkdir(exist_ok=True)
     with tarfile.open("data/0.tar", "w") as archive:
-        for number in range(count):
-            # A JPEG comment of its own, or `ingest` would leave out photographs of the same bytes.
+        for number in range(bench.size(49_152, 12)):
+            # Each JPEG gets a comment of its own, because `ingest` would leave out photos with the same bytes.
             data = b"\xff\xd8\xff\xfe\x00\x0a%08d" % number + files[number % len(files)][2:]
             member = tarfile.TarInfo(f"{number:08d}.jpg")
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
 
-    def command(*arguments: str) -> dict[str, Any]:
-        start = time.perf_counter()
-        called = [sys.executable, "-m", "stages.cli", *arguments, "--run", "results/gpu"]
-        result = subprocess.run(called, capture_output=True, text=True, errors="replace")
-        seconds = time.perf_counter() - start
-        print(result.stderr[-3000:])
-        if result.returncode:
-            reason = result.stderr.strip().splitlines()[-1]
-            raise ImportError(reason) if "ModuleNotFoundError" in reason else RuntimeError(reason)
-        shards = re.findall(r"shard \d+: .* s, (\d+ images/s: .*)", result.stderr)
-        return {"seconds": seconds, "images_per_s": count / seconds, "shards": shards}
 
-    def features() -> dict[str, float]:
+def command(*arguments: str) -> str:
+    """Run a command of the pipeline as a user does. Return its messages."""
+    called = [sys.executable, "-m", "stages.cli", *arguments, "--run", "results/gpu"]
+    result = subprocess.run(called, capture_output=True, text=True, errors="replace")
+    print(result.stderr[-3000:])
+    if result.returncode:
+        reason = result.stderr.strip().splitlines()[-1]
+        raise ImportError(reason) if "ModuleNotFoundError" in reason else RuntimeError(reason)
+    return result.stderr
+
+
+def extraction(bench: Bench) -> None:
+    """Measure the commands on all photos: `ingest`, then `extract` by ResNet-50 and by timm's ViT-L/16.
+
+    The rate is that of the steady state, shards 3 to 12. Some features are compared with the CPU's in float32.
+    """
+    resnet = {"name": "resnet50", "architecture": bench.size("resnet50", "squeezenet1_1"), "weights": "untrained"}
+    vit = {"kind": "timm", "architecture": bench.size("vit_large_patch16_224", "vit_tiny_patch16_224"), "resize": 224}
+    settings = {
+        "name": "gpu", "data_root": "data", "results_root": "results", "demo": {"generate": False}, "models": ["cca"],
+        "device": str(bench.device), "shard_size": bench.size(4096, 4), "extract": {"precision": "bfloat16"},
+        "collection": {"format": "webdataset", "default_split": "gallery"},
+        "encoders": [{**resnet, "resize": bench.size(224, 64), "crop": None},
+                     {**resnet, **vit, "name": "vit_l_16", "crop": None}],
+    }  # fmt: skip
+    Path("run.yaml").write_text(json.dumps(settings))
+
+    def ingest() -> dict[str, Any]:
+        start = time.perf_counter()
+        command("ingest", "--config", "run.yaml")
+        return {"value": bench.size(49_152, 12) / (time.perf_counter() - start)}
+
+    def steady(name: str) -> dict[str, Any]:
+        if name == "vit_l_16" and find_spec("timm") is None:
+            raise ImportError("timm is not installed")
+        command("prepare-encoder", name)
+        begun = time.strftime("%T")
+        said = command("extract", name)
+        found = re.findall(r"(\d+) images in .* s, (\d+) images/s: decode (\d+)%, .*forward (\d+)%; limited", said)
+        images, rates, decoding, forward = np.array(found, float)[2:].T
+        seconds = images / rates.clip(1)
+        shares = np.array([decoding, forward]) @ seconds / seconds.sum() / 100
+        line = {"value": images.sum() / seconds.sum(), "decode": shares[0], "forward": shares[1]}
+        return {**line, "busy": busy(bench, begun), **compare(name)}
+
+    def compare(name: str) -> dict[str, Any]:
         from pipeline.config.stored import restore_encoder
         from pipeline.run.run import Run
 
         run = Run(Path("results/gpu"))
-        few = bench.size(32, 4)
-        photographs = [Photograph.from_row(row) for row in run.manifest.table("images", 0).slice(0, few).to_pylist()]
-        encoder = restore_encoder(run.encoder("network").settings, run.encoder("network").tensors)
-        pixels = PhotographReader(run.images.read, LIMITS).pixels(photographs, encoder.preprocessing)
-        expected = extract(encoder, pixels, torch.device("cpu"))
-        return agreement(run.features.open("network", 0)["features"][:few], expected)
+        encoder = restore_encoder(run.encoder(name).settings, run.encoder(name).tensors)
+        images = [decode(data, LIMITS) for data in make_jpegs(bench.size(500, 5))[: bench.size(16, 2)]]
+        expected = extract(encoder, [prepare(image, encoder.preprocessing) for image in images], torch.device("cpu"))
+        found = run.features.open(name, 0)["features"][: len(images)]
+        return agreement(found, expected, allowed=0.045)  # a cosine of 0.999
 
-    bench.measure("ingest", command, "ingest", "--config", "run.yaml")
-    bench.measure("prepare-encoder", command, "prepare-encoder", "network")
-    bench.measure("extract", command, "extract", "network")
-    if not bench.tiny:
-        bench.measure("extract again", command, "extract", "network", "--again")
-    bench.measure("features", features)
+    bench.measure("ingest", "", "images/s", "", ingest)
+    for name in ("resnet50", "vit_l_16"):
+        bench.measure(f"extract {name}", "shards 3 to 12", "images/s", "bfloat16", steady, name)
 
 
-def pieces(bench: Bench) -> None:
-    """Time the work of `extract` beside the network: the decoders, the main process, and decoding on the GPU."""
+def busy(bench: Bench, begun: str) -> float | None:
+    """Return the median load of the GPU in dmon.txt since the time `begun`, over the seconds with any load."""
+    path = bench.path.with_name("dmon.txt")
+    lines = [line.strip("# ").split() for line in path.read_text().splitlines()] if path.exists() else []
+    column = next((line.index("sm") for line in lines if "sm" in line), None)
+    loads = [line[column] for line in lines if column and len(line) > column and line[0] >= begun]
+    return float(np.median([int(load) for load in loads if load.isdigit() and load != "0"] or [np.nan])) / 100
+
+
+def by_opencv(data: bytes) -> np.ndarray:
+    import cv2
+
+    return cv2.cvtColor(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+
+
+def as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+PRESENT = "Pillow, resized by Pillow"
+TRANSPORT = "nothing decoded"
+DECODERS: dict[str, Callable[[bytes], np.ndarray]] = {
+    "Pillow, resized by torch": lambda data: np.array(decode(data, LIMITS)),
+    "torchvision, resized by torch": lambda data: decode_jpeg(as_tensor(data)).permute(1, 2, 0).numpy(),
+    "OpenCV, resized by torch": by_opencv,
+}
+KINDS = (PRESENT, *DECODERS)
+
+
+def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
+    """Return the pixels (side, side, 3) of a JPEG by one of KINDS; black ones for TRANSPORT."""
+    if kind == TRANSPORT:
+        return np.zeros((side, side, 3), np.uint8)
+    if kind == PRESENT:
+        return prepare(decode(data, LIMITS, side), Preprocessing(side, None, (0, 0, 0), (1, 1, 1)))
+    image = torch.from_numpy(DECODERS[kind](data)).permute(2, 0, 1)[None]
+    return interpolate(image, (side, side), mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
+
+
+def decode_item(count: int, side: int, item: tuple[str, int]) -> np.ndarray:
+    """Decode one of `count` JPEGs in a decoder process."""
+    torch.set_num_threads(1)
+    kind, number = item
+    return decode_by(kind, make_jpegs(count)[number % count], side)
+
+
+def decoders(bench: Bench) -> None:
+    """Measure four kinds of decoders, then nvJPEG, and compare their pixels and features with the present ones.
+
+    Decoder processes decode photos of all kinds in turn. A rate begins when no photo of the kind before is under way.
+    TRANSPORT shows what the main process can receive at most.
+    """
+    count = bench.size(128, 4)
+    side = bench.size(224, 64)
     encoder = make_encoder(bench)
-    files = make_jpegs(bench.size(128, 4))
-    photographs = []
-    for number, data in enumerate(files):
-        path = Path(f"{number}.jpg").absolute()
-        path.write_bytes(data)
-        photographs.append(Photograph(path.name, hashlib.sha256(data).hexdigest(), (path,)))
+    encoded = list(map(as_tensor, make_jpegs(count)))
+    decode_there = partial(decode_jpeg, device=bench.device)
 
-    def decode(processes: int) -> dict[str, Any]:
-        todo = photographs * bench.size(64, 3)
-        decoded = PhotographReader(Path.read_bytes, LIMITS, processes).pixels(todo, encoder.preprocessing)
-        next(decoded)  # once the processes have started
+    def decoded(kind: str) -> np.ndarray:
+        return np.stack([decode_by(kind, data, side) for data in make_jpegs(count)])
+
+    def compare(pixels: np.ndarray) -> dict[str, Any]:
+        features = (extract(encoder, images, bench.device) for images in (pixels, decoded(PRESENT)))
+        levels = np.abs(pixels.astype(int) - decoded(PRESENT)).mean()
+        return {"value": agreement(*features)["cosine"], "pixel_levels": float(levels)}
+
+    def rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
+        deque(islice(outcomes, under_way), maxlen=0)
         start = time.perf_counter()
-        rest = sum(1 for _ in decoded)
-        return {"images_per_s": rest / (time.perf_counter() - start)}
+        begun = time.process_time()
+        failed = [outcome.reason for outcome in islice(outcomes, images) if isinstance(outcome, Failure)]
+        spent = time.process_time() - begun
+        value = images / (time.perf_counter() - start)
+        return {"error": failed[0]} if failed else {"value": value, "main_us": 1e6 * spent / images}
 
-    def receive() -> dict[str, Any]:
-        pixels = make_pixels(bench, bench.size(256, 4))
-        seconds = bench.seconds(lambda: upload(np.stack([image.copy() for image in pixels]), bench.device))
-        return {"images_per_s": len(pixels) / seconds}
+    def nvjpeg(threads: int) -> dict[str, Any]:
+        batches = [encoded] * bench.size(4 * threads, 1)
+        with ThreadPoolExecutor(threads) as pool:
+            seconds = bench.seconds(lambda: list(pool.map(decode_there, batches)), 3)
+        return {"value": len(batches) * count / seconds}
 
-    def nvjpeg() -> dict[str, Any]:
-        encoded = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
-        size = [encoder.preprocessing.side] * 2
+    def resize() -> dict[str, Any]:
+        images = torch.stack(decode_there(encoded))
+        work = partial(interpolate, size=(side, side), mode="bilinear", antialias=True)
+        compared = compare(work(images.float()).round().byte().permute(0, 2, 3, 1).cpu().numpy())
+        seconds = bench.seconds(lambda: work(images.float()).round().byte())
+        return {**compared, "cosine": compared["value"], "value": count / seconds}
 
-        def decode_there() -> torch.Tensor:
-            return torch.stack([resize(one, size, antialias=True) for one in decode_jpeg(encoded, device=bench.device)])
-
-        theirs = decode_there().permute(0, 2, 3, 1).cpu().numpy()
-        ours = PhotographReader(Path.read_bytes, LIMITS).pixels(photographs, encoder.preprocessing)
-        agree = agreement(extract(encoder, theirs, bench.device), extract(encoder, ours, bench.device))
-        return {"images_per_s": len(files) / bench.seconds(decode_there), **agree}
-
-    for processes in sorted({max(2, runtime.threads() - 2), max(2, runtime.threads())}):
-        bench.measure(f"decode by {processes} processes", decode, processes)
-    bench.measure("copy, stack, pin", receive)
-    bench.measure("decode by nvJPEG", nvjpeg)
-
-
-def rate(bench: Bench, module: ModuleEncoder, batch: int, benchmark: bool = False) -> dict[str, Any]:
-    """Time a network on a batch that is on the device."""
-    torch.backends.cudnn.benchmark = benchmark
-    with torch.inference_mode(), full_float32():
-        ready = module.normalise(upload(make_pixels(bench, batch), bench.device))
-        seconds = bench.seconds(lambda: module.body(ready))
-        with FlopCounterMode(display=False) as counter:
-            getattr(module.body, "_orig_mod", module.body)(ready[:1])
-    floor = bench.floor("bf16", batch * counter.get_total_flops())
-    return {"seconds": seconds, "images_per_s": batch / seconds, "floor": floor}
-
-
-def forward(bench: Bench) -> None:
-    """The bare forward passes in bfloat16."""
-    batches = {"resnet50": (64, 512, 256), "vgg16": (256,), "convnext_tiny": (256,)}
-    for architecture in list(batches)[: bench.size(3, 1)]:
-        module = make_encoder(bench, architecture).optimised(bench.device, torch.bfloat16)
-        for batch in batches[architecture]:
-            bench.measure(f"{architecture}, {batch} images", rate, bench, module, bench.size(batch, 2))
-        bench.measure(f"{architecture}, 256 images, cudnn.benchmark", rate, bench, module, bench.size(256, 2), True)
-
-
-def compiled(bench: Bench) -> None:
-    module = make_encoder(bench).optimised(bench.device, torch.bfloat16)
-    module.body = torch.compile(module.body)
-    bench.measure("resnet50, 256 images, torch.compile", rate, bench, module, 256)
-
-
-def full_memory(bench: Bench) -> None:
-    """Check that a batch that does not fit is halved, with the same results."""
-    total = torch.cuda.get_device_properties(bench.device).total_memory
-    encoder = make_encoder(bench)
-    images = make_pixels(bench, 2048)
-    vectors = np.random.default_rng(0).standard_normal((1 << 16, 512), dtype=np.float32)
-
-    def limited(gib: float, work: Callable[[], np.ndarray]) -> dict[str, Any]:
-        expected = work()
-        torch.cuda.empty_cache()
-        torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, bench.device)
-        try:
-            return agreement(work(), expected)
-        finally:
-            torch.cuda.set_per_process_memory_fraction(1.0, bench.device)
-
-    def search() -> np.ndarray:
-        return search_exact(vectors[:1024], [vectors], 10, "inner_product", bench.device).scores
-
-    bench.measure("extraction in 2 GiB", limited, 2, lambda: extract(encoder, images, bench.device, batch=2048))
-    bench.measure("exact search in 0.3 GiB", limited, 0.3, search)
+    for kind in KINDS:
+        bench.measure(kind, "cosine to now", "", "float32", lambda kind=kind: compare(decoded(kind)))
+    for processes in bench.size((8, 14, 16), (2,)):
+        under_way, images = CHUNKS_AHEAD * CHUNK_ITEMS * processes, bench.size(768, 16) * processes
+        items = ((kind, number) for kind in (*KINDS, TRANSPORT) for number in range(under_way + images))
+        outcomes = shared_map(partial(decode_item, count, side), items, processes, 3 * side**2)
+        for kind in (*KINDS, TRANSPORT):
+            bench.measure(kind, f"{processes} processes", "images/s", "uint8", rate, outcomes, under_way, images)
+    for threads in bench.size((1, 2, 4), (1,)):
+        bench.measure("nvJPEG", f"{threads} threads", "images/s", "uint8", nvjpeg, threads)
+    bench.measure("nvJPEG", "resize", "images/s", "uint8", resize)

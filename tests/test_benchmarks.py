@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 WITHOUT_TINY = {
     "audit.py": "it takes a run of photographs; tests/stages/test_audit.py",
     "gpu_parts.py": "tests/test_gpu_benchmark.py runs it",
+    "gpu_verdict.py": "tests/test_gpu_benchmark.py runs it",
     "migrate.py": "it needs a run that has the features of two encoders",
     "million_moments.py": "dense_pairs.py and moments.py compute the same from memory",
     "parts.py": "each shard has its own process, which takes seconds to start",
