@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class MomentsModel(LinearModel):
-    """Its fit is that of pipeline.models.linear.training, imported for it alone: queries do without."""
+    """A linear model that is fitted to moments."""
 
     @classmethod
     def fit(cls, task: "FitTask") -> "Tuned":
-        """The best on dev, by `task.training`."""
-        from pipeline.models.linear.training import fit_on_moments
+        """Fit the best model on dev, by `task.training`."""
+        from pipeline.models.linear.training import fit_on_moments  # Answering queries does not need it.
 
         return fit_on_moments(cls, task)
 
 
 RANK_TOLERANCE = 1e-3
-"""Correlations below this share of the largest are noise of the single-precision solve and are cut off."""
+"""Correlations below this share of the largest correlation are noise of single precision and are cut off."""
 RANGE_TOLERANCE = 1e-6
 """Share of the largest variance below which the rest of a column is rounding."""
 RANGE_SHARE = 0.75
-"""Rank over dimensions below which working in the range is worth its projection."""
+"""Ratio of rank to dimensions below which solving in the range saves more time than the projection costs."""
 
 
 class CCASolver:
@@ -57,10 +57,10 @@ class CCASolver:
         self._text: tuple[float, np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """The top `dimensions` directions, fewer if the data have less rank.
+        """Compute the top `dimensions` directions, or fewer if the data have less rank.
 
         A ridge is relative to the mean of the diagonal of its view's covariance. Raises InputError if a covariance is
-        singular at that ridge. Cheapest with the `text_ridge` of the last call.
+        singular at this ridge. A call with the `text_ridge` of the last call is the cheapest.
         """
         if image_ridge not in self._image_factors:
             self._image_factors[image_ridge] = self._factor("image", self.moments.xx, image_ridge)
@@ -75,7 +75,7 @@ class CCASolver:
         return Directions(w * signs, u * signs, correlations)
 
     def _whiten_text(self, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-        """Ly (d, d) and Ly^-1 Cyx (d, D), kept only for the last ridge: vocabularies are large."""
+        """Compute Ly (d, d) and Ly^-1 Cyx (d, D), which are kept only for the last ridge, because they are large."""
         if self._text is None or self._text[0] != ridge:
             self._text = None
             factor = self._factor("text", self.moments.yy, ridge)
@@ -85,7 +85,7 @@ class CCASolver:
         return self._text[1:]
 
     def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
-        """The lower Cholesky factor of a view's covariance with its ridge added."""
+        """Compute the lower Cholesky factor of a view's covariance with its ridge added."""
         covariance = block / self.moments.n
         covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
         try:
@@ -101,10 +101,10 @@ def _mean_variance(block: np.ndarray, n: float) -> float:
 
 
 def find_range(block: np.ndarray) -> np.ndarray | None:
-    """An orthonormal basis (D, r) of the range of the symmetric `block` (D, D); None if r is not far below D.
+    """Compute an orthonormal basis (D, r) of the range of the symmetric `block` (D, D); None if r is not far below D.
 
-    From a pivoted Cholesky factorisation that stops when every column has less than RANGE_TOLERANCE of the largest
-    left.
+    It comes from a pivoted Cholesky factorisation that stops when the rest of every column is less than RANGE_TOLERANCE
+    of the largest variance.
     """
     (pstrf,) = scipy.linalg.lapack.get_lapack_funcs(("pstrf",), (block,))
     factor, pivots, rank, _ = pstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
@@ -126,7 +126,7 @@ def top_eigenpairs(symmetric: np.ndarray, count: int) -> tuple[np.ndarray, np.nd
 
 
 def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The `count` largest singular triplets of t: left (D, c), values (c,), right (d, c)."""
+    """Compute the `count` largest singular triplets of t: left (D, c), values (c,), right (d, c)."""
     wide = t.shape[0] <= t.shape[1]
     gram = t @ t.T if wide else t.T @ t
     size = len(gram)

@@ -171,10 +171,10 @@ def choose_correction(
 ) -> tuple[dict[str, list[Term]], dict[str, Any]]:
     """Choose the terms of each side on n images and m sentences of dev, and return them with a log of the choice.
 
-    `method` is one of HUBNESS, or `auto` for all of them but `csls`, because `nnn` tries the same values. Sentence j is
-    of image `owners[j]`. Each direction of search takes the trial with its greatest sum of recall@1, @5 and @10; `csls`
-    takes one trial for both directions, the trial with the greatest sum of both. Of equal trials the first is taken.
-    The first trial subtracts nothing.
+    `method` is one of HUBNESS, `none`, or `auto` for all of them but `csls`, because `nnn` tries the same values.
+    Sentence j is of image `owners[j]`. Each direction of search takes the trial with its greatest sum of recall@1, @5
+    and @10; `csls` takes one trial for both directions, the trial with the greatest sum of both. Of equal trials the
+    first is taken. The first trial subtracts nothing.
     """
     scores = score(images, sentences, bank.comparison)
     dev = {"images": _DevSide(bank, "images", images), "sentences": _DevSide(bank, "sentences", sentences)}
@@ -203,8 +203,9 @@ class Trial(NamedTuple):
 
 def _trials(method: str, grid: "HubnessSettings", image_deviation: float, sentence_deviation: float) -> Iterator[Trial]:
     yield Trial({"method": "none"}, {"images": [], "sentences": []})
-    names = [name for name in METHODS if name != "csls"] if method == "auto" else [method]
-    for name in names:
+    for name in METHODS:
+        if name != method and (method != "auto" or name == "csls"):
+            continue
         both = zip(METHODS[name](grid, image_deviation), METHODS[name](grid, sentence_deviation), strict=True)
         for (parameters, image_terms), (_, sentence_terms) in both:
             yield Trial({"method": name, **parameters}, {"images": image_terms, "sentences": sentence_terms})

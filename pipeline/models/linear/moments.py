@@ -16,15 +16,15 @@ import numpy as np
 from pipeline.errors import InputError
 
 BLOCK_ROWS = 4096
-"""Images in one block: enough for BLAS, few enough for single precision."""
+"""Number of images in one block: enough for BLAS, few enough for single precision."""
 SHIFT_ROWS = 512
-"""Rows whose mean is the provisional one; rows in one task of its subtraction."""
+"""Number of rows whose mean is the provisional mean, and of rows in one task of its subtraction."""
 SMALL = 1024
-"""Columns of both views together up to which sums are in double precision, which costs next to nothing then."""
+"""Number of columns of both views up to which sums are in double precision, which then costs very little."""
 ROUNDING = 1e-6
 """Correlations below this are rounding. Variances below this share of the greatest variance are rounding, too."""
 TILE = 256
-"""Rows of a block that are mirrored or added at a time."""
+"""Number of rows of a block that are mirrored or added at a time."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Moments:
 
     @classmethod
     def zero(cls, dim_x: int, dim_y: int) -> "Moments":
-        """The moments of no pairs."""
+        """Return the moments of no pairs."""
         blocks = (np.zeros(shape, np.float32) for shape in ((dim_x, dim_x), (dim_x, dim_y), (dim_y, dim_y)))
         return cls(0.0, np.zeros(dim_x), np.zeros(dim_y), *blocks)
 
@@ -52,46 +52,46 @@ class Moments:
         return self._combine(other, +1)
 
     def absorb(self, other: "Moments") -> "Moments":
-        """Their sum, to the last bit, in the blocks of these moments, which are gone: no third set is held."""
+        """Return the sum, to the last bit, in the blocks of these moments, which must not be used afterwards."""
         return self._combine(other, +1, (self.xx, self.xy, self.yy))
 
     def __sub__(self, other: "Moments") -> "Moments":
-        """The moments without the pairs of `other`, which must be among ours."""
+        """Return the moments without the pairs of `other`, which must be among these pairs."""
         return self._combine(other, -1)
 
     def scaled(self, weight: float) -> "Moments":
-        """The moments with every pair's weight multiplied by `weight`."""
+        """Return the moments with the weight of every pair multiplied by `weight`."""
         blocks = (block * float(weight) for block in (self.xx, self.xy, self.yy))
         return Moments(self.n * weight, self.mean_x, self.mean_y, *blocks)
 
     def select_x(self, columns: np.ndarray) -> "Moments":
-        """The moments for some columns of x: one encoder of several, say."""
+        """Return the moments for some columns of x, such as one encoder of several."""
         xx, xy = (np.ascontiguousarray(part) for part in (self.xx[columns][:, columns], self.xy[columns]))
         return replace(self, mean_x=self.mean_x[columns], xx=xx, xy=xy)
 
     def select_y(self, columns: np.ndarray) -> "Moments":
-        """The moments for some columns of y: one text encoder of several, or a smaller vocabulary, say."""
+        """Return the moments for some columns of y, such as one text encoder of several, or a smaller vocabulary."""
         xy, yy = (np.ascontiguousarray(part) for part in (self.xy[:, columns], self.yy[columns][:, columns]))
         return replace(self, mean_y=self.mean_y[columns], xy=xy, yy=yy)
 
     def projected_x(self, basis: np.ndarray) -> "Moments":
-        """The moments with x Q in place of x, for a basis Q (D, r)."""
+        """Return the moments with x Q in place of x, for a basis Q (D, r)."""
         return replace(self, mean_x=self.mean_x @ basis, xx=basis.T @ self.xx @ basis, xy=basis.T @ self.xy)
 
     def scaled_x(self, factors: np.ndarray) -> "Moments":
-        """The moments with the columns of x multiplied by `factors` (D,)."""
+        """Return the moments with the columns of x multiplied by `factors` (D,)."""
         columns = factors.astype(self.xx.dtype)
         xx, xy = self.xx * columns * columns[:, None], self.xy * columns[:, None]
         return replace(self, mean_x=self.mean_x * factors, xx=xx, xy=xy)
 
     def scaled_y(self, factors: np.ndarray) -> "Moments":
-        """The moments with the columns of y multiplied by `factors` (d,)."""
+        """Return the moments with the columns of y multiplied by `factors` (d,)."""
         columns = factors.astype(self.yy.dtype)
         yy, xy = self.yy * columns * columns[:, None], self.xy * columns
         return replace(self, mean_y=self.mean_y * factors, yy=yy, xy=xy)
 
     def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
-        """The moments of the expanded views, from products of blocks, without the data."""
+        """Return the moments of the expanded views, from products of blocks, without the data."""
         yx = y.rows(x.rows(self.xy).T)  # (d', D')
         return Moments(
             self.n,
@@ -125,12 +125,12 @@ class Moments:
             )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of a file, with half of each symmetric block."""
+        """Return the arrays of a file, with half of each symmetric block."""
         return {**vars(self), "n": np.array(self.n), "xx": pack(self.xx), "yy": pack(self.yy)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Moments":
-        """The inverse of `to_arrays`."""
+        """Restore moments from the arrays of `to_arrays`."""
         mean_x, mean_y = np.array(arrays["mean_x"]), np.array(arrays["mean_y"])
         xx, yy = unpack(arrays["xx"], len(mean_x)), unpack(arrays["yy"], len(mean_y))
         return cls(float(arrays["n"]), mean_x, mean_y, xx, np.array(arrays["xy"]), yy)
@@ -158,18 +158,18 @@ class Moments:
 
 @dataclass(frozen=True)
 class Expansion:
-    """A view that is linear in another: x becomes [x, xA] with `keep`, else xA; A is `matrix` (D, p)."""
+    """A view that is linear in another view: x becomes [x, xA] with `keep`, else xA, where A is `matrix` (D, p)."""
 
     matrix: np.ndarray
     keep: bool
 
     def rows(self, block: np.ndarray) -> np.ndarray:
-        """E' block for the map E = [I, A] or A: block (D, k) becomes (D', k)."""
+        """Compute E' block for the map E = [I, A] or A: block (D, k) becomes (D', k)."""
         new = self.matrix.T @ block
         return np.concatenate([block, new]) if self.keep else new
 
     def pull_back(self, directions: np.ndarray) -> np.ndarray:
-        """E directions: (D', c) on the expanded view become (D, c) on the view itself."""
+        """Compute E directions: directions (D', c) on the expanded view become (D, c) on the view itself."""
         size = len(self.matrix)
         return directions[:size] + self.matrix @ directions[size:] if self.keep else self.matrix @ directions
 
@@ -177,7 +177,7 @@ class Expansion:
 def _shifted_sum(
     mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarray, right: np.ndarray, into: np.ndarray | None
 ) -> np.ndarray:
-    """mine + sign * (theirs + left right'), in a new block or `into` mine."""
+    """Compute mine + sign * (theirs + left right'), in a new block or `into` mine."""
     into = np.empty_like(mine) if into is None else into
     for start in range(0, len(mine), TILE):
         rows = slice(start, start + TILE)
@@ -190,12 +190,12 @@ def _shifted_sum(
 
 
 def sum_moments(parts: Iterable[Moments]) -> Moments:
-    """The sum of `parts`, at least one; holds two of them at a time."""
+    """Sum `parts`, at least one; two of them are in memory at a time."""
     return reduce(add, parts)
 
 
 def mirror(upper: np.ndarray) -> np.ndarray:
-    """The symmetric matrix with the given upper triangle, in place, tile by tile."""
+    """Make a matrix symmetric from its upper triangle, in place, tile by tile, and return it."""
     for i in range(0, len(upper), TILE):
         rows = slice(i, i + TILE)
         diagonal = upper[rows, rows]
@@ -207,12 +207,12 @@ def mirror(upper: np.ndarray) -> np.ndarray:
 
 
 def pack(symmetric: np.ndarray) -> np.ndarray:
-    """(n (n + 1) / 2,) the upper triangle of a symmetric (n, n) matrix, row by row."""
+    """Return the upper triangle of a symmetric (n, n) matrix, row by row, (n (n + 1) / 2,)."""
     return np.concatenate([row[i:] for i, row in enumerate(symmetric)])
 
 
 def unpack(packed: np.ndarray, n: int) -> np.ndarray:
-    """The inverse of `pack`."""
+    """Restore the symmetric (n, n) matrix of `pack`."""
     full = np.empty((n, n), packed.dtype)
     start = 0
     for i in range(n):

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 
 PROTOCOL = "first-sentence"
-"""As in Gong et al. 2014."""
-SHOWN, NEAREST = 12, 5
-"""Test images whose answers are kept for people to read, and sentences of each answer."""
+"""The protocol of Gong et al. 2014."""
+SHOWN_IMAGES = 12
+"""Number of test images whose answers are kept for people to read."""
+SHOWN_SENTENCES = 5
+"""Number of sentences of each answer."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class StudyCell:
 
     @property
     def key(self) -> str:
-        """All that a draw of the cell depends on, as JSON."""
+        """The JSON of everything that a draw of the cell depends on."""
         return json.dumps({name: value for name, value in asdict(self).items() if name != "draws"}, sort_keys=True)
 
 
@@ -64,21 +66,24 @@ class Folds:
 
 
 def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
-    """The folds of draw number `draw`: for the target set, consecutive ones from `draw` on, in a circle; for the
-    auxiliary set the last ones, of those that remain if target and auxiliary images are of the same splits (`overlap`),
-    so that it is the same for target sets of all sizes that leave enough."""
+    """Return the folds of draw number `draw`.
+
+    The target set has consecutive folds from `draw` on, in a circle. The auxiliary set has the last folds, or, if
+    target and auxiliary images are of the same splits (`overlap`), the last of the remaining folds. So it is the same
+    for all target sets that leave enough folds.
+    """
     circle = [(draw + i) % count for i in range(count)]
-    rest = circle[cell.target_folds :] if overlap else circle
-    first = 0 if cell.auxiliary_folds is None else max(0, len(rest) - cell.auxiliary_folds)
-    return Folds(tuple(circle[: cell.target_folds]), tuple(rest[first:]))
+    remaining = circle[cell.target_folds :] if overlap else circle
+    first = 0 if cell.auxiliary_folds is None else max(0, len(remaining) - cell.auxiliary_folds)
+    return Folds(tuple(circle[: cell.target_folds]), tuple(remaining[first:]))
 
 
 def draw_share(folds: int, draws: int, count: int) -> float:
-    """By how much the variance between draws of `folds` of `count` folds counts in the variance of their mean.
+    """Compute the factor from the variance between draws of `folds` of `count` folds to the variance of their mean.
 
-    It is 1 / draws where no two draws share a fold. Those that do differ less than sets of other images would: with
-    equal contributions of every fold, a (draws, folds) being the weights of a draw and w those of the mean, it is sum
-    w^2 / (sum (a - w)^2 / (draws - 1)). With one draw, or draws of everything, there is nothing to be counted.
+    It is 1 / draws if no two draws share a fold. Draws that share folds differ less than sets of other images would.
+    With equal contributions of every fold, weights a (draws, folds) of the draws and weights w of their mean, it is
+    sum w^2 / (sum (a - w)^2 / (draws - 1)). It is 0 for one draw, and if every draw has all folds.
     """
     weights = np.zeros((draws, count))
     for draw in range(draws):
@@ -89,7 +94,7 @@ def draw_share(folds: int, draws: int, count: int) -> float:
 
 
 def count_draws(cell: StudyCell, count: int) -> int:
-    """The number of draws of a cell with `count` folds: one if it learns from every fold."""
+    """Return the number of draws of a cell with `count` folds: one if it learns from every fold."""
     whole_target = cell.target_folds % count == 0
     return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
 
@@ -125,7 +130,7 @@ class Study:
     memories: dict[tuple, dict] = field(default_factory=dict)
 
     def fit(self, cell: StudyCell, draw: int) -> Tuned:
-        """The cell's model in one draw, chosen on dev."""
+        """Fit the cell's model in one draw, chosen on dev."""
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
         settings = self.own(cell.model)
@@ -152,8 +157,9 @@ class Study:
         return fit_best(model_spec(cell.model).load(), map(task, weightings(tried)))
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
-        """The cell, processor seconds of its fit, the trials on dev and the chosen one, the recalls on test in percent,
-        every image's rank there, and for SHOWN of the images their ids and those of the best sentences."""
+        """Measure the cell in one draw: CPU seconds of its fit, the trials on dev and the chosen one, the recalls on
+        test in percent, every image's rank there, and for SHOWN_IMAGES of the images their ids and those of the best
+        sentences."""
         started = process_time()
         tuned = self.fit(cell, draw)
         seconds = round(process_time() - started, 2)
@@ -179,21 +185,24 @@ class Study:
 def _answers(
     test: NumberedPairBlock, rows: np.ndarray, images: np.ndarray, sentences: np.ndarray, metric: str
 ) -> dict[str, list[int]]:
-    """image_id -> the sentence_ids of its NEAREST, best first, for SHOWN images at even distances."""
-    shown = np.linspace(0, len(images) - 1, min(SHOWN, len(images))).astype(int)
+    """Return image_id -> the sentence_ids of its SHOWN_SENTENCES nearest, best first, for SHOWN_IMAGES images at even
+    distances."""
+    shown = np.linspace(0, len(images) - 1, min(SHOWN_IMAGES, len(images))).astype(int)
     scores = images[shown] @ sentences.T
     if metric == "euclidean":
         scores -= (sentences**2).sum(axis=1) / 2
-    best = test.sentence_id[rows][np.argsort(-scores, axis=1, kind="stable")[:, :NEAREST]]
+    best = test.sentence_id[rows][np.argsort(-scores, axis=1, kind="stable")[:, :SHOWN_SENTENCES]]
     return dict(zip(map(str, test.image_id[shown].tolist()), best.tolist(), strict=True))
 
 
 def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
-    """(q, count) the image_ids of the nearest by Euclidean distance to each of `queries` (q, D), nearest first, among
-    `blocks` of image_id (b,) and x (b, D), of which one is held at a time; fewer if there are fewer."""
-    ids, distances = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0))
+    """Find the images nearest to each of `queries` (q, D) by Euclidean distance, and return their ids (q, count),
+    nearest first, or fewer if there are fewer. `blocks` yield image_id (b,) and x (b, D); one block is in memory at a
+    time."""
+    ids = np.zeros((len(queries), 0), np.int64)
+    distances = np.zeros((len(queries), 0))
     for image_id, x in blocks:
-        apart = (x.astype(float) ** 2).sum(axis=1) - 2.0 * (queries @ x.T)  # less |q|^2, the same for all
+        apart = (x.astype(float) ** 2).sum(axis=1) - 2.0 * (queries @ x.T)  # |q|^2 is the same for all
         ids = np.hstack([ids, np.broadcast_to(image_id, apart.shape)])
         distances = np.hstack([distances, apart])
         kept = np.argsort(distances, axis=1, kind="stable")[:, :count]
@@ -206,7 +215,7 @@ def _recalls(ranks: np.ndarray) -> dict[str, float]:
 
 
 PINNED = ("learning_rate", "max_norm")
-"""What a model trained by gradient descent chooses in its first draw of the smallest set and keeps in the others."""
+"""Choices of a model trained by gradient descent that its first draw of the smallest set makes for all draws."""
 
 
 def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
