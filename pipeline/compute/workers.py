@@ -148,7 +148,7 @@ def isolated_map(
 
 def shared_map(
     function: Callable[[Item], Result], items: Iterable[Item], processes: int, room: int, chunk: int = CHUNK_ITEMS
-) -> Iterator[Result | Failure]:
+) -> Generator[Result | Failure, None, None]:
     """Yield the same as `isolated_map`. On Linux, large arrays of a result travel by shared memory, up to `room` bytes.
 
     The memory is a file in memory without a name, because a container has little of /dev/shm.
