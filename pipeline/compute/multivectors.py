@@ -34,11 +34,15 @@ class ScoreRule(NamedTuple):
     global_weight: float
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, str | float]) -> "ScoreRule":
-        """Read a rule that was stored in JSON. Raises IntegrityError if `sum` is not one of SUMS."""
-        if value["sum"] not in SUMS:
-            raise IntegrityError(f"unknown score {value['sum']}; there are {', '.join(SUMS)}")
-        return cls(str(value["sum"]), float(value["global_weight"]))
+    def from_dict(cls, value: Mapping[str, object]) -> "ScoreRule":
+        """Read a rule that was stored in JSON.
+
+        Raises IntegrityError if `sum` is not one of SUMS, or if `global_weight` is not a number.
+        """
+        sum_rule, weight = value["sum"], value["global_weight"]
+        if sum_rule not in SUMS or not isinstance(weight, int | float):
+            raise IntegrityError(f"unknown score {sum_rule} of weight {weight}; there are {', '.join(SUMS)}")
+        return cls(str(sum_rule), float(weight))
 
 
 Comparison = str | ScoreRule

@@ -38,8 +38,9 @@ class ComparedSystem:
         both were tested on the same ones; empty where one has no sum."""
         if self.sum is None or reference.sum is None:
             return {}
-        photos = [system.photos for system in (self, reference) if system.photos is not None]
-        if self.draw and reference.draw and len(photos) == 2 and np.array_equal(*photos):
+        ours, theirs = self.photos, reference.photos
+        same_photos = ours is not None and theirs is not None and np.array_equal(ours, theirs)
+        if self.draw and reference.draw and same_photos:
             return dict(compare_draws([self.draw], [reference.draw], bootstrap))
         return {"difference": self.sum - reference.sum}
 

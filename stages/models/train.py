@@ -82,7 +82,8 @@ def train(run: "StageRun", job: Job, model: str) -> None:
     from pipeline.run.reading.texts import open_sentences
 
     configured, base = run.config.model(model), run.chosen(model)
-    spec, settings = configured.spec, configured.settings
+    spec = configured.spec
+    settings = configured.train_settings
     if base:
         # Refit for dev's best number of epochs. Dev is training data now, so there is no early stopping.
         settings = settings.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
@@ -194,6 +195,7 @@ def _read_words(run: "StageRun", settings: "WordVectorsSettings") -> "np.ndarray
 def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
     """Return the model that `model` starts from, with the vectors of every word if `model` reads words and the other
     model reads vectors."""
+    from pipeline.models.linear.projection import LinearModel
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
 
@@ -202,6 +204,7 @@ def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
     start, _ = run.restored(name)
     if not run.config.model(model).spec.starts_from_terms:
         return start
+    assert isinstance(start, LinearModel), "models that start from terms start from a linear model"
     words = [*read_token_vocabulary(run)[0].terms, ""]
     encoders = {name: open_text_encoder(run, name) for name in start.text_encoders}
     count = sum(1 for _ in run.manifest.texts_of("train"))

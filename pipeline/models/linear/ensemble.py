@@ -249,6 +249,8 @@ def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules
             vectors.append(one_vector_each(part))
             scales.append(weight)
         elif rule.global_weight:
-            vectors.append(to_numpy(several_vectors_each(part).globals))
+            globals_of_items = several_vectors_each(part).globals
+            assert globals_of_items is not None, "a rule with a global weight has globals"
+            vectors.append(to_numpy(globals_of_items))
             scales.append(weight * rule.global_weight)
     return join_vectors(vectors, scales) if vectors else np.zeros((len(parts[0]), 1), np.float32)
