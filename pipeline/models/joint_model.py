@@ -46,7 +46,8 @@ def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
 
 
 def read_number(settings: Settings, key: str) -> float:
-    """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or of another kind."""
+    """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or of another
+    kind."""
     value = settings.get(key)
     if not isinstance(value, int | float):
         raise ValueError(f"the setting {key} is {value!r}, not a number")
@@ -133,7 +134,7 @@ class JointModel(Protocol):
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders whose features of regions it reads; none if the model is not multi-vector."""
+        """The encoders whose features of regions it reads; none if it cannot embed regions."""
         ...
 
     def to(self, device: "torch.device") -> Self:

@@ -14,8 +14,7 @@ from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Answer, Encoded, Searcher
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Bundles
+    from pipeline.storage.stored_index import StoredIndex
 
 LONGEST = 80
 """Characters of a column's value that a line shows; --json has all."""
@@ -24,7 +23,7 @@ LONGEST = 80
 @click.command("search")
 @click.argument("sentence", nargs=-1, metavar="[TEXT]")
 @click.option(
-    "--index", "bundle_folders", type=FOLDER, required=True, multiple=True,
+    "--index", "index_folders", type=FOLDER, required=True, multiple=True,
     help="The index to search; several of one model are searched as one.",
 )  # fmt: skip
 @click.option("--image", "image_path", type=FILE, help="Search by this photo: rank captions for it.")
@@ -57,7 +56,7 @@ LONGEST = 80
 @runtime.without_collection()  # the process ends with the answer
 def command(
     sentence: tuple[str, ...],
-    bundle_folders: tuple[Path, ...],
+    index_folders: tuple[Path, ...],
     image_path: Path | None,
     similar: bool,
     text: str | None,
@@ -77,7 +76,7 @@ def command(
     """Search an index with TEXT, with a photo, or with both."""
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
-    from pipeline.storage.bundles import open_bundle
+    from pipeline.storage.stored_index import open_index
 
     if len(sentence) > 1:
         raise UsageError(f'put the query in quotes: jointspace search "{" ".join(sentence)}" --index ...')
@@ -91,8 +90,8 @@ def command(
         raise UsageError("--similar and --text need --image FILE")
     if changed and (similar or text is not None):
         raise UsageError("--minus and --plus do not go with --similar and --text; leave these out")
-    bundle = open_bundle(*bundle_folders, run=root)
-    searcher = Searcher(bundle)
+    index = open_index(*index_folders, run=root)
+    searcher = Searcher(index)
     if regions:
         if sentence is None:
             raise UsageError("--regions needs a query in words")
@@ -118,12 +117,12 @@ def command(
         click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
-    if sentence is not None and "calibration" not in bundle.card:
+    if sentence is not None and not index.card.says_likely:
         click.echo("this index does not say where likely answers end: run build-index again", err=True)
     if as_json:
         click.echo(printable_json(_listed(hits), str))
         return
-    _print_table(hits, bundle)
+    _print_table(hits, index)
 
 
 def _listed(hits: "Answer") -> list[dict]:
@@ -134,7 +133,7 @@ def _listed(hits: "Answer") -> list[dict]:
     return values
 
 
-def _print_table(hits: "Answer", bundle: "Bundle | Bundles") -> None:
+def _print_table(hits: "Answer", index: "StoredIndex") -> None:
     """Print a line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under
     the last likely one a line says so.
 
@@ -142,7 +141,7 @@ def _print_table(hits: "Answer", bundle: "Bundle | Bundles") -> None:
     """
     from pipeline.index.columns import OURS
 
-    roots = [part.card["data_root"] for part in bundle.parts]
+    roots = [shard.card.data_root for shard in index.shards]
     remark = f"----  {hits.judgement.remark}" if hits.judgement else None
     for hit in hits:
         if remark and hit.rank == hits.judgement.likely + 1:
@@ -182,7 +181,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
             click.echo(f"      {answer.judgement.warning}")
         if remark := answer.error or (ignored and f"ignored, unknown to this model: {spell(ignored)}"):
             click.echo(printable(f"      {remark}"))
-        _print_table(answer, searcher.bundle)
+        _print_table(answer, searcher.index)
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":

@@ -178,14 +178,14 @@ def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     from pipeline.report.page import descriptions_as_text, render_descriptions
     from pipeline.report.photographs import Photographs
     from pipeline.run.reading.generators import gather_sources, read_corpus, read_generator
-    from pipeline.storage.bundle import Bundle
     from pipeline.storage.commit import publish_record
+    from pipeline.storage.stored_index import open_index
 
     split, _, kind = subject.partition(".")
     settings, stored = run.config.describe, read_generator(run, generator)
     features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
     space = joint_space(run.config, run.layout, generator)
-    sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
+    sources = gather_sources(run, stored, read_corpus(run), open_index(space.path, added=False) if space else None)
     described = []
     for start in tqdm(range(0, len(shown), DESCRIBED), f"describe with {generator}", unit="batch", disable=None):
         part = np.arange(start, min(start + DESCRIBED, len(shown)))

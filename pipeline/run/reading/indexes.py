@@ -1,9 +1,10 @@
-"""The bundle of a model: its indices, and what it takes from its run, so that queries can be embedded without it."""
+"""The index of a model: its FAISS indexes, and the parts of its run that embed queries without the run."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import safetensors.numpy
 from tqdm import tqdm
 
+from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
 from pipeline.config.results import IndexSettings
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
@@ -19,27 +21,34 @@ from pipeline.index.gallery import Shortlist, remember_indexes
 from pipeline.index.vectors import ArrayVectors, evenly_spaced
 from pipeline.run import Run
 from pipeline.run.reading.inputs import vocabulary_of
-from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.card import CARD, INDEXED
-from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit, read_record
+from pipeline.storage.card import CARD, INDEXED, CardFacts, IndexCard, MeasuredIndexes, Modality, ScoreCard
+from pipeline.storage.commit import Provenance, carry, read_commit, read_record
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import read_bytes
+from pipeline.storage.index_shard import IndexShard, IndexWriter
+from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import described_rows
 from pipeline.storage.parameters import Origin, Parameters
 
+if TYPE_CHECKING:
+    import torch
+
 log = logging.getLogger(__name__)
 
 
-def write_bundle(
+def write_index_shard(
     run: Run,
     model: str,
     ids: Mapping[str, np.ndarray],
     folder: Path,
-    about: Mapping[str, Any],
     provenance: Provenance,
+    part: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
+    """Write the images and sentences `ids` of a run into `folder` as an index shard.
+
+    `part` has the number of the shard and the number `of` shards that are built together, if there are several.
+    """
     config, layout, settings = run.config, run.layout, run.config.index
     source, vocabulary = layout.model(model).path, vocabulary_of(config, layout, model)
     embeddings = run.embeddings(model)
@@ -51,8 +60,8 @@ def write_bundle(
     texts = getattr(mapping, "text_encoders", ()), run.text_encoder, "vectors", "text encoder", "in words"
     text_encoders = _read_encoders(details.get("text_encoders"), *texts)
 
-    writer = BundleWriter(folder)
-    indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
+    writer = IndexWriter(folder)
+    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
     tables = {modality: run.manifest.rows(modality, rows) for modality, rows in ids.items()}
     if (mapped := _mapped_from(run, mapping.encoders, ids["images"])).null_count < len(ids["images"]):
         tables["images"] = tables["images"].append_column("mapped_from", mapped)
@@ -73,27 +82,27 @@ def write_bundle(
     calibration = _calibrate(run, embeddings)
     if calibration:
         writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
-    writer.commit(
-        {
-            "model": embeddings.name,
-            "registered": embeddings.registered,
-            "metric": embeddings.metric,
-            "dim": embeddings.dim,
-            **indices,
-            **about,
-            "splits": list(settings.splits),
-            "name": config.name,
-            **describe_training(run, model),
-            "calibration": calibration and calibration.card(),
-            "data_root": str(run.manifest.root),
-            "encoders": {name: encoder.settings for name, encoder in encoders.items()},
-            "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in text_encoders.items()},
-            "inputs": inputs,
-            "fingerprint": provenance.fingerprint,
-            CARRIED: carry(provenance, folder / CARD, provenance.fingerprint),
-        }
-    )
-    remember_indexes(Bundle(folder))
+    facts: CardFacts = {
+        "model": embeddings.name,
+        "registered": embeddings.registered,
+        "metric": embeddings.metric,
+        "dim": embeddings.dim,
+        "splits": settings.splits,
+        "name": config.name,
+        "calibration": calibration and calibration.card(),
+        "data_root": str(run.manifest.root),
+        "encoders": {name: encoder.settings for name, encoder in encoders.items()},
+        "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in text_encoders.items()},
+        "inputs": inputs,
+        "fingerprint": provenance.fingerprint,
+        "commit": carry(provenance, folder / CARD, provenance.fingerprint),
+    }
+    if trained_on := describe_training(run, model):
+        facts["trained_on"] = trained_on
+    if part:
+        facts["part"] = part
+    writer.commit(measured, **facts)
+    remember_indexes(IndexShard(folder))
 
 
 def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
@@ -109,16 +118,17 @@ def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
     return images
 
 
-def add_indices(
-    writer: BundleWriter,
+def add_indexes(
+    writer: IndexWriter,
     embeddings: Embeddings,
     ids: Mapping[str, np.ndarray],
     settings: IndexSettings,
-    gpu: Any,
-    queries: np.ndarray | None = None,
-) -> dict[str, Any]:
-    """Adds the indexes of the images and sentences `ids`, and the outlines of a multi-vector model. Returns the part of
-    the card that describes them.
+    gpu: "torch.device | None",
+    queries: Items | None = None,
+) -> MeasuredIndexes:
+    """Add the FAISS indexes of the images and sentences `ids`, and the outlines of a multi-vector model.
+
+    Return the part of the card that describes them.
 
     Without sentences there is no index of sentences, and the index of the images is measured with `queries` (q, c),
     which are other sentences of the same space. Without `queries`, it is measured with the vectors of the images.
@@ -126,49 +136,57 @@ def add_indices(
     model, several = embeddings.name, embeddings.multi_vector
     requirements = Requirements.of(settings)
     shortlist = Shortlist(**settings.shortlist.model_dump())
-    kind, cards, outlines = "fragments" if several else "global", {}, {}
+    kind = "fragments" if several else "global"
+    indexes: dict[str, IndexCard] = {}
+    outlines: dict[str, MultiVectors] = {}
     silent = not len(ids["sentences"]) and not several
-    for modality, other in [("images", "sentences"), ("sentences", "images")][: 1 if silent else 2]:
-        other = modality if silent else other
+    sides: list[tuple[Modality, Modality]] = [("images", "sentences"), ("sentences", "images")]
+    for modality, other in [("images", "images")] if silent else sides:
         measured_with = "captions" if other == "sentences" or (silent and queries is not None) else "images"
-        outlines[modality] = embeddings.outline(modality, ids[modality]) if several else None
+        outline = embeddings.outline(modality, ids[modality])
+        if outline is not None:
+            outlines[modality] = outline
         if queries is None or not silent:
             asking = ids[other][evenly_spaced(len(ids[other]), SET_QUERIES if several else QUERIES)]
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
         built = build_gallery(
-            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outlines[modality], queries,
+            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outline, queries,
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
         )  # fmt: skip
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-        card = cards[name] = {**built.card, "measured_with": measured_with}
+        card = indexes[name] = built.card.model_copy(update={"measured_with": measured_with})
         log.info(
             "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
-            model, card["count"], name, card["factory"], card["recall@10"], card["queries_per_second"],
+            model, card.count, name, card.factory, card.recall, card.queries_per_second,
         )  # fmt: skip
         del built  # whose bytes may be as many as those of the next one
-        if cost := card.get("shortlist"):
+        if cost := card.shortlist:
             log.info(
                 "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,
-                "a shortlist" if cost["shortlist"] else "scoring all", cost["recall@10"], modality,
-                1000 / cost["queries_per_second"], 1000 / cost["exact_queries_per_second"],
+                "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality,
+                1000 / (cost.queries_per_second or math.inf), 1000 / (cost.exact_queries_per_second or math.inf),
             )  # fmt: skip
-            if cost["recall@10"] < settings.recall_floor:
+            if cost.recall < settings.recall_floor:
                 log.warning(
                     "%s: this is below index.recall_floor %g; raise index.shortlist, or index.exact_limit to %d",
-                    model, settings.recall_floor, card["count"],
+                    model, settings.recall_floor, card.count,
                 )  # fmt: skip
-    if several:
+    if outlines:
         writer.add_outlines(outlines)
-    return {"kind": kind, **({"score": embeddings.rule._asdict()} if embeddings.rule else {}), **cards}
+    score = {"score": ScoreCard.model_validate(embeddings.rule._asdict())} if embeddings.rule else {}
+    return MeasuredIndexes(kind=kind).model_copy(update={**score, **indexes})
 
 
-def describe_training(run: Run, model: str) -> dict[str, Any]:
-    """What a bundle's card says its model was trained on: the run, the splits and how many of their images have
-    sentences, the sentences, and the fingerprint of the manifest. Nothing for a model that has learned from none."""
+def describe_training(run: Run, model: str) -> dict[str, Json] | None:
+    """Return `trained_on` of an index's card, or None for a model that learned from no sentence.
+
+    It has the run, the splits, the number of their images with sentences, the number of these sentences, and the
+    fingerprint of the manifest.
+    """
     config, manifest = run.config, run.manifest
     splits = ["train", "dev"] if config.refitted(model) else ["train"]
     counts = {"images": 0, "sentences": 0}
@@ -177,9 +195,8 @@ def describe_training(run: Run, model: str) -> dict[str, Any]:
         counts["sentences"] += len(sentence_id)
     learned = any(config.model(member).spec.made_by != "adopt" for member in config.members(model) or [model])
     if not learned or not counts["sentences"]:
-        return {}
-    details = {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
-    return {"trained_on": details}
+        return None
+    return {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
@@ -209,8 +226,8 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
         log.info("%s: searches will not show where likely answers end (%s)", embeddings.name, reason)
         return None
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
-    images = embeddings.read("images", pairs.image_id)
-    sentences = embeddings.read("sentences", pairs.sentence_id)
+    images = one_vector_each(embeddings.read("images", pairs.image_id))
+    sentences = one_vector_each(embeddings.read("sentences", pairs.sentence_id))
     return Calibration.fit(images, sentences, pairs.owners, embeddings.metric, run.config.index.coverage)
 
 
@@ -219,7 +236,7 @@ def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndar
     count = int(run.manifest.bounds("sentences")[-1])
     if embeddings.multi_vector or len(ids["sentences"]) or not count:
         return None
-    return embeddings.read("sentences", evenly_spaced(count, QUERIES))
+    return one_vector_each(embeddings.read("sentences", evenly_spaced(count, QUERIES)))
 
 
 def _read_encoders(
