@@ -376,6 +376,7 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
         )
         if len(there):
             index = shard.card.index_of(modality)
-            is_measured = index is not None and index.measured_with  # the cards of older indexes do not say it
-            note = f"index recall@10 {index.recall:.3f}, measured with {index.measured_with}" if is_measured else ""
+            note = ""
+            if index is not None and index.measured_with:  # the cards of older indexes do not say it
+                note = f"index recall@10 {index.recall:.3f}, measured with {index.measured_with}"
         yield TraceRows(file, modality, tuple(there.tolist()), note)
