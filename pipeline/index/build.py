@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,10 +10,12 @@ from pipeline.compute.multivectors import Comparison, Items, MultiVectors, Score
 from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
-from pipeline.index.format import from_bytes, to_bytes
+from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, ask, latency, tune
 from pipeline.index.vectors import Vectors, evenly_spaced
+from pipeline.storage.card import IndexCard, Modality, ShortlistCard
+from pipeline.storage.json_files import Json
 
 if TYPE_CHECKING:
     import torch
@@ -29,17 +31,19 @@ SLACK = 1e-5
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A FAISS index as bytes, its position i being row i of the vectors; its `card`; and, where candidates were
-    measured, what they did (`tradeoff`).
+    """A FAISS index as bytes, with its card. Position i of the index is row i of the vectors.
 
-    On the card, `recall@10` is the share of a query's true nearest that it finds on the `queries` that it was tuned
-    with, `queries_per_second` what one core answers of a batch, by processor time, `latency_ms` the 95th percentile of
-    one query alone; `nprobe`, `efSearch` and `k_factor` are what it was tuned to (None: it has no such parameter).
+    `tradeoff` has the measurements of the candidates, if several were tried.
     """
 
     data: memoryview
-    card: dict[str, Any]
-    tradeoff: dict[str, Any] | None
+    card: IndexCard
+    tradeoff: dict[str, Json] | None
+
+    @property
+    def expected(self) -> ExpectedIndex:
+        """The facts that the bytes must agree with."""
+        return ExpectedIndex(self.card.count, self.card.dim, self.card.metric)
 
 
 def choose_and_build(
@@ -91,8 +95,8 @@ def choose_and_build(
     raise UsageError(refusal(trials, count, vectors.dim, requirements))
 
 
-def _card(trial: CandidateTrial, vectors: Vectors, metric: str, queries: int) -> dict[str, Any]:
-    return {
+def _card(trial: CandidateTrial, vectors: Vectors, metric: str, queries: int) -> IndexCard:
+    values = {
         "factory": trial.factory,
         "metric": metric,
         "dim": vectors.dim,
@@ -105,10 +109,11 @@ def _card(trial: CandidateTrial, vectors: Vectors, metric: str, queries: int) ->
         "build_seconds": trial.build_seconds,
         f"recall@{NEIGHBOURS}": trial.recall,
     }
+    return IndexCard.model_validate(values)
 
 
 def build_gallery(
-    modality: str,
+    modality: Modality,
     vectors: Vectors,
     outline: MultiVectors | None,
     queries: Items,
@@ -133,15 +138,16 @@ def build_gallery(
     requirements = replace(requirements, candidates=tuple(factories))
     asked = queries.array[evenly_spaced(len(queries.array), QUERIES)]
     built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu)
-    index = from_bytes(built.data, f"the index of {modality}", built.card)
-    used = None if built.card["factory"] == "Flat" else shortlist
+    index = from_bytes(built.data, f"the index of {modality}", built.expected)
+    used = None if built.card.factory == "Flat" else shortlist
     gallery = MultiVectorGallery(modality, index, outline, comparison, used)
-    return replace(built, card={**built.card, "shortlist": measure_shortlist(gallery, queries, progress)})
+    measured = ShortlistCard.model_validate(measure_shortlist(gallery, queries, progress))
+    return replace(built, card=built.card.model_copy(update={"shortlist": measured}))
 
 
 def measure_shortlist(
     gallery: MultiVectorGallery, queries: MultiVectors, progress: Progress = unwatched
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """What the gallery's shortlist costs against scoring everything, as the card of its index says it.
 
     `recall@10` is the share of each query's ten best items by exact scores that were found, `recall@1` the share of

@@ -39,7 +39,7 @@ class ComparedSystem:
         if self.sum is None or reference.sum is None:
             return {}
         photos = [system.photos for system in (self, reference) if system.photos is not None]
-        if self.draw and reference.draw and len(photos) == 2 and np.array_equal(*photos):
+        if self.draw and reference.draw and len(photos) == 2 and np.array_equal(photos[0], photos[1]):
             return dict(compare_draws([self.draw], [reference.draw], bootstrap))
         return {"difference": self.sum - reference.sum}
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.evaluate.summary import DIRECTIONS, by_setting, recall_sum, reported_first, with_folds
+from pipeline.storage.card import Card
 from pipeline.storage.json_files import JsonObject
 from pipeline.storage.records import RuleCost
 
@@ -137,15 +138,17 @@ def _mean(values: Sequence[float] | None) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def describe_encoders(cards: Iterable[JsonObject]) -> list[dict[str, Any]]:
-    """Of every encoder that the bundles carry its `network` and layer, where its `weights` come from, and whether it is
+def describe_encoders(cards: Iterable[Card]) -> list[dict[str, Any]]:
+    """Describe the encoders on the cards: the `network` and its layer, the origin of its `weights`, and whether it is
     `untrained`."""
     notes = []
-    for name, settings in {name: stored for card in cards for name, stored in card["encoders"].items()}.items():
-        weights = dict(settings["weights"])
-        origin = weights.pop("origin")
-        details = [f"{key} {shorten(str(value))}" for key, value in weights.items() if value is not None]
-        network = f"{settings['architecture']}, layer {settings['layer']}"
+    for name, encoder in {name: stored for card in cards for name, stored in card.encoders.items()}.items():
+        weights = encoder.weights.to_json()
+        origin = encoder.weights.origin
+        details = [
+            f"{key} {shorten(str(value))}" for key, value in weights.items() if key != "origin" and value is not None
+        ]
+        network = f"{encoder.architecture}, layer {encoder.layer}"
         described = {"network": network, "weights": ", ".join([origin, *details]), "untrained": origin == "untrained"}
         notes.append({"name": name, **described})
     return notes
