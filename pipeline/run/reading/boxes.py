@@ -12,8 +12,7 @@ from pipeline.evaluate.phrases import Gold, named_boxes
 from pipeline.foreign.box_formats import match_boxes
 from pipeline.foreign.matching import some
 from pipeline.run import Run
-from pipeline.storage.phrases import read_names
-from pipeline.storage.regions import RegionRows, read_box_files
+from pipeline.storage.regions import RegionRows, read_box_files, read_names
 from pipeline.storage.tables import CORNERS
 from pipeline.text.tree_conversions import list_noun_phrases
 

@@ -109,11 +109,14 @@ def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
     """`images` with the columns title, tags and description, where any has such a text and no column of that name."""
     shards = np.unique(images["image_id"].to_numpy() // manifest.shard_size)
     documents = pa.concat_tables([manifest.table("documents", number) for number in shards.tolist()])
-    place = pc.index_in(images["image_id"], documents["image_id"].combine_chunks())
+    place = pc.call_function(
+        "index_in", [images["image_id"]], pc.SetLookupOptions(documents["image_id"].combine_chunks())
+    )
     for field in documents.schema:
         if field.name not in images.column_names:
             text = documents[field.name].take(place)
-            text = pc.if_else(pc.equal(text, ""), None, text)
+            is_empty = pc.call_function("equal", [text, ""])
+            text = pc.call_function("if_else", [is_empty, pa.scalar(None, text.type), text])
             images = images if text.null_count == len(text) else images.append_column(field.name, text)
     return images
 
@@ -141,7 +144,8 @@ def add_indexes(
     outlines: dict[str, MultiVectors] = {}
     silent = not len(ids["sentences"]) and not several
     sides: list[tuple[Modality, Modality]] = [("images", "sentences"), ("sentences", "images")]
-    for modality, other in [("images", "images")] if silent else sides:
+    alone: list[tuple[Modality, Modality]] = [("images", "images")]
+    for modality, other in alone if silent else sides:
         measured_with = "captions" if other == "sentences" or (silent and queries is not None) else "images"
         outline = embeddings.outline(modality, ids[modality])
         if outline is not None:
