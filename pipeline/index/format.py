@@ -164,7 +164,7 @@ def _require_no_files(data: bytes | memoryview, name: str) -> None:
         except (struct.error, ValueError, OverflowError):
             continue  # FAISS would not get as far as the file's name: these are four bytes of a code
         raise IntegrityError(
-            f"{name} has its lists in the file {os.fsdecode(file)!r}, which is not of its bundle; {REBUILD}"
+            f"{name} has its lists in the file {os.fsdecode(file)!r}, which is not in its card; {REBUILD}"
         )
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeline.compute.chained import ChosenRows
+from pipeline.compute.lazy_rows import ChosenRows
 
 BLOCK_ROWS = 65536
 

@@ -9,13 +9,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pipeline.evaluate.summary import spoken
 from pipeline.printable import printable, printable_json, tidy
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
-from pipeline.report.compared import ComparedRow, ComparedSystem
 from pipeline.report.examples import Answer, Example, Examples
 from pipeline.report.photographs import ReportPicture
 from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
     JUDGEMENTS,
+    ComparedRow,
+    ComparedSystem,
     Comparison,
     duration,
     explain_dashes,

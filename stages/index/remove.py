@@ -140,9 +140,9 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
     """Write one index shard to `output` without the images `named`, if it has some of them."""
     import numpy as np
 
+    from pipeline.index.build import drop, remove
     from pipeline.index.format import to_bytes
     from pipeline.index.gallery import open_faiss, remember_indexes
-    from pipeline.index.upkeep import drop, remove
     from pipeline.storage.index_changes import Revision, sides_of
     from pipeline.storage.index_shard import IndexShard
 
@@ -169,8 +169,8 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
 def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vectors":
     """Return the vectors of the rows of `side` that stay. If the index has rounded them, the run around it has them."""
     from pipeline.config.loading import load
+    from pipeline.index.build import exact_vectors
     from pipeline.index.filtering import is_exact
-    from pipeline.index.upkeep import exact_vectors
     from pipeline.index.vectors import ArrayVectors
     from pipeline.storage.files import plain
     from pipeline.storage.index_changes import require_numbering, sides_of

@@ -16,9 +16,9 @@ from made_up_sets import SCORE, add_fragments, whole_length
 
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.index.build import remove
 from pipeline.index.candidates import build
 from pipeline.index.search import Searcher
-from pipeline.index.upkeep import remove
 from pipeline.index.vectors import ArrayVectors
 from pipeline.metrics.multivector_scores import exact_scores
 from pipeline.run.layout import Layout

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
@@ -41,9 +41,6 @@ from pipeline.storage.locks import hold
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.stored_index import StoredIndex, open_index
-
-if TYPE_CHECKING:
-    pass
 
 RECORD = "applied.json"
 """In the folder of a run that `apply` made: where the photographs are."""

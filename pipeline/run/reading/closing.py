@@ -70,16 +70,16 @@ def results_of(run: Path) -> dict[str, Any]:
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
     evaluations = read_json(summary) if summary.exists() else []
     ranked = ranking(evaluations) if evaluations else []
-    bundle = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
+    index = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
     indexed = {one["model"] for one in ranked if (run / "index" / plain(one["model"], summary)).exists()}
     if indexed:  # a generator that ranks by perplexity has no index
-        bundle = run / "index" / best_model(evaluations, indexed)
+        index = run / "index" / best_model(evaluations, indexed)
     return {
         "run": str(run),
         "evaluations": ranked,
         "warnings": warnings_of(run),
         "report": str(report) if report.exists() else None,
-        "search": example_search(open_index(bundle)) if bundle != run / "index" else None,
+        "search": example_search(open_index(index)) if index != run / "index" else None,
     }
 
 

@@ -34,11 +34,6 @@ from pipeline.storage.parameters import Origin
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.compute.multivectors import Items
-
-if TYPE_CHECKING:
-    import torch
-
 log = logging.getLogger(__name__)
 
 
@@ -184,7 +179,8 @@ def add_indexes(
     outlines: dict[str, MultiVectors] = {}
     silent = not len(ids["sentences"]) and not several
     sides: list[tuple[Modality, Modality]] = [("images", "sentences"), ("sentences", "images")]
-    for modality, other in [("images", "images")] if silent else sides:
+    alone: list[tuple[Modality, Modality]] = [("images", "images")]
+    for modality, other in alone if silent else sides:
         measured_with = "captions" if other == "sentences" or (silent and queries is not None) else "images"
         outline = embeddings.outline(modality, ids[modality])
         if outline is not None:
