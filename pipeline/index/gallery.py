@@ -459,7 +459,7 @@ def _open_one(shard: IndexShard, modality: Modality) -> Gallery:
     score = shard.card.score
     assert stored is not None and score is not None  # as the form of the card demands
     try:
-        rule = ScoreRule.from_dict(score.to_json())
+        rule = ScoreRule.from_dict({"sum": score.sum, "global_weight": score.global_weight})
         return MultiVectorGallery(modality, index, outline, rule, Shortlist.from_card(stored))
     except (*MALFORMED, IntegrityError) as error:
         raise IntegrityError(f"{path} is not an index of {name} ({brief(error)}); {REBUILD}") from error
