@@ -188,8 +188,7 @@ class Index:
 
         source = self.stored.shards[0].folder
         shard = apply_index(declared(), source, Path(photographs), Path(output), name)
-        if shard is None:
-            raise InputError(f"no photo of {photographs} can be read; give other photos")
+        assert shard is not None  # `ingest` refuses a folder without a photo that can be read
         return Index(shard.folder)
 
     def _require_vectors(self) -> None:
