@@ -15,8 +15,8 @@ from pipeline.generate.metrics import METRICS
 from pipeline.run import Run
 from pipeline.run.reading.generators import gather_sources, read_corpus, read_generator
 from pipeline.run.reading.inputs import joint_space
-from pipeline.storage.index_shard import IndexShard
 from pipeline.storage.parameters import MODEL, read_parameters
+from pipeline.storage.stored_index import open_index
 
 
 @pytest.fixture(scope="module")
@@ -65,4 +65,4 @@ def test_a_generator_of_another_joint_space_is_refused(run: Path) -> None:
     stored, index = read_generator(opened, "lbl"), joint_space(opened.config, opened.layout, "lbl")
     earlier = replace(stored.parameters, details={**stored.parameters.details, "space": "another"})
     with pytest.raises(IntegrityError, match="joint space of .*lbl and of .* differ"):
-        gather_sources(opened, stored._replace(parameters=earlier), read_corpus(opened), IndexShard(index.path))
+        gather_sources(opened, stored._replace(parameters=earlier), read_corpus(opened), open_index(index.path))
