@@ -164,7 +164,7 @@ class Index:
     @cached_property
     def _centring(self) -> dict[str, Centred]:
         """The text encoders of the index that subtract a mean from their vectors."""
-        stored = {name: self.stored.text_encoder(name) for name in self.stored.card.text_encoders}
+        stored = {name: self.stored.first.text_encoder(name) for name in self.stored.card.text_encoders}
         return {
             name: restore_text_encoder(parameters.settings, parameters.tensors, self.stored.folder)
             for name, parameters in stored.items()
@@ -186,10 +186,9 @@ class Index:
         from pipeline.run.reading.application import apply_index
         from stages.catalogue import declared
 
-        source = self.stored.shards[0].folder
+        source = self.stored.first.folder
         shard = apply_index(declared(), source, Path(photographs), Path(output), name)
-        if shard is None:
-            raise InputError(f"no photo of {photographs} can be read; give other photos")
+        assert shard is not None  # `ingest` refuses a folder without a photo that can be read
         return Index(shard.folder)
 
     def _require_vectors(self) -> None:

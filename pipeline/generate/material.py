@@ -42,7 +42,7 @@ class JointSpace:
     model does not compare by cosine."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
-        parameters = index.model()
+        parameters = index.first.model()
         self.fingerprint: str = parameters.fingerprint
         registered = index.card.registered
         self.model: JointModel = restore(registered, parameters.settings, parameters.tensors, where=index.folder)

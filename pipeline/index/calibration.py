@@ -75,7 +75,7 @@ class Calibration:
         card = index.card
         if card.calibration is None:
             return None
-        background = index.arrays(BACKGROUND).get("images")
+        background = index.first.arrays(BACKGROUND).get("images")
         if background is None or background.shape[1:] != (card.dim,) or not np.isfinite(background).all():
             raise IntegrityError(f"the background in {index.folder} does not fit its model; run build-index again")
         stored = card.calibration

@@ -139,7 +139,7 @@ class QueryEncoder:
     def model(self) -> JointModel:
         """The model of the index. Raises IntegrityError if it is damaged."""
         index = self.index
-        parameters = index.model()
+        parameters = index.first.model()
         model = restore(index.card.registered, parameters.settings, parameters.tensors, where=index.folder)
         names = model.encoders
         if not all(isinstance(name, str) for name in names):
@@ -179,7 +179,7 @@ class QueryForms:
                     " cannot be searched in words; search by vectors (Index.search), or name the one that made them in"
                     " made_by, and build the index again"
                 )
-            stored = {name: index.text_encoder(name) for name in model.text_encoders}
+            stored = {name: index.first.text_encoder(name) for name in model.text_encoders}
             self.encoders = {
                 name: restore_text_encoder(parameters.settings, parameters.tensors, index.folder)
                 for name, parameters in stored.items()
@@ -193,7 +193,7 @@ class QueryForms:
                     f"{index.card.model} reads {parsed[0].replace('-', ' ')}, and a query has none ({error});"
                     " search with a photo (--image), or the index of a model that reads plain words"
                 ) from error
-        value = index.vocabulary() if words else {}
+        value = index.first.vocabulary() if words else {}
         try:
             self.vocabularies = {
                 view: Vocabulary.from_dict(value["views"][view] if self.each else value) for view in words
@@ -267,13 +267,15 @@ class StoredEncoder:
     @property
     def key(self) -> str:
         """A key that two encoders share if they read the same file and have the same settings."""
-        about = self._index.about(f"encoders/{self._name}/model.safetensors")
+        about = self._index.first.about(f"encoders/{self._name}/model.safetensors")
         return f"{about['sha256']}{json.dumps(self.settings, sort_keys=True)}"
 
     def open(self) -> "OpenedEncoder":
         """Read the encoder."""
         where = f"{self._index.folder}/encoders/{self._name}"
-        return OpenedEncoder(restore_encoder(self.settings, self._index.encoder(self._name).tensors, where), where)
+        return OpenedEncoder(
+            restore_encoder(self.settings, self._index.first.encoder(self._name).tensors, where), where
+        )
 
 
 class OpenedEncoder:

@@ -234,21 +234,24 @@ class CardFacts(TypedDict, total=False):
 
 
 def make_card(
+    path: Path,
     files: Mapping[str, FileSum],
     measured: MeasuredIndexes | None = None,
     source: Card | None = None,
     but: Collection[str] = (),
     **facts: Unpack[CardFacts],
 ) -> Card:
-    """Construct the card of an index shard with the `files`.
+    """Construct the card `path` of an index shard with the `files`.
 
     `measured` describes its FAISS indexes. The keys that neither `measured` nor `facts` have are those of `source`, the
-    card of the shard that this one is made from, except the keys in `but`.
+    card of the shard that this one is made from, except the keys in `but`. Raises IntegrityError for a value that no
+    reader would accept, for example of an encoder that is not part of jointspace.
     """
     own = {"files", CHECK, *but}
     values = {} if source is None else {key: value for key, value in source.to_json().items() if key not in own}
     values |= {} if measured is None else measured.to_json()
-    return Card.model_validate(json.loads(json.dumps({**values, **facts, "files": files})))
+    values = json.loads(json.dumps({**values, **facts, "files": files}))
+    return check_form(values, Card, path, "correct what makes this value", "cannot be written")
 
 
 def read_card(folder: Path) -> Card:

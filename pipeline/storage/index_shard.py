@@ -129,7 +129,7 @@ class IndexWriter:
 
         No file of the older shard stays.
         """
-        card = make_card(self.files, measured, source, but, **facts)
+        card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         encoders = self.folder.glob("*encoders/*/model.*")  # Snakemake has removed the card that lists them
         former = {*listed(self.folder), *CHANGING, *(path.relative_to(self.folder).as_posix() for path in encoders)}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)

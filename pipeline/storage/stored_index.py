@@ -20,12 +20,10 @@ import pyarrow as pa
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.batch import FileSum
 from pipeline.storage.card import Card, Modality
 from pipeline.storage.index_folder import COLUMNS, NUMBER, added_to, home_of, several, shards_in
 from pipeline.storage.index_shard import MODALITIES, IndexShard, hide
-from pipeline.storage.json_files import Json, JsonObject, fingerprint, require_same
-from pipeline.storage.parameters import Parameters
+from pipeline.storage.json_files import Json, fingerprint, require_same
 from pipeline.storage.parsers import parser_of
 from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import ChainedTables, RowTable
@@ -63,9 +61,9 @@ class StoredIndex:
         return _merged_card([shard.card for shard in self.shards])
 
     @property
-    def model_digest(self) -> str:
-        """The digest of the model's files."""
-        return self.shards[0].model_digest
+    def first(self) -> IndexShard:
+        """The first shard. Its model, encoders and vocabulary are the same in all shards."""
+        return self.shards[0]
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
@@ -93,7 +91,7 @@ class StoredIndex:
 
     def table(self, modality: Modality) -> pa.Table:
         """Return all rows. The rows of the `hidden` images look as if they were removed."""
-        whole = self.shards[0].table(modality) if len(self.shards) == 1 else self.packed_table(modality).unpack()
+        whole = self.first.table(modality) if len(self.shards) == 1 else self.packed_table(modality).unpack()
         return hide(whole, self.hidden)
 
     def bounds(self, modality: Modality) -> np.ndarray:
@@ -123,41 +121,13 @@ class StoredIndex:
         roots = [shard.card.data_root for shard in self.shards]
         return ImageSources([named if named and root == roots[0] else Path(root) for root in roots], follow_links)
 
-    def about(self, name: str) -> FileSum:
-        """Return the size and the sha256 of a file of the first shard."""
-        return self.shards[0].about(name)
-
-    def read(self, name: str) -> bytes:
-        """Read a file of the first shard."""
-        return self.shards[0].read(name)
-
-    def arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Read the arrays in a file of the first shard."""
-        return self.shards[0].arrays(name)
-
-    def vocabulary(self) -> JsonObject:
-        """Read the vocabulary of a model that reads words."""
-        return self.shards[0].vocabulary()
-
-    def model(self) -> Parameters:
-        """Read the model that embeds queries."""
-        return self.shards[0].model()
-
-    def encoder(self, name: str) -> Parameters:
-        """Read an image encoder."""
-        return self.shards[0].encoder(name)
-
-    def text_encoder(self, name: str) -> Parameters:
-        """Read a text encoder."""
-        return self.shards[0].text_encoder(name)
-
     def parser(self) -> "tuple[Callable[[], Language], Mapping[str, Json]]":
         """Return a function that loads the spaCy pipeline that parsed the sentences of the `run`, and its label table.
 
         Raises UsageError as `parser_of` does, and IntegrityError for a run with other labels.
         """
         load, labels = parser_of(self.run)
-        own = self.model().details["labels"]
+        own = self.first.model().details["labels"]
         require_same("label table", {str(self.run): labels["fingerprint"], str(self.folder): own})
         return load, labels
 

@@ -186,7 +186,7 @@ def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
     from pipeline.storage.json_files import require_same
     from pipeline.storage.pairs import split_ids
 
-    first, manifest = change.index.shards[0], run.manifest
+    first, manifest = change.index.first, run.manifest
     model = plain(first.card.model, first.folder)
     models = {str(first.folder): first.model_digest, str(run.root): run.model(model).fingerprint}
     require_same("model", models)

@@ -29,13 +29,11 @@ def command(
     Nothing is trained and no caption is needed. Run the same command again to resume, or to index photos added since.
     """
     from pipeline.config import loading
-    from pipeline.errors import InputError
     from pipeline.run.layout import Layout
     from pipeline.run.reading.application import apply_index
     from pipeline.run.reading.closing import example_search, search_command
     from pipeline.storage.files import plain
     from pipeline.storage.locks import hold
-    from pipeline.storage.manifest import REJECTS
     from pipeline.storage.stored_index import StoredIndex, open_index
     from stages.catalogue import declared
 
@@ -43,8 +41,7 @@ def command(
     model = plain(open_index(index_folder, added=False).card.model, index_folder)
     with hold(Layout(output).index(model).path):  # against `add` and `remove`
         shard = apply_index(declared(), index_folder, photographs, output, name, changes)
-    if shard is None:
-        raise InputError(f"no photo of {photographs} can be read; {Layout(output).manifest.path / REJECTS} says why")
+    assert shard is not None  # `ingest` refuses a folder without a photo that can be read
     count = shard.card.images.count if shard.card.images else 0
     logging.getLogger(__name__).info("%d photos", count)
     if as_json:

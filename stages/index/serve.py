@@ -311,7 +311,7 @@ def _index_of_space(stored: "StoredGenerator", galleries: Collection["ServedGall
         return None
     for gallery in galleries:
         index = gallery.searcher.index
-        if index.model().fingerprint == stored.space:
+        if index.first.model().fingerprint == stored.space:
             return index
     raise UsageError(
         f"{stored.folder} uses a joint space that no served index has; serve the index that it was trained with too"

@@ -80,7 +80,7 @@ def use(folder: Path) -> None:
     for hit in searcher.images("a dog", 24):
         assert isinstance(hit.row["path"], str | None)
     for name in bundle.card.encoders:
-        bundle.encoder(name)
+        bundle.first.encoder(name)
         with suppress(UsageError):  # of the made-up architecture
             StoredEncoder(bundle, name).open().encode([Image.new("RGB", (40, 30))])
     if bundle.card.kind == "fragments":

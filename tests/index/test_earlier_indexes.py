@@ -9,8 +9,10 @@ import pytest
 from made_up import run_command
 
 import jointspace
-from pipeline.errors import InputError
+from pipeline.errors import InputError, IntegrityError
 from pipeline.index.search import Searcher
+from pipeline.storage.card import MeasuredIndexes
+from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.json_files import CHECK
 from pipeline.storage.stored_index import open_index
 
@@ -87,3 +89,19 @@ def test_photos_are_removed_from_an_earlier_index(name: str, tmp_path: Path) -> 
 def test_an_earlier_index_refuses_words_that_it_does_not_know() -> None:
     with pytest.raises(InputError, match="none of the words"):
         jointspace.load(FIXTURES / "one").search("zyx")
+
+
+def test_a_multi_vector_model_does_not_fit_an_index_of_single_vectors(tmp_path: Path) -> None:
+    regions, single = IndexShard(FIXTURES / "regions"), IndexShard(FIXTURES / "one")
+    writer = IndexWriter(tmp_path / "forged")
+    writer.link(regions, but={"regions.faiss", "words.faiss", "fragments.safetensors"})
+    for name in ("images", "sentences"):
+        writer.add(f"{name}.faiss", single.index(name))
+    measured = MeasuredIndexes(kind="global").model_copy(
+        update={"images": single.card.images, "sentences": single.card.sentences}
+    )
+    writer.commit(measured, regions.card, but=["regions", "words", "score"], dim=single.card.dim)
+    searcher = Searcher(open_index(tmp_path / "forged"))
+    searcher.model.sentence_view = "tokens"
+    with pytest.raises(IntegrityError, match="does not fit the kind on its card"):
+        searcher.images("a dog", 2)

@@ -91,7 +91,7 @@ def apply_index(
     command's run, is in `output`.
     """
     photographs = Path(os.path.abspath(photographs))
-    shard = open_index(source, added=False).shards[0]  # each has the model
+    shard = open_index(source, added=False).first
     shard.check_rows()
     asker = QueryEncoder(StoredIndex([shard]))
     _require_whole_images(asker)

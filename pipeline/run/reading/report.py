@@ -191,12 +191,12 @@ class RunReport:
         """How the indices of the best model were chosen, by their names, where several were tried."""
         suffix = ".tradeoff.json"
         names = sorted(name for name in self.best.card.files if name.endswith(suffix))
-        return {name.removesuffix(suffix): json.loads(self.best.read(name)) for name in names}
+        return {name.removesuffix(suffix): json.loads(self.best.first.read(name)) for name in names}
 
     @cached_property
     def details(self) -> dict[str, Mapping[str, Any]]:
         """What is recorded of each model."""
-        return {name: index.model().details for name, index in self.indexes.items()}
+        return {name: index.first.model().details for name, index in self.indexes.items()}
 
     @cached_property
     def models(self) -> list[dict[str, Any]]:
