@@ -36,7 +36,7 @@ from pipeline.index.format import ExpectedIndex, from_bytes, view_bytes  # noqa:
 from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
-from pipeline.storage.card import MeasuredIndexes  # noqa: E402
+from pipeline.storage.card import CardFacts, MeasuredIndexes  # noqa: E402
 from pipeline.storage.index_shard import IndexShard, IndexWriter  # noqa: E402
 from pipeline.storage.manifest import IMAGES  # noqa: E402
 from pipeline.storage.stored_index import open_index  # noqa: E402
@@ -44,7 +44,7 @@ from pipeline.storage.stored_index import open_index  # noqa: E402
 FLOOR = 0.95
 QUERIES = 1000
 MEMORY = 1024
-SYNTHETIC_CARD = {
+SYNTHETIC_CARD: CardFacts = {
     "model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, "inputs": {},
     "splits": ["test"], "fingerprint": "made up",
 }  # fmt: skip
@@ -128,6 +128,7 @@ def load_and_ask(folder: Path, query: np.ndarray) -> None:
     """Do the work of a new program: check and load the index and its table, and answer."""
     shard = IndexShard(folder)
     card = shard.card.images
+    assert card is not None
     expected = ExpectedIndex(card.count, card.dim, card.metric)
     index = view_bytes(shard.index("images"), "images.faiss", expected)
     shard.packed_table("images").records(index.search(query, 10)[1][0])
@@ -154,7 +155,8 @@ def main() -> None:
         writer.add("images.faiss", built.data)
         writer.add_table("images.parquet", image_table(given.vectors))
         measured = MeasuredIndexes().model_copy(update={"images": card})
-        writer.commit(measured, **{**SYNTHETIC_CARD, "dim": given.dim, "data_root": name})
+        facts: CardFacts = {**SYNTHETIC_CARD, "dim": given.dim, "data_root": name}
+        writer.commit(measured, **facts)
         load = partial(load_and_ask, folder / "bundle", queries[:1])
         report({**compare("load a bundle and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
         searcher = Searcher(open_index(folder / "bundle"))

@@ -42,7 +42,7 @@ from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
-from pipeline.storage.card import MeasuredIndexes  # noqa: E402
+from pipeline.storage.card import CardFacts, IndexCard, MeasuredIndexes  # noqa: E402
 from pipeline.storage.index_shard import IndexWriter  # noqa: E402
 from pipeline.storage.parameters import MODEL, TEXT_ENCODER, write_parameters  # noqa: E402
 from pipeline.storage.stored_index import open_index  # noqa: E402
@@ -53,8 +53,8 @@ WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("lan", "mi
 TERMS = TermSettings(True, (), 1)
 
 
-def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str) -> dict:
-    """A bundle of `count` images and a tenth as many sentences; its card of the images."""
+def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) -> IndexCard:
+    """Write an index of `count` images and a tenth as many sentences. Return the card of its images."""
     rng = np.random.default_rng(0)
     images, queries = make_pairs(count, max(count // 10, 1000), dim)
     texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(len(queries))]
@@ -92,8 +92,14 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     calibration = Calibration.fit(images[:dev], queries[:dev], np.arange(dev), "inner_product", 0.9)
     writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
     measured = MeasuredIndexes().model_copy(update={"images": built.card, "sentences": sentences.card})
-    facts = {"dim": dim, "text_encoders": {"tfidf": {"kind": "tf-idf"}}, "calibration": calibration.card()}
-    writer.commit(measured, **{**SYNTHETIC_CARD, **facts, "data_root": str(folder)})
+    facts: CardFacts = {
+        **SYNTHETIC_CARD,
+        "dim": dim,
+        "text_encoders": {"tfidf": {"kind": "tf-idf"}},
+        "calibration": calibration.card(),
+        "data_root": str(folder),
+    }
+    writer.commit(measured, **facts)
     return built.card
 
 
@@ -145,7 +151,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        card = make_bundle(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
+        card = make_index(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
         measure_judging(folder / "bundle", JUDGED_QUERIES)
         command = [sys.executable, "-m", "stages.cli", "serve", str(folder / "bundle"), "--port", "0"]
         start = time.perf_counter()

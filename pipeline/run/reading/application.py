@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 def embed_with_index(run: StageRun, jobs: Iterator[ShardJob], index: str) -> Iterator[int]:
     """Embed all images, and all sentences if there are some, with the model of the index shard `index`."""
     opened = StoredIndex([IndexShard(Path(index))])
-    asker, stored = QueryEncoder(opened), opened.model()
+    asker, stored = QueryEncoder(opened), opened.first.model()
     details = describe_embeddings(stored, opened.card.metric)
     for job in jobs:
         shards = {name: run.features.open(name, job.number) for name in asker.model.encoders}
