@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import faiss
 import numpy as np
@@ -41,9 +41,11 @@ from pipeline.index.faiss_types import flat_vectors, inverted_lists
 from pipeline.index.filtering import reconstruct, search_among
 from pipeline.index.format import REBUILD, ExpectedIndex, from_bytes, metric_of, parts_of, view_bytes
 from pipeline.index.tuning import NEIGHBOURS
-from pipeline.storage.card import IndexCard, Modality, ShortlistCard
-from pipeline.storage.index_shard import MODALITIES, IndexShard
-from pipeline.storage.stored_index import StoredIndex
+
+if TYPE_CHECKING:  # the process that tries an index does without these modules, which take as long as the trial
+    from pipeline.storage.card import IndexCard, Modality, ShortlistCard
+    from pipeline.storage.index_shard import IndexShard
+    from pipeline.storage.stored_index import StoredIndex
 
 BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
@@ -71,7 +73,7 @@ class Shortlist:
     shortlist: int
 
     @classmethod
-    def from_card(cls, card: ShortlistCard) -> "Shortlist | None":
+    def from_card(cls, card: "ShortlistCard") -> "Shortlist | None":
         """Return the shortlist on an index's card, or None if all items are scored."""
         return None if card.shortlist is None or card.nearest is None else cls(card.nearest, card.shortlist)
 
@@ -123,7 +125,7 @@ class MultiVectorGallery(Gallery):
 
     def __init__(
         self,
-        modality: Modality,
+        modality: "Modality",
         index: faiss.Index,
         outline: MultiVectors,
         rule: ScoreRule,
@@ -356,7 +358,7 @@ def with_regions(gallery: Gallery) -> MultiVectorGallery | MergedGallery:
     return gallery
 
 
-def open_faiss(shard: IndexShard, modality: Modality, to_change: bool = False) -> faiss.Index:
+def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = False) -> faiss.Index:
     """Open the FAISS index of the `images` or `sentences` of an index shard: for searching only, with its large parts
     left in their file, or, `to_change`, as a copy in memory.
 
@@ -379,7 +381,7 @@ def open_faiss(shard: IndexShard, modality: Modality, to_change: bool = False) -
     return (from_bytes if to_change else view_bytes)(data, str(path), expected)
 
 
-def index_card(shard: IndexShard, modality: Modality) -> IndexCard:
+def index_card(shard: "IndexShard", modality: "Modality") -> "IndexCard":
     """Return the card of a FAISS index. Raises IntegrityError if the shard has no such index."""
     card = shard.card.index_of(modality)
     if card is None:
@@ -387,14 +389,14 @@ def index_card(shard: IndexShard, modality: Modality) -> IndexCard:
     return card
 
 
-def remember_indexes(shard: IndexShard) -> None:
+def remember_indexes(shard: "IndexShard") -> None:
     """Remember that the FAISS indexes of a shard, which this process has written, need no trial."""
-    for modality in MODALITIES:
+    for modality in ("images", "sentences"):
         if shard.card.index_of(modality):
             remember(_trial_digest(shard, modality))
 
 
-def _trial_digest(shard: IndexShard, modality: Modality) -> str:
+def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
     """Return the digest of all that `_try_index` depends on."""
     files = (f"{shard.card.index_name(modality)}.faiss", f"{modality}.parquet")
     about = [TRIAL, faiss.__version__, *(shard.about(file)["sha256"] for file in files)]
@@ -430,7 +432,7 @@ def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> N
             gallery.search(queries, NEIGHBOURS, np.arange(rows) % 2 == 0)
 
 
-def open_gallery(index: StoredIndex, modality: Modality) -> Gallery:
+def open_gallery(index: "StoredIndex", modality: "Modality") -> Gallery:
     """Open the `images` or `sentences` of an index for searching only.
 
     Raises IntegrityError for a FAISS index that is not its card's, or whose vectors are not those of its items.
@@ -448,7 +450,7 @@ def open_gallery(index: StoredIndex, modality: Modality) -> Gallery:
     return MergedGallery(galleries, firsts, lasts)
 
 
-def _open_one(shard: IndexShard, modality: Modality) -> Gallery:
+def _open_one(shard: "IndexShard", modality: "Modality") -> Gallery:
     name = shard.card.index_name(modality)
     path = f"{shard.folder}/{name}.faiss"
     outline = shard.outline(modality)

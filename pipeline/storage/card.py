@@ -1,4 +1,4 @@
-"""The card of an index shard, `card.json`: what the shard is made from, what it holds, and what was measured.
+"""The card of an index shard, `card.json`: its inputs, its files, and the measurements of its FAISS indexes.
 
 A card may come from a stranger. `read_card` checks its form, and readers use its typed attributes. `make_card` is the
 one function that constructs a card.
@@ -243,8 +243,8 @@ def make_card(
 ) -> Card:
     """Construct the card `path` of an index shard with the `files`.
 
-    `measured` describes its FAISS indexes. The keys that neither `measured` nor `facts` have are those of `source`, the
-    card of the shard that this one is made from, except the keys in `but`. Raises IntegrityError for a value that no
+    `measured` describes its FAISS indexes, and `facts` are further keys. All other keys are copied from `source`, the
+    card of the shard that this shard is made from, except the keys in `but`. Raises IntegrityError for a value that no
     reader would accept, for example of an encoder that is not part of jointspace.
     """
     own = {"files", CHECK, *but}

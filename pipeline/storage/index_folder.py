@@ -1,4 +1,4 @@
-"""The folder of an index: where its shards and additions lie, and what every row of its tables must be.
+"""The folder of an index: the places of its shards and additions, and the rules for the rows of its tables.
 
 A path in a table is relative and plain, so that it names a photo below the folder of the photos and nothing else. An id
 is a name and not a size: it is below ID_LIMIT, and readers that look rows up by id do not count up to the largest.
@@ -78,7 +78,7 @@ def require_distinct(path: Path, table: pa.Table, name: str) -> None:
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):
         row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
-        raise IntegrityError(f"{path} row {row}: its {name} {ids[row]} is that of another row; {DISTRUST}")
+        raise IntegrityError(f"{path} row {row}: its {name} {ids[row]} is the {name} of another row; {DISTRUST}")
 
 
 # --- folders

@@ -133,11 +133,12 @@ class StoredIndex:
 
 
 def open_index(*folders: Path, added: bool = True, run: Path | None = None) -> StoredIndex:
-    """Open the index in a folder, or the indexes of one model in several folders, with what was `added` to them.
+    """Open the index in a folder, or the indexes of one model in several folders, with the shards `added` to them.
 
-    What was added to an earlier model is left out with a warning. `run` is the run that they came from, if a user names
-    it. Raises IntegrityError as IndexShard does, for a folder with indexes of several models and for an index that
-    lacks one of its shards, and UsageError for folders of different models, or for a folder that is given twice.
+    Shards that were added to an earlier model are left out with a warning. `run` is the run that the indexes came from,
+    if a user names it. Raises IntegrityError as IndexShard does, for a folder with indexes of several models and for an
+    index that lacks one of its shards, and UsageError for folders of different models, or for a folder that is given
+    twice.
     """
     opened: list[IndexShard] = []
     for folder in folders:

@@ -49,7 +49,7 @@ class Examination:
 
     `checked` is the number of files that were compared with a commit, and `faults` are the faulty ones among them.
     `unvouched` files are named by no commit. `unfinished` files belong to stages that were killed or still run.
-    `former` files belong to commits of what the configuration no longer has. `temporaries` are temporary files and
+    `former` files belong to artefacts that the configuration no longer has. `temporaries` are temporary files and
     locks, with whether their writer is dead.
     """
 
@@ -102,7 +102,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
 
 
 def survey_files(run: Path) -> Survey:
-    """Find the files below the folder `run` and sort them by what they are."""
+    """Find the files below the folder `run` and sort them by their purpose."""
     entries = list(walk(run))
     runs = {path.parents[1] for path, _ in entries if path.parts[-2:] == ("manifest", "manifest.json")} - {run}
     survey = Survey([], [], Examination())
@@ -232,7 +232,7 @@ def whole(path: Path) -> list[Path]:
 
 
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
-    """A JSON file that is no commit: a damaged one, or one that is not ours."""
+    """Note a JSON file that is not a commit: it is damaged, or not ours."""
     try:
         value = read_json(path)
         foreign = not isinstance(value, dict) or "made_by" not in value
@@ -328,7 +328,7 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
 
 
 def _within(run: Path, name: str) -> list[Path]:
-    """The files of this name, but for those of the runs that were added to an index."""
+    """Return the files with this name, except the files of runs that were added to an index."""
     return sorted(path for path in run.rglob(name) if ADDED not in path.relative_to(run).parts)
 
 

@@ -171,7 +171,7 @@ IMAGES = {
     "a member outside": (cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
     "a negative offset": (cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
     "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
-    "an id twice": (cell("images", "image_id", 2), "its image_id 2 is that of another row", ("add",)),
+    "an id twice": (cell("images", "image_id", 2), "its image_id 2 is the image_id of another row", ("add",)),
     "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
     "long texts": (long_texts, "would unpack to", ("serve",)),
     "wide bytes": (wide_bytes, "would unpack to", ("serve",)),
