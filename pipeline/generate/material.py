@@ -17,7 +17,6 @@ from pipeline.models.joint_model import Features, JointModel
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import Checkpoint, Training
-from pipeline.storage.stored_index import StoredIndex
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.sequences import Tokens
 from pipeline.text.vocabulary import Vocabulary
@@ -42,7 +41,7 @@ class JointSpace:
     """The joint space of an index's model: images, sentences and words as unit vectors. Raises UsageError where the
     model does not compare by cosine."""
 
-    def __init__(self, index: StoredIndex, gpu: torch.device | None = None) -> None:
+    def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
         parameters = index.first.model()
         self.fingerprint: str = parameters.fingerprint
         registered = index.card.registered
