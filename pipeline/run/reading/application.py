@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 def embed_with_index(run: Run, index: str) -> Callable[[Job], None]:
     """Embed all images, and all sentences if there are some, with the model of the index shard `index`."""
     opened = StoredIndex([IndexShard(Path(index))])
-    asker, stored = QueryEncoder(opened), opened.model()
+    asker, stored = QueryEncoder(opened), opened.first.model()
     details = describe_embeddings(stored, opened.card.metric)
 
     def make(job: Job) -> None:
