@@ -269,6 +269,7 @@ def spread(count: int, top: int) -> np.ndarray:
     return np.arange(min(top, count), dtype=np.int64) * step % max(count, 1)
 
 
+# Any: the values of an Arrow column, which are text, truth values, numbers or dates.
 def _facet(values: set[Any], kind: str) -> dict[str, Any]:
     if kind in ("text", "truth"):
         return {"values": sorted(values) if len(values) <= MOST_VALUES else []}
