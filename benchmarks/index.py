@@ -32,17 +32,19 @@ import torch  # noqa: E402, F401  exact search uses it where it is loaded
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.exact import Neighbours, search_exact  # noqa: E402
-from pipeline.index.format import from_bytes, view_bytes  # noqa: E402
+from pipeline.index.format import ExpectedIndex, from_bytes, view_bytes  # noqa: E402
 from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
-from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
+from pipeline.storage.card import CardFacts, MeasuredIndexes  # noqa: E402
+from pipeline.storage.index_shard import IndexShard, IndexWriter  # noqa: E402
 from pipeline.storage.manifest import IMAGES  # noqa: E402
+from pipeline.storage.stored_index import open_index  # noqa: E402
 
 FLOOR = 0.95
 QUERIES = 1000
 MEMORY = 1024
-SYNTHETIC_CARD = {
+SYNTHETIC_CARD: CardFacts = {
     "model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, "inputs": {},
     "splits": ["test"], "fingerprint": "made up",
 }  # fmt: skip
@@ -124,9 +126,12 @@ def run_autofaiss(python: str, vectors: np.ndarray, folder: Path) -> tuple[faiss
 
 def load_and_ask(folder: Path, query: np.ndarray) -> None:
     """Do the work of a new program: check and load the index and its table, and answer."""
-    bundle = Bundle(folder)
-    index = view_bytes(bundle.index("images"), "images.faiss", bundle.card["images"])
-    bundle.packed_table("images").records(index.search(query, 10)[1][0])
+    shard = IndexShard(folder)
+    card = shard.card.images
+    assert card is not None
+    expected = ExpectedIndex(card.count, card.dim, card.metric)
+    index = view_bytes(shard.index("images"), "images.faiss", expected)
+    shard.packed_table("images").records(index.search(query, 10)[1][0])
 
 
 def main() -> None:
@@ -143,34 +148,34 @@ def main() -> None:
     built = choose_and_build(ArrayVectors(vectors), queries, "inner_product", asked)
     chosen = time.perf_counter() - start
     card = built.card
-    report({"name": "chosen index", "chosen_in": chosen, **card})
+    report({"name": "chosen index", "chosen_in": chosen, **card.to_json()})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        writer = BundleWriter(folder / "bundle")
+        writer = IndexWriter(folder / "bundle")
         writer.add("images.faiss", built.data)
         writer.add_table("images.parquet", image_table(given.vectors))
-        writer.commit({**SYNTHETIC_CARD, "dim": given.dim, "images": card, "data_root": name})
+        measured = MeasuredIndexes().model_copy(update={"images": card})
+        facts: CardFacts = {**SYNTHETIC_CARD, "dim": given.dim, "data_root": name}
+        writer.commit(measured, **facts)
         load = partial(load_and_ask, folder / "bundle", queries[:1])
         report({**compare("load a bundle and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
-        searcher = Searcher(Bundle(folder / "bundle"))
+        searcher = Searcher(open_index(folder / "bundle"))
         searcher.table("images")
         hits = partial(searcher.nearest, "images", queries, 10)
         alone = partial(searcher.gallery("images").index.search, queries, 10)
         report(compare(f"hits of {len(queries)} queries over FAISS's own batch", hits, alone, 7, runtime.threads()))
         if given.autofaiss:
             theirs, about = run_autofaiss(given.autofaiss, vectors, folder)
-            ours = from_bytes(built.data, "images.faiss", card)
+            ours = from_bytes(built.data, "images.faiss", built.expected)
             questions = ask(queries, ArrayVectors(vectors).blocks(), len(vectors), "inner_product")
             operation = tune(theirs, questions, FLOOR)
             sides = [partial(index.search, queries, 10) for index in (ours, theirs)]
             speed = compare("queries of the chosen index over autofaiss's", *sides, given.repeats, runtime.threads())
-            report(
-                {**speed, "autofaiss": about["key"], "their_recall": operation.recall, "our_recall": card["recall@10"]}
-            )
+            report({**speed, "autofaiss": about["key"], "their_recall": operation.recall, "our_recall": card.recall})
             for what, a, b in (
-                ("building, over autofaiss's", card["build_seconds"], about["seconds"]),
+                ("building, over autofaiss's", card.build_seconds, about["seconds"]),
                 ("choosing and building, over autofaiss's", chosen, about["seconds"]),
-                ("bytes, over autofaiss's", card["bytes"], about["bytes"]),
+                ("bytes, over autofaiss's", card.bytes, about["bytes"]),
             ):
                 report({"name": what, "ours": a, "reference": b, "ratio": b / a, "share": a / b, "pairs": 1})
 

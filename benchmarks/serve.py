@@ -42,8 +42,10 @@ from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
-from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
+from pipeline.storage.card import CardFacts, IndexCard, MeasuredIndexes  # noqa: E402
+from pipeline.storage.index_shard import IndexWriter  # noqa: E402
 from pipeline.storage.parameters import MODEL, TEXT_ENCODER, write_parameters  # noqa: E402
+from pipeline.storage.stored_index import open_index  # noqa: E402
 from pipeline.text.tokens import TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 
@@ -51,12 +53,12 @@ WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("lan", "mi
 TERMS = TermSettings(True, (), 1)
 
 
-def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str) -> dict:
-    """A bundle of `count` images and a tenth as many sentences; its card of the images."""
+def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) -> IndexCard:
+    """Write an index of `count` images and a tenth as many sentences. Return the card of its images."""
     rng = np.random.default_rng(0)
     images, queries = make_pairs(count, max(count // 10, 1000), dim)
     texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(len(queries))]
-    writer = BundleWriter(folder / "bundle")
+    writer = IndexWriter(folder / "bundle")
     exact = 200_000 if candidates == "auto" else 1
     asked = Requirements(0.95, None, None, exact, candidates, 50_000)
     built = choose_and_build(ArrayVectors(images), queries[:1000], "inner_product", asked)
@@ -89,16 +91,22 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     dev = min(1000, len(queries))
     calibration = Calibration.fit(images[:dev], queries[:dev], np.arange(dev), "inner_product", 0.9)
     writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
-    cards = {"images": built.card, "sentences": sentences.card, "calibration": calibration.card()}
-    text_encoders = {"tfidf": {"kind": "tf-idf"}}
-    writer.commit({**SYNTHETIC_CARD, "dim": dim, "text_encoders": text_encoders, **cards, "data_root": str(folder)})
-    return cards["images"]
+    measured = MeasuredIndexes().model_copy(update={"images": built.card, "sentences": sentences.card})
+    facts: CardFacts = {
+        **SYNTHETIC_CARD,
+        "dim": dim,
+        "text_encoders": {"tfidf": {"kind": "tf-idf"}},
+        "calibration": calibration.card(),
+        "data_root": str(folder),
+    }
+    writer.commit(measured, **facts)
+    return built.card
 
 
 def measure_judging(folder: Path, count: int) -> None:
     """Searches with what says which answers are likely, over those without."""
-    searcher = Searcher(Bundle(folder))
-    silent = Searcher(Bundle(folder))
+    searcher = Searcher(open_index(folder))
+    silent = Searcher(open_index(folder))
     rng = np.random.default_rng(1)
     silent.calibration = None
     sentences = [" ".join(rng.choice(WORDS, 6)) for _ in range(count)]
@@ -143,7 +151,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        card = make_bundle(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
+        card = make_index(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
         measure_judging(folder / "bundle", JUDGED_QUERIES)
         command = [sys.executable, "-m", "stages.cli", "serve", str(folder / "bundle"), "--port", "0"]
         start = time.perf_counter()
@@ -180,8 +188,8 @@ def main() -> None:
             "first_errors": errors[:3],
             "requests_per_second": len(seconds) / wall,
             "started_and_answered": loaded,
-            "factory": card["factory"],
-            "recall@10": card["recall@10"],
+            "factory": card.factory,
+            "recall@10": card.recall,
         }
     )
 

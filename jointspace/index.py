@@ -19,7 +19,7 @@ from pipeline.images.decode import decode, to_rgb
 from pipeline.images.opening import ImageLimits
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
-from pipeline.storage.bundles import open_bundle
+from pipeline.storage.stored_index import open_index
 
 
 def load(*folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
@@ -56,8 +56,8 @@ class Index:
         registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
         self._run = Path(run).absolute() if run else None
-        self.bundle = open_bundle(*map(Path, folders), run=self._run)
-        self._searcher = Searcher(self.bundle)
+        self.stored = open_index(*map(Path, folders), run=self._run)
+        self._searcher = Searcher(self.stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, opens the folder anew."""
@@ -66,7 +66,7 @@ class Index:
     @property
     def card(self) -> Mapping[str, Any]:
         """The index's model, what it was trained on, and what was measured."""
-        return self.bundle.card
+        return self.stored.card.to_json()
 
     def search(
         self,
@@ -151,7 +151,9 @@ class Index:
                 lambda: model.embed_images(to_dense_views(image_vectors, "image", dict.fromkeys(model.encoders)))
             )
         if model.sentence_view != VECTORS:
-            raise UsageError(f"{self.card['model']} reads {model.sentence_view}, not the vectors of texts; give texts")
+            raise UsageError(
+                f"{self.stored.card.model} reads {model.sentence_view}, not the vectors of texts; give texts"
+            )
         assert text_vectors is not None
         views = to_views(text_vectors, "text", dict.fromkeys(model.text_encoders))
         centred = {
@@ -161,10 +163,10 @@ class Index:
 
     @cached_property
     def _centring(self) -> dict[str, Centred]:
-        """The text encoders of the bundle that subtract a mean from their vectors."""
-        stored = {name: self.bundle.text_encoder(name) for name in self.card.get("text_encoders", {})}
+        """The text encoders of the index that subtract a mean from their vectors."""
+        stored = {name: self.stored.first.text_encoder(name) for name in self.stored.card.text_encoders}
         return {
-            name: restore_text_encoder(parameters.settings, parameters.tensors, self.bundle.folder)
+            name: restore_text_encoder(parameters.settings, parameters.tensors, self.stored.folder)
             for name, parameters in stored.items()
             if CENTRED in parameters.settings
         }
@@ -174,22 +176,24 @@ class Index:
         try:
             return one_vector_each(embed())
         except IntegrityError as error:
-            model = self.card["model"]
+            model = self.stored.card.model
             raise InputError(f"{error}; give vectors of the encoders that {model} was fitted to") from error
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
         """Index other photos (a folder, tar shard or table) with this index's model, in the folder `output`; captions
         are optional. A repeated call resumes. Scripts need no `if __name__ == "__main__"`.
         """
-        from pipeline.run.reading.application import apply_bundle
+        from pipeline.run.reading.application import apply_index
         from stages.catalogue import declared
 
-        source = self.bundle.parts[0].folder
-        return Index(apply_bundle(declared(), source, Path(photographs), Path(output), name).folder)
+        source = self.stored.first.folder
+        shard = apply_index(declared(), source, Path(photographs), Path(output), name)
+        assert shard is not None  # `ingest` refuses a folder without a photo that can be read
+        return Index(shard.folder)
 
     def _require_vectors(self) -> None:
         if self._searcher.multi_vector:
-            raise UsageError(f"{self.card['model']} has several vectors for each image and caption")
+            raise UsageError(f"{self.stored.card.model} has several vectors for each image and caption")
 
     @cached_property
     def _encoders(self) -> dict[str, Any]:
@@ -207,7 +211,7 @@ class Index:
         if not is_path and not isinstance(image, Image.Image):
             raise UsageError(f"image is a {type(image).__name__}; give a path, or an image that Pillow opened")
         if not is_path and self._searcher.multi_vector:
-            raise UsageError(f"{self.card['model']} reads photos from their files; give a path")
+            raise UsageError(f"{self.stored.card.model} reads photos from their files; give a path")
         try:
             if not is_path:
                 return encode_image(to_rgb(image, self._limits), self._encoders)
@@ -219,6 +223,6 @@ class Index:
     def _row(self, vector: np.ndarray) -> np.ndarray:
         self._require_vectors()
         row = to_array(vector, "query").reshape(1, -1)
-        if row.shape[1] != self.card["dim"] or not np.isfinite(row).all():
-            raise InputError(f"a vector of this index has {self.card['dim']} finite numbers; give such a one")
+        if row.shape[1] != self.stored.card.dim or not np.isfinite(row).all():
+            raise InputError(f"a vector of this index has {self.stored.card.dim} finite numbers; give such a one")
         return row

@@ -31,8 +31,8 @@ from pipeline.models.linear.moments import BLOCK_ROWS, Moments
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import GridTrial, PairArrays
 from pipeline.models.linear.views import STEPS, ImageView, TextView
-from pipeline.storage.card import is_index
 from pipeline.storage.files import first_unplain
+from pipeline.storage.index_folder import is_index
 from pipeline.storage.json_files import Json
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
@@ -138,7 +138,7 @@ class FittedSpace:
         1
         """
         from jointspace.index import Index
-        from jointspace.writing import Items, write_bundle
+        from jointspace.writing import Items, write_index
 
         if is_index(Path(folder)) and not overwrite:
             raise UsageError(f"there is an index in {folder}; give another folder, or overwrite=True")
@@ -179,7 +179,7 @@ class FittedSpace:
                 words=[words[row] for row in order],
                 texts=_in_blocks(embed_texts, order, y),
             )
-        write_bundle(Path(folder), self.save, items)
+        write_index(Path(folder), self.save, items)
         return Index(folder)
 
     def save(self, folder: str | Path) -> None:

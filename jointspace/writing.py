@@ -1,10 +1,9 @@
-"""The bundle of vectors that a program has embedded itself, which no run has made."""
+"""An index of vectors that a program has embedded itself, without a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +12,9 @@ from pipeline.config import loading
 from pipeline.index.build import QUERIES, choose_and_build
 from pipeline.index.chooser import Requirements
 from pipeline.index.vectors import ArrayVectors, evenly_spaced
-from pipeline.storage.bundle import BundleWriter
-from pipeline.storage.card import COLUMNS
+from pipeline.storage.card import IndexCard, MeasuredIndexes
+from pipeline.storage.index_folder import COLUMNS
+from pipeline.storage.index_shard import IndexWriter
 from pipeline.storage.json_files import fingerprint
 from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters
 
@@ -34,7 +34,7 @@ class Items:
     texts: np.ndarray | None = None
 
     def tables(self) -> dict[str, pa.Table]:
-        """The rows of the bundle."""
+        """Return the rows of the index."""
         n = len(self.names)
         columns = {
             "image_id": np.arange(n), "path": self.names, "split": [SPLIT] * n, "sha256": self.digests,
@@ -49,11 +49,12 @@ class Items:
         }
 
 
-def write_bundle(folder: Path, save: Callable[[Path], None], items: Items) -> None:
-    """Write the bundle of some items, under the cosine, and of the model that `save` writes into a folder."""
+def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> None:
+    """Write an index of some items, under the cosine, with the model that `save` writes into a folder."""
     requirements = Requirements.of(loading.load().index)
     sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})
-    writer, cards = BundleWriter(folder), {}
+    writer = IndexWriter(folder)
+    indexes: dict[str, IndexCard] = {}
     for modality, vectors in sides.items():
         others = items.images if modality == "sentences" or items.texts is None else items.texts
         queries = others[evenly_spaced(len(others), QUERIES)]
@@ -61,7 +62,8 @@ def write_bundle(folder: Path, save: Callable[[Path], None], items: Items) -> No
         writer.add(f"{modality}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
-        cards[modality] = {**built.card, "measured_with": "images" if others is items.images else "captions"}
+        measured_with = "images" if others is items.images else "captions"
+        indexes[modality] = built.card.model_copy(update={"measured_with": measured_with})
         del built  # whose bytes may be as many as those of the next one
     for modality, table in items.tables().items():
         writer.add_table(f"{modality}.parquet", table)
@@ -69,23 +71,18 @@ def write_bundle(folder: Path, save: Callable[[Path], None], items: Items) -> No
         save(Path(temporary))
         model = read_parameters(Path(temporary) / "model.safetensors", MODEL)
         writer.add_parameters(Path(temporary))
-    writer.commit(_card(folder, model, sides, cards))
-
-
-def _card(folder: Path, model: Any, sides: dict[str, np.ndarray], cards: dict[str, Any]) -> dict[str, Any]:
     inputs = {"model": model.fingerprint, "vectors": digest_tensors(sides)}
-    return {
-        "kind": "global",
-        "model": model.details["registered"],
-        "registered": model.details["registered"],
-        "metric": "inner_product",
-        "dim": sides["images"].shape[1],
-        **cards,
-        "splits": [SPLIT],
-        "name": folder.absolute().name,
-        "data_root": str(folder.absolute()),
-        "encoders": {},
-        "text_encoders": {},
-        "inputs": inputs,
-        "fingerprint": fingerprint("fitted", 1, None, inputs),
-    }
+    writer.commit(
+        MeasuredIndexes(kind="global").model_copy(update=indexes),
+        model=model.details["registered"],
+        registered=model.details["registered"],
+        metric="inner_product",
+        dim=sides["images"].shape[1],
+        splits=[SPLIT],
+        name=folder.absolute().name,
+        data_root=str(folder.absolute()),
+        encoders={},
+        text_encoders={},
+        inputs=inputs,
+        fingerprint=fingerprint("fitted", 1, None, inputs),
+    )

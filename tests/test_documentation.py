@@ -202,7 +202,7 @@ ANSWERS = {
     "Features with h5py": "(24, 3) float32 [0 1 2]",
     "Which image is which, with pyarrow": "24 [{'image_id': 0, 'path': 'dog-0.png', 'split': 'train'}]",
     "Nearest images of an image, with faiss": "[('dog-0.png', ",
-    "Several bundles, with faiss": "[(1.0, 'dog-0.png'), ",
+    "Several index shards, with faiss": "[(1.0, 'dog-0.png'), ",
 }
 
 

@@ -51,16 +51,17 @@ def read(root, options):
 """The module of docs/extending.md, with an encoder of texts and a reader."""
 LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
 
-from pipeline.run import Job, Run, stage
+from pipeline.run import Job, stage
+from pipeline.run.jobs import StageRun
 
 
 @stage(
     version=1,
     wanted=lambda config: [()],
-    reads=lambda config, layout: [layout.manifest],
+    reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.file("lengths.json"),
 )
-def count_lengths(run: Run, job: Job) -> None:
+def count_lengths(run: StageRun, job: Job) -> None:
     """Count the words of the sentences."""
     from pipeline.storage.commit import publish_record
 

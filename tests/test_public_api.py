@@ -24,7 +24,7 @@ from jointspace.reference import render
 from pipeline.config.registry import ALLOWED
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.stored_index import open_index
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,7 +57,7 @@ def test_the_notebook(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_it_answers_as_the_searcher_does(bundle: Path) -> None:
-    index, searcher = jointspace.load(str(bundle)), Searcher(Bundle(bundle))
+    index, searcher = jointspace.load(str(bundle)), Searcher(open_index(bundle))
     assert index.search("a red picture", k=5) == searcher.images("a red picture", 5)
     path = bundle.parent / "data" / "blue-02.png"
     (nearest, *_), like = index.search(image=path, k=3), index.search(image=Image.open(path), k=3)

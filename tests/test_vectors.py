@@ -114,7 +114,7 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
     for row in range(0, PAIRS, 7):
         (hit,) = index.search(text_vector=planted.texts[row], k=1)
         assert hit.row["path"] == planted.paths[row]
-    sentences = index.bundle.table("sentences")
+    sentences = index.stored.table("sentences")
     owned = list(zip(sentences["image_id"].to_pylist(), sentences["text"].to_pylist(), strict=True))
     if write in (write_clip_retrieval, write_parquet):
         assert [hit.row["price"] for hit in index.search(text_vector=planted.texts[0], where="price = 4")] == [4]

@@ -38,20 +38,20 @@ UNKNOWN = "-"
 
 
 class JointSpace:
-    """The joint space of a bundle's model: images, sentences and words as unit vectors. Raises UsageError where the
+    """The joint space of an index's model: images, sentences and words as unit vectors. Raises UsageError where the
     model does not compare by cosine."""
 
-    def __init__(self, bundle: Any, gpu: torch.device | None = None) -> None:
-        parameters = bundle.model()
+    def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
+        parameters = index.first.model()
         self.fingerprint: str = parameters.fingerprint
-        registered = bundle.card["registered"]
-        self.model: JointModel = restore(registered, parameters.settings, parameters.tensors, where=bundle.folder)
+        registered = index.card.registered
+        self.model: JointModel = restore(registered, parameters.settings, parameters.tensors, where=index.folder)
         if gpu is not None:
             self.model.to(gpu)
         if self.model.metric != "inner_product":
-            name = bundle.card["model"]
+            name = index.card.model
             raise UsageError(f"{name} does not compare by cosine; give the index of a model that does, such as ncca")
-        self.forms = QueryForms(bundle, self.model)
+        self.forms = QueryForms(index, self.model)
 
     def images(self, features: Features) -> np.ndarray:
         """Embed n images, (n, c)."""

@@ -1,19 +1,30 @@
-"""Building the index that meets the requirements, of one vector an item or of several, and what its card says."""
+"""Building the FAISS index that meets the requirements, with its card, and removing vectors from one.
+
+An id is a row of the index's table, and an id never changes its meaning: ids of removed vectors stay empty. If a row
+has several vectors, these are numbered without gaps, and are renumbered when some are removed. What an index was
+trained on does not change.
+"""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import faiss
 import numpy as np
 
 from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
-from pipeline.index.format import from_bytes, to_bytes
-from pipeline.index.gallery import MultiVectorGallery, Shortlist
-from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, ask, latency, tune
-from pipeline.index.vectors import Vectors, evenly_spaced
+from pipeline.index.faiss_types import call
+from pipeline.index.filtering import is_exact, reconstruct
+from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes
+from pipeline.index.gallery import MultiVectorGallery, Shortlist, ids_of_lists
+from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, apply, ask, latency, tune
+from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
+from pipeline.storage.card import IndexCard, Modality, ShortlistCard
+from pipeline.storage.json_files import Json
 
 if TYPE_CHECKING:
     import torch
@@ -29,17 +40,19 @@ SLACK = 1e-5
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A FAISS index as bytes, its position i being row i of the vectors; its `card`; and, where candidates were
-    measured, what they did (`tradeoff`).
+    """A FAISS index as bytes, with its card. Position i of the index is row i of the vectors.
 
-    On the card, `recall@10` is the share of a query's true nearest that it finds on the `queries` that it was tuned
-    with, `queries_per_second` what one core answers of a batch, by processor time, `latency_ms` the 95th percentile of
-    one query alone; `nprobe`, `efSearch` and `k_factor` are what it was tuned to (None: it has no such parameter).
+    `tradeoff` has the measurements of the candidates, if several were tried.
     """
 
     data: memoryview
-    card: dict[str, Any]
-    tradeoff: dict[str, Any] | None
+    card: IndexCard
+    tradeoff: dict[str, Json] | None
+
+    @property
+    def expected(self) -> ExpectedIndex:
+        """The facts that the bytes must agree with."""
+        return ExpectedIndex(self.card.count, self.card.dim, self.card.metric)
 
 
 def choose_and_build(
@@ -91,8 +104,8 @@ def choose_and_build(
     raise UsageError(refusal(trials, count, vectors.dim, requirements))
 
 
-def _card(trial: CandidateTrial, vectors: Vectors, metric: str, queries: int) -> dict[str, Any]:
-    return {
+def _card(trial: CandidateTrial, vectors: Vectors, metric: str, queries: int) -> IndexCard:
+    values = {
         "factory": trial.factory,
         "metric": metric,
         "dim": vectors.dim,
@@ -105,10 +118,11 @@ def _card(trial: CandidateTrial, vectors: Vectors, metric: str, queries: int) ->
         "build_seconds": trial.build_seconds,
         f"recall@{NEIGHBOURS}": trial.recall,
     }
+    return IndexCard.model_validate(values)
 
 
 def build_gallery(
-    modality: str,
+    modality: Modality,
     vectors: Vectors,
     outline: MultiVectors | None,
     queries: Items,
@@ -133,15 +147,16 @@ def build_gallery(
     requirements = replace(requirements, candidates=tuple(factories))
     asked = queries.array[evenly_spaced(len(queries.array), QUERIES)]
     built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu)
-    index = from_bytes(built.data, f"the index of {modality}", built.card)
-    used = None if built.card["factory"] == "Flat" else shortlist
+    index = from_bytes(built.data, f"the index of {modality}", built.expected)
+    used = None if built.card.factory == "Flat" else shortlist
     gallery = MultiVectorGallery(modality, index, outline, comparison, used)
-    return replace(built, card={**built.card, "shortlist": measure_shortlist(gallery, queries, progress)})
+    measured = ShortlistCard.model_validate(measure_shortlist(gallery, queries, progress))
+    return replace(built, card=built.card.model_copy(update={"shortlist": measured}))
 
 
 def measure_shortlist(
     gallery: MultiVectorGallery, queries: MultiVectors, progress: Progress = unwatched
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """What the gallery's shortlist costs against scoring everything, as the card of its index says it.
 
     `recall@10` is the share of each query's ten best items by exact scores that were found, `recall@1` the share of
@@ -175,3 +190,52 @@ def measure_shortlist(
         "queries_per_second": 1 / float(np.mean(seconds)),
         "exact_queries_per_second": 1 / float(np.mean(exact_seconds if shortlist else seconds)),
     }
+
+
+# --- removing vectors
+
+NAMED = "IDMap,"
+"""What the factory string of an index begins with that holds its vectors' ids in a table beside them."""
+
+
+def remove(
+    index: faiss.Index, ids: np.ndarray, rest_ids: np.ndarray, rest: Callable[[], Vectors], card: IndexCard
+) -> tuple[faiss.Index, str]:
+    """Return `index` without `ids`, with all other vectors under the same ids, and its factory string.
+
+    If FAISS cannot remove vectors from this type of index, it is built again by its `card` from the vectors `rest()`,
+    whose ids are `rest_ids`.
+    """
+    factory = card.factory
+    typed = faiss.downcast_index(index)  # the card may be wrong, and others number the vectors anew
+    if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
+        call(index.remove_ids, ids)
+        return index, factory
+    if not len(rest_ids):
+        return faiss.index_factory(index.d, NAMED + "Flat", index.metric_type), NAMED + "Flat"
+    factory = factory.removeprefix(NAMED)
+    named = build(factory, rest(), card.metric, ids=rest_ids).index
+    apply(named, SearchSetting(card.nprobe, card.efSearch, card.k_factor))  # which it was tuned to
+    return named, NAMED + factory
+
+
+def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> ArrayVectors:
+    """Return the vectors that `index` has under `ids` (k,). Raises UsageError, which calls it `name`, if the index has
+    rounded them."""
+    if not is_exact(index):
+        raise UsageError(
+            f"{name} has rounded its vectors; the run that has them has to be around it: name the index there"
+        )
+    return ArrayVectors(reconstruct(index, ids))
+
+
+def drop(index: faiss.Index, places: np.ndarray) -> faiss.Index:
+    """Return a Flat or IVF,Flat index without the vectors at `places` (k,). The others are numbered anew."""
+    kept = np.ones(index.ntotal, bool)
+    kept[places] = False
+    call(index.remove_ids, places)
+    if isinstance(index, faiss.IndexIVF):  # which leaves them their ids
+        numbers = np.cumsum(kept) - 1
+        for _, ids in ids_of_lists(index):
+            ids[:] = numbers[ids]
+    return index

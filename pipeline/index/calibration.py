@@ -4,8 +4,8 @@ The score of a sentence with a photograph is compared with those that the senten
 of dev: z = (score - mean) / deviation. The least z of a likely answer is the split conformal quantile of dev's pairs
 (Vovk et al. 2005; Angelopoulos and Bates 2021). Of sentences like those of dev, the photograph that is meant is then
 among the likely ones in `index.coverage` of all cases in which the index has it. z depends on its pair and background,
-so this holds for an index of any size, in one bundle or in several; what grows with the index is the number of likely
-answers. There may be none.
+so this holds for an index of any size, in one index shard or in several. The number of likely answers grows with the
+index. There may be none.
 
 A sentence is off the collection where the mean of its NEIGHBOURS best scores with the background is less than that of
 all but FALSE_ALARMS of dev's sentences, which is the same for any index too, or where half of its words are unknown.
@@ -17,17 +17,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from pipeline.errors import IntegrityError
+from pipeline.storage.json_files import Json
+from pipeline.storage.stored_index import StoredIndex
 
 FALSE_ALARMS, NEIGHBOURS = 0.05, 10
 FEWEST = 50
 """Dev images with sentences from which on there is a calibration."""
 BACKGROUND = "background.safetensors"
-"""The background's vectors in a bundle."""
+"""The file of an index shard with the background's vectors."""
 LEAST = np.finfo(np.float32).min
 """Below any score."""
 BLOCK = 1024
@@ -68,17 +70,19 @@ class Calibration:
         return cls(images, metric, float(ascending[missed]), float(near), coverage)
 
     @classmethod
-    def from_bundle(cls, bundle: Any) -> "Calibration | None":
-        """The one of a pipeline.storage.bundle.Bundle, or of Bundles; None where it has none."""
-        if not (stored := bundle.card.get("calibration")):
+    def of_index(cls, index: StoredIndex) -> "Calibration | None":
+        """Read the calibration of an index, or None if it has none."""
+        card = index.card
+        if card.calibration is None:
             return None
-        background = bundle.arrays(BACKGROUND).get("images")
-        if background is None or background.shape[1:] != (bundle.card["dim"],) or not np.isfinite(background).all():
-            raise IntegrityError(f"the background in {bundle.folder} does not fit its model; run build-index again")
-        return cls(background, bundle.card["metric"], *(stored[name] for name in ("score", "nearness", "coverage")))
+        background = index.first.arrays(BACKGROUND).get("images")
+        if background is None or background.shape[1:] != (card.dim,) or not np.isfinite(background).all():
+            raise IntegrityError(f"the background in {index.folder} does not fit its model; run build-index again")
+        stored = card.calibration
+        return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)
 
-    def card(self) -> dict[str, Any]:
-        """What a bundle's card says."""
+    def card(self) -> dict[str, Json]:
+        """Return the calibration as an index's card has it."""
         return {"version": 1, "coverage": self.coverage, "score": self.score, "nearness": self.nearness}
 
     def judge(

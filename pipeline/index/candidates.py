@@ -82,7 +82,7 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
 
 
 def is_known(factory: str, dim: int) -> bool:
-    """Whether this FAISS can make the index, and a bundle may hold it."""
+    """Return whether this FAISS can make the index, and an index of this project may hold it."""
     try:
         require_known_types(faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT), factory)
     except (RuntimeError, IntegrityError):

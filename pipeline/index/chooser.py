@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import faiss
 import numpy as np
@@ -38,6 +38,7 @@ from pipeline.index.candidates import (
 from pipeline.index.format import code_bytes, to_bytes
 from pipeline.index.tuning import NEIGHBOURS, SearchSetting, ask, latency, stages_of, timed_search, tune
 from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
+from pipeline.storage.json_files import Json
 
 if TYPE_CHECKING:
     import torch
@@ -119,7 +120,7 @@ class CandidateTrial:
         """By which candidates are compared: twice the bytes are worth half the time of a query."""
         return self.bytes * self.seconds
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         values = {**vars(self), **vars(self.setting), f"recall@{NEIGHBOURS}": self.recall}
         values |= {"queries_per_second": 1 / self.seconds, "bytes_times_seconds": self.cost}
         return {name: value for name, value in values.items() if name not in ("setting", "seconds", "recall")}

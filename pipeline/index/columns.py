@@ -8,10 +8,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipeline.errors import UsageError
+from pipeline.storage.tables import SHARD
 
-OURS = frozenset(
-    ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "bundle", "box")
-)
+OURS = frozenset(("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", SHARD, "box"))
 """The columns of a table of images that are not the user's own."""
 ASKED = ("split", "width", "height")
 """Those of OURS that a condition is likely to be about."""

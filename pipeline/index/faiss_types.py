@@ -7,25 +7,13 @@ import faiss
 import numpy as np
 
 # FAISS's stubs lack these names.
-DirectMap: type["MapKind"] = vars(faiss)["DirectMap"]
+HASHTABLE: int = vars(faiss)["DirectMap"].Hashtable
 PyCallbackIOWriter: Callable[[Callable[[bytes], None]], faiss.IOWriter] = vars(faiss)["PyCallbackIOWriter"]
 SearchParametersHNSW: Callable[..., faiss.SearchParameters] = vars(faiss)["SearchParametersHNSW"]
-ZeroCopyIOReader: Callable[["Pointer", int], faiss.IOReader] = vars(faiss)["ZeroCopyIOReader"]
+ZeroCopyIOReader: Callable[..., faiss.IOReader] = vars(faiss)["ZeroCopyIOReader"]
 
 T = TypeVar("T")
 Item = TypeVar("Item", covariant=True)
-
-
-class MapKind(Protocol):
-    """The kinds of DirectMap."""
-
-    Hashtable: int
-
-
-class Pointer(Protocol):
-    """The address of an array."""
-
-    def this(self) -> object: ...
 
 
 class SwigVector(Protocol[Item]):

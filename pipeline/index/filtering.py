@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.faiss_types import DirectMap, HasFineQuantizer, SearchParametersHNSW, call
+from pipeline.index.faiss_types import HASHTABLE, HasFineQuantizer, SearchParametersHNSW, call
 from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
 from pipeline.index.vectors import BLOCK_ROWS
 
@@ -75,7 +75,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
                 try:
                     part.make_direct_map()
                 except RuntimeError:  # some ids are missing
-                    part.set_direct_map_type(DirectMap.Hashtable)
+                    part.set_direct_map_type(HASHTABLE)
     return typed.reconstruct_batch(ids)
 
 

@@ -7,9 +7,9 @@ business. Reading refuses a header that claims more than the bytes could hold.
 import os
 import re
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import faiss
 import numpy as np
@@ -78,6 +78,15 @@ PLAIN_SEARCH = vars(faiss.IndexPQ)["ST_PQ"]
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
+@dataclass(frozen=True)
+class ExpectedIndex:
+    """The number of vectors of an index, their dimensions and their metric, as its card has them."""
+
+    count: int
+    dim: int
+    metric: str
+
+
 def metric_of(index: faiss.Index) -> str:
     """The name of its metric, of METRICS."""
     return next(name for name, kind in METRICS.items() if kind == index.metric_type)
@@ -90,7 +99,7 @@ def to_bytes(index: faiss.Index) -> memoryview:
     return memoryview(data)
 
 
-def from_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
+def from_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> faiss.Index:
     """The index in `data`, checked against its card (`count`, `dim`, `metric`).
 
     Raises IntegrityError, which calls it `name`, where the bytes are not an index, or not the one of the card.
@@ -98,7 +107,7 @@ def from_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
     return _read(lambda bytes_: faiss.deserialize_index(bytes_, AS_IT_IS), data, name, card)
 
 
-def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
+def view_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> faiss.Index:
     """The same index, its codes, lists and links left where they are in `data`: for searching only, since FAISS ends
     the process that adds to it or takes something out."""
 
@@ -111,7 +120,7 @@ def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
 
 
 def _read(
-    read: Callable[[np.ndarray], faiss.Index], data: bytes | memoryview, name: str, card: Mapping[str, Any]
+    read: Callable[[np.ndarray], faiss.Index], data: bytes | memoryview, name: str, card: ExpectedIndex
 ) -> faiss.Index:
     _require_no_files(data, name)
     try:
@@ -123,7 +132,7 @@ def _read(
         _compute_tables(index)
     except (RuntimeError, MemoryError, RecursionError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
-    expected = (card["count"], card["dim"], METRICS[card["metric"]])
+    expected = (card.count, card.dim, METRICS[card.metric])
     if (index.ntotal, index.d, index.metric_type) != expected:
         raise IntegrityError(
             f"{name} holds {index.ntotal} vectors of {index.d} dimensions and FAISS metric {index.metric_type}, not"
@@ -155,7 +164,7 @@ def _require_no_files(data: bytes | memoryview, name: str) -> None:
         except (struct.error, ValueError, OverflowError):
             continue  # FAISS would not get as far as the file's name: these are four bytes of a code
         raise IntegrityError(
-            f"{name} has its lists in the file {os.fsdecode(file)!r}, which is not of its bundle; {REBUILD}"
+            f"{name} has its lists in the file {os.fsdecode(file)!r}, which is not in its card; {REBUILD}"
         )
 
 

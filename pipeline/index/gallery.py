@@ -20,11 +20,11 @@ to each word have their own products.
 import hashlib
 import math
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import faiss
 import numpy as np
@@ -39,8 +39,13 @@ from pipeline.foreign.trial import is_remembered, remember, try_first
 from pipeline.index.exact import Neighbours
 from pipeline.index.faiss_types import flat_vectors, inverted_lists
 from pipeline.index.filtering import reconstruct, search_among
-from pipeline.index.format import REBUILD, from_bytes, metric_of, parts_of, view_bytes
+from pipeline.index.format import REBUILD, ExpectedIndex, from_bytes, metric_of, parts_of, view_bytes
 from pipeline.index.tuning import NEIGHBOURS
+
+if TYPE_CHECKING:  # the process that tries an index does without these modules, which take as long as the trial
+    from pipeline.storage.card import IndexCard, Modality, ShortlistCard
+    from pipeline.storage.index_shard import IndexShard
+    from pipeline.storage.stored_index import StoredIndex
 
 BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
@@ -68,9 +73,9 @@ class Shortlist:
     shortlist: int
 
     @classmethod
-    def from_card(cls, card: Mapping[str, Any]) -> "Shortlist | None":
-        """The one on an index's card; None where all items are scored."""
-        return None if card["shortlist"] is None else cls(card["nearest"], card["shortlist"])
+    def from_card(cls, card: "ShortlistCard") -> "Shortlist | None":
+        """Return the shortlist on an index's card, or None if all items are scored."""
+        return None if card.shortlist is None or card.nearest is None else cls(card.nearest, card.shortlist)
 
 
 class Gallery:
@@ -119,7 +124,12 @@ class MultiVectorGallery(Gallery):
     multi_vector = True
 
     def __init__(
-        self, modality: str, index: faiss.Index, outline: MultiVectors, rule: ScoreRule, shortlist: Shortlist | None
+        self,
+        modality: "Modality",
+        index: faiss.Index,
+        outline: MultiVectors,
+        rule: ScoreRule,
+        shortlist: Shortlist | None,
     ) -> None:
         typed = faiss.downcast_index(index)  # which lasts as long as `index`
         if not isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat):
@@ -292,8 +302,10 @@ def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
 
 
 class MergedGallery(Gallery):
-    """The `galleries` of several bundles, whose rows are `firsts[i]` to `lasts[i]` of all. Of equal scores, those of an
-    earlier bundle come first."""
+    """The `galleries` of several index shards. The rows of shard i are `firsts[i]` to `lasts[i]` of all rows.
+
+    Among equal scores, the items of an earlier shard come first.
+    """
 
     def __init__(self, galleries: Sequence[Gallery], firsts: Sequence[int], lasts: Sequence[int]) -> None:
         self.galleries = galleries
@@ -306,7 +318,7 @@ class MergedGallery(Gallery):
         return sum(map(len, self.galleries))
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """The best of what each bundle finds."""
+        """Return the best items that the shards find."""
         answers = [gallery.search(queries, top, part) for gallery, part in self._each(allowed)]
         shifted = zip(answers, self.firsts, strict=True)
         rows = np.hstack([np.where(answer.rows >= 0, answer.rows + first, -1) for answer, first in shifted])
@@ -315,7 +327,7 @@ class MergedGallery(Gallery):
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
-        """The best of the regions that each bundle finds."""
+        """Return the best regions that the shards find."""
         hits = [with_regions(gallery).regions(words, top, part) for gallery, part in self._each(allowed)]
         scores = np.concatenate([hit.scores for hit in hits])
         rows = np.concatenate([hit.rows + first for hit, first in zip(hits, self.firsts, strict=True)])
@@ -346,48 +358,59 @@ def with_regions(gallery: Gallery) -> MultiVectorGallery | MergedGallery:
     return gallery
 
 
-def open_index(bundle: Any, modality: str, to_change: bool = False) -> faiss.Index:
-    """Return the index of the `images` or `sentences` of a bundle: for searching only, with its large parts left in
-    their file, or, `to_change`, as a copy in memory.
+def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = False) -> faiss.Index:
+    """Open the FAISS index of the `images` or `sentences` of an index shard: for searching only, with its large parts
+    left in their file, or, `to_change`, as a copy in memory.
 
     FAISS trusts the bytes that it reads. So bytes that this user's program has neither written nor tried before are
     read and searched in another process first. Raises IntegrityError.
     """
-    name = bundle.index_name(modality)
-    path, card, digest = bundle.folder / f"{name}.faiss", bundle.card[name], _trial_digest(bundle, modality)
-    data = bundle.index(name)
+    name = shard.card.index_name(modality)
+    card = index_card(shard, modality)
+    path = shard.folder / f"{name}.faiss"
+    expected = ExpectedIndex(card.count, card.dim, card.metric)
+    digest = _trial_digest(shard, modality)
+    data = shard.index(name)
     if not is_remembered(digest):
-        rows = bundle.packed_table(modality).num_rows if name == modality else card["count"]
+        rows = shard.packed_table(modality).num_rows if name == modality else card.count
         try:
-            try_first(path, _try_index, path, bundle.about(path.name)["sha256"], card, rows)
+            try_first(path, _try_index, path, shard.about(path.name)["sha256"], expected, rows)
         except InputError as error:
             raise IntegrityError(str(error)) from error
         remember(digest)
-    return (from_bytes if to_change else view_bytes)(data, str(path), card)
+    return (from_bytes if to_change else view_bytes)(data, str(path), expected)
 
 
-def remember_indexes(bundle: Any) -> None:
-    """Remember that the indexes of a bundle, which this process has written, need no trial."""
+def index_card(shard: "IndexShard", modality: "Modality") -> "IndexCard":
+    """Return the card of a FAISS index. Raises IntegrityError if the shard has no such index."""
+    card = shard.card.index_of(modality)
+    if card is None:
+        raise IntegrityError(f"{shard.folder} has no index of {modality}; {REBUILD}")
+    return card
+
+
+def remember_indexes(shard: "IndexShard") -> None:
+    """Remember that the FAISS indexes of a shard, which this process has written, need no trial."""
     for modality in ("images", "sentences"):
-        if bundle.card.get(bundle.index_name(modality)):
-            remember(_trial_digest(bundle, modality))
+        if shard.card.index_of(modality):
+            remember(_trial_digest(shard, modality))
 
 
-def _trial_digest(bundle: Any, modality: str) -> str:
+def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
     """Return the digest of all that `_try_index` depends on."""
-    files = (f"{bundle.index_name(modality)}.faiss", f"{modality}.parquet")
-    about = [TRIAL, faiss.__version__, *(bundle.about(file)["sha256"] for file in files)]
+    files = (f"{shard.card.index_name(modality)}.faiss", f"{modality}.parquet")
+    about = [TRIAL, faiss.__version__, *(shard.about(file)["sha256"] for file in files)]
     return hashlib.sha256(" ".join(about).encode()).hexdigest()
 
 
-def _try_index(path: Path, sha256: str, card: Mapping[str, Any], rows: int) -> None:
+def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> None:
     """Read and search the index at `path`, whose ids are distinct `rows` of a table. Raises IntegrityError."""
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise IntegrityError(f"{path} has changed while it was opened; {REBUILD}")
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     with processor_limit(TRIAL_SECONDS + len(data) / TRIAL_BYTES, f"{path} takes too long to search; {REBUILD}"):
-        index, limit = view_bytes(data, str(path), card), rows
+        index, limit = view_bytes(data, str(path), expected), rows
         if index.ntotal > rows:
             raise IntegrityError(f"{path} has {index.ntotal} vectors, but its table only {rows} rows; {REBUILD}")
         for part in parts_of(index):
@@ -409,29 +432,36 @@ def _try_index(path: Path, sha256: str, card: Mapping[str, Any], rows: int) -> N
             gallery.search(queries, NEIGHBOURS, np.arange(rows) % 2 == 0)
 
 
-def open_gallery(bundle: Any, modality: str) -> Gallery:
-    """The `images` or `sentences` of a bundle, or of a pipeline.storage.bundles.Bundles, for searching only.
+def open_gallery(index: "StoredIndex", modality: "Modality") -> Gallery:
+    """Open the `images` or `sentences` of an index for searching only.
 
-    Raises IntegrityError for an index that is not its card's, or whose vectors are not those of its items.
+    Raises IntegrityError for a FAISS index that is not its card's, or whose vectors are not those of its items.
     """
-    if len(bundle.parts) == 1:
-        return _open_one(bundle, modality)
-    name, bounds = bundle.index_name(modality), bundle.bounds(modality)
-    spans = zip(bundle.parts, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-    there = [span for span in spans if (span[0].card.get(name) or {}).get("count")]  # all may have been removed
-    opened = [(_open_one(part, modality), first, last) for part, first, last in there]
-    galleries, firsts, lasts = zip(*opened, strict=True)
+    if len(index.shards) == 1:
+        return _open_one(index.shards[0], modality)
+    bounds = index.bounds(modality)
+    galleries, firsts, lasts = [], [], []
+    for shard, first, last in zip(index.shards, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        card = shard.card.index_of(modality)
+        if card is not None and card.count:  # all may have been removed
+            galleries.append(_open_one(shard, modality))
+            firsts.append(first)
+            lasts.append(last)
     return MergedGallery(galleries, firsts, lasts)
 
 
-def _open_one(bundle: Any, modality: str) -> Gallery:
-    name = bundle.index_name(modality)
-    path, card = f"{bundle.folder}/{name}.faiss", bundle.card[name]
-    if (outline := bundle.outline(modality)) is None:
-        return Gallery(open_index(bundle, modality), path)
-    index = open_index(bundle, modality, to_change=True)
+def _open_one(shard: "IndexShard", modality: "Modality") -> Gallery:
+    name = shard.card.index_name(modality)
+    path = f"{shard.folder}/{name}.faiss"
+    outline = shard.outline(modality)
+    if outline is None:
+        return Gallery(open_faiss(shard, modality), path)
+    index = open_faiss(shard, modality, to_change=True)
+    stored = index_card(shard, modality).shortlist
+    score = shard.card.score
+    assert stored is not None and score is not None  # as the form of the card demands
     try:
-        shortlist = Shortlist.from_card(card["shortlist"])
-        return MultiVectorGallery(modality, index, outline, ScoreRule.from_dict(bundle.card["score"]), shortlist)
+        rule = ScoreRule.from_dict({"sum": score.sum, "global_weight": score.global_weight})
+        return MultiVectorGallery(modality, index, outline, rule, Shortlist.from_card(stored))
     except (*MALFORMED, IntegrityError) as error:
         raise IntegrityError(f"{path} is not an index of {name} ({brief(error)}); {REBUILD}") from error

@@ -1,4 +1,4 @@
-"""Queries, words and photographs, in the joint space of a bundle's model, encoded as what it indexes was."""
+"""Queries, words and photos, in the joint space of an index's model, encoded like the indexed photos and captions."""
 
 import hashlib
 import json
@@ -15,13 +15,17 @@ from pipeline.config.stored import restore, restore_encoder, restore_text_encode
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.models.joint_model import JointModel
+from pipeline.storage.json_files import Json
+from pipeline.storage.stored_index import StoredIndex
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from spacy import Language
 
+    from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.encoders.text_encoder import TextEncoder
     from pipeline.text.trees import Trees
 
@@ -39,16 +43,15 @@ MOST_SUGGESTED = 8
 
 
 class QueryEncoder:
-    """Brings queries into the joint space of a pipeline.storage.bundle.Bundle's model; parts are read when first
-    needed."""
+    """The model of an index, which embeds queries in the joint space. Its parts are read when they are first needed."""
 
-    def __init__(self, bundle: Any) -> None:
-        self.bundle = bundle
+    def __init__(self, index: StoredIndex) -> None:
+        self.index = index
 
     @property
     def multi_vector(self) -> bool:
         """Whether its images and sentences have several vectors each."""
-        return self.bundle.card.get("kind") == "fragments"
+        return self.index.card.kind == "fragments"
 
     def embed_sentence(self, sentence: str) -> Items:
         """`sentence` in the joint space: (1, c) float32, or one item of several vectors."""
@@ -66,13 +69,13 @@ class QueryEncoder:
 
     def stored_encoders(self) -> "dict[str, StoredEncoder]":
         """The encoders of photographs, by name. Raises UsageError where one is missing."""
-        self._require_encoders(self.bundle.card["encoders"])
-        return {name: StoredEncoder(self.bundle, name) for name in self.model.encoders}
+        self._require_encoders(self.index.card.encoders)
+        return {name: StoredEncoder(self.index, name) for name in self.model.encoders}
 
     def _require_encoders(self, names: Collection[str]) -> None:
         if missing := [name for name in self.model.encoders if name not in names]:
             raise UsageError(
-                f"{self.bundle.card['model']} has no encoder {missing[0]}, whose features were imported, so it cannot"
+                f"{self.index.card.model} has no encoder {missing[0]}, whose features were imported, so it cannot"
                 " be searched with photos; search by vectors (Index.search), or name the encoder that made them in"
                 " made_by, and build the index again"
             )
@@ -85,12 +88,12 @@ class QueryEncoder:
             vectors = items.array if isinstance(items, MultiVectors) else items
         except (*MALFORMED, IntegrityError) as error:
             raise IntegrityError(
-                f"the model in {self.bundle.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
+                f"the model in {self.index.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
             ) from error
         if isinstance(items, MultiVectors) != self.multi_vector:
-            raise IntegrityError(f"the model in {self.bundle.folder} does not fit the kind on its card; {REBUILD}")
+            raise IntegrityError(f"the model in {self.index.folder} does not fit the kind on its card; {REBUILD}")
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise IntegrityError(f"the model in {self.bundle.folder} makes vectors that are not finite; {REBUILD}")
+            raise IntegrityError(f"the model in {self.index.folder} makes vectors that are not finite; {REBUILD}")
         return items
 
     def unknown_words(self, sentence: str) -> list[str]:
@@ -130,17 +133,17 @@ class QueryEncoder:
 
     @cached_property
     def _forms(self) -> "QueryForms":
-        return QueryForms(self.bundle, self.model)
+        return QueryForms(self.index, self.model)
 
     @cached_property
     def model(self) -> JointModel:
         """The model of the index. Raises IntegrityError if it is damaged."""
-        bundle = self.bundle
-        parameters = bundle.model()
-        model = restore(bundle.card["registered"], parameters.settings, parameters.tensors, where=bundle.folder)
+        index = self.index
+        parameters = index.first.model()
+        model = restore(index.card.registered, parameters.settings, parameters.tensors, where=index.folder)
         names = model.encoders
         if not all(isinstance(name, str) for name in names):
-            raise IntegrityError(f"the model in {self.bundle.folder} names its encoders {names}; {REBUILD}")
+            raise IntegrityError(f"the model in {self.index.folder} names its encoders {names}; {REBUILD}")
         return model
 
 
@@ -152,13 +155,15 @@ class HasViews(Protocol):
 
 
 class QueryForms:
-    """What turns texts into the form that the `model` of a bundle takes: `encoders`, its text encoders by name, and
-    `vocabularies` by the form of tokens or trees that each is for. Raises UsageError for imported vectors whose encoder
-    is not there, and for trees where there is no parser to make them of a query; IntegrityError for a bundle that lacks
-    a part."""
+    """The parts of an index that turn texts into the form that its `model` reads.
 
-    def __init__(self, bundle: Any, model: JointModel) -> None:
-        self.bundle = bundle
+    `encoders` are its text encoders by name, and `vocabularies` the vocabularies by the form of tokens or trees that
+    they are for. Raises UsageError for imported vectors if their encoder is missing, and for trees if no parser can
+    make them from a query. Raises IntegrityError for an index that lacks a part.
+    """
+
+    def __init__(self, index: StoredIndex, model: JointModel) -> None:
+        self.index = index
         self.each = model.sentence_view == "each"
         self.views: tuple[str, ...] = (model.sentence_view,)
         if self.each:
@@ -167,34 +172,34 @@ class QueryForms:
         self.encoders: dict[str, TextEncoder] = {}
         if VECTORS in self.views:
             if not model.text_encoders:
-                raise IntegrityError(f"the model in {bundle.folder} names no text encoder; {REBUILD}")
-            if missing := [name for name in model.text_encoders if name not in bundle.card.get("text_encoders", {})]:
+                raise IntegrityError(f"the model in {index.folder} names no text encoder; {REBUILD}")
+            if missing := [name for name in model.text_encoders if name not in index.card.text_encoders]:
                 raise UsageError(
-                    f"{bundle.card['model']} has no text encoder {missing[0]}, whose vectors were imported, so it"
+                    f"{index.card.model} has no text encoder {missing[0]}, whose vectors were imported, so it"
                     " cannot be searched in words; search by vectors (Index.search), or name the one that made them in"
                     " made_by, and build the index again"
                 )
-            stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
+            stored = {name: index.first.text_encoder(name) for name in model.text_encoders}
             self.encoders = {
-                name: restore_text_encoder(parameters.settings, parameters.tensors, bundle.folder)
+                name: restore_text_encoder(parameters.settings, parameters.tensors, index.folder)
                 for name, parameters in stored.items()
             }
         words = [view for view in self.views if view != VECTORS]
         if parsed := [view for view in words if view in TREES]:
             try:
-                self._parser = QueryParser(*bundle.parser())
+                self._parser = QueryParser(*index.parser())
             except UsageError as error:
                 raise UsageError(
-                    f"{bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query has none ({error});"
+                    f"{index.card.model} reads {parsed[0].replace('-', ' ')}, and a query has none ({error});"
                     " search with a photo (--image), or the index of a model that reads plain words"
                 ) from error
-        value = bundle.vocabulary() if words else {}
+        value = index.first.vocabulary() if words else {}
         try:
             self.vocabularies = {
                 view: Vocabulary.from_dict(value["views"][view] if self.each else value) for view in words
             }
         except MALFORMED as error:
-            raise IntegrityError(f"the vocabulary of {bundle.folder} cannot be used: {error}; get it again") from error
+            raise IntegrityError(f"the vocabulary of {index.folder} cannot be used: {error}; get it again") from error
 
     @property
     def readers(self) -> list[Any]:
@@ -226,7 +231,7 @@ class QueryForms:
 class QueryParser:
     """Trees of sentences by the spaCy pipeline that `load` gives, and a label table; threads take turns."""
 
-    def __init__(self, load: Callable[[], Any], labels: Mapping[str, Any]) -> None:
+    def __init__(self, load: "Callable[[], Language]", labels: Mapping[str, Json]) -> None:
         from pipeline.text.parsing import parse_texts, require_spacy  # which plain words do without
         from pipeline.text.trees import LabelTable
 
@@ -252,29 +257,33 @@ def spell(ignored: Mapping[str, str | None]) -> str:
 
 
 class StoredEncoder:
-    """The encoder `name` of a pipeline.storage.bundle.Bundle, which is read when it is opened."""
+    """The image encoder `name` of an index, which is read when it is opened."""
 
-    def __init__(self, bundle: Any, name: str) -> None:
-        self._bundle, self._name = bundle, name
-        self.settings: Mapping[str, Any] = bundle.card["encoders"][name]
+    def __init__(self, index: StoredIndex, name: str) -> None:
+        self._index = index
+        self._name = name
+        self.settings: Mapping[str, Json] = index.card.encoders[name].to_json()
 
     @property
     def key(self) -> str:
-        """The same for two that read the same file and have the same settings, whatever their bundles say of them."""
-        about = self._bundle.about(f"encoders/{self._name}/model.safetensors")
+        """A key that two encoders share if they read the same file and have the same settings."""
+        about = self._index.first.about(f"encoders/{self._name}/model.safetensors")
         return f"{about['sha256']}{json.dumps(self.settings, sort_keys=True)}"
 
     def open(self) -> "OpenedEncoder":
-        """What has `encode`, of RGB images, (n, dim) float32."""
-        where = f"{self._bundle.folder}/encoders/{self._name}"
-        return OpenedEncoder(restore_encoder(self.settings, self._bundle.encoder(self._name).tensors, where), where)
+        """Read the encoder."""
+        where = f"{self._index.folder}/encoders/{self._name}"
+        return OpenedEncoder(
+            restore_encoder(self.settings, self._index.first.encoder(self._name).tensors, where), where
+        )
 
 
 class OpenedEncoder:
     """The image encoder of an index in the folder `where`."""
 
-    def __init__(self, encoder: Any, where: str) -> None:
-        self.encoder, self.where = encoder, where
+    def __init__(self, encoder: "ImageEncoder", where: str) -> None:
+        self.encoder = encoder
+        self.where = where
 
     def encode(self, images: "Sequence[Image]") -> np.ndarray:
         """Return (n, dim) float32 of RGB images. IntegrityError where its settings and tensors do not fit together."""
@@ -285,20 +294,20 @@ class OpenedEncoder:
             raise IntegrityError(f"{reason}; {REBUILD}") from error
 
 
-def encode_image(image: "Image", encoders: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def encode_image(image: "Image", encoders: Mapping[str, OpenedEncoder]) -> dict[str, np.ndarray]:
     """Encoder name -> (1, dim) float32 of an RGB image, by encoders that were opened."""
     return {name: encoder.encode([image]) for name, encoder in encoders.items()}
 
 
 class SharedEncoders:
-    """Encoders of several bundles: each is opened once, when it is first needed, and the features of the last KEPT
+    """Encoders of several indexes: each is opened once, when it is first needed, and the features of the last KEPT
     photographs are kept, so that several models, or another question, do not encode them again. For one thread."""
 
     KEPT = 64
 
     def __init__(self, decode: Callable[[bytes], "Image"]) -> None:
         self._decode = decode
-        self._opened: dict[str, Any] = {}
+        self._opened: dict[str, OpenedEncoder] = {}
         self._features: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
 
     def __call__(self, data: bytes, encoders: Mapping[str, StoredEncoder]) -> dict[str, np.ndarray]:
@@ -306,11 +315,12 @@ class SharedEncoders:
         digest = hashlib.sha256(data).hexdigest()
         keys = {name: encoder.key for name, encoder in encoders.items()}
         missing = {key: encoders[name] for name, key in keys.items() if (digest, key) not in self._features}
-        image = self._decode(data) if missing else None
-        for key, encoder in missing.items():
-            if key not in self._opened:
-                self._opened[key] = encoder.open()
-            self._features[digest, key] = self._opened[key].encode([image])
+        if missing:
+            image = self._decode(data)
+            for key, encoder in missing.items():
+                if key not in self._opened:
+                    self._opened[key] = encoder.open()
+                self._features[digest, key] = self._opened[key].encode([image])
         features = {name: self._features[digest, key] for name, key in keys.items()}
         while len(self._features) > self.KEPT:
             self._features.popitem(last=False)

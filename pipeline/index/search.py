@@ -1,4 +1,4 @@
-"""Searching a bundle: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
+"""Searching an index: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,11 +18,15 @@ from pipeline.index.columns import asked_columns
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
+from pipeline.storage.card import Modality
+from pipeline.storage.index_shard import MODALITIES
+from pipeline.storage.stored_index import StoredIndex
+from pipeline.storage.tables import RowTable
 
 Encoded = Mapping[str, np.ndarray] | bytes | Items
 Photograph = Encoded | Callable[[], Encoded]
 """An image in a query: encoder name -> (1, dim) float32, as pipeline.index.queries.encode_image makes it; for a
-multi-vector model the bytes of the file of one of the bundle's images; or what the model has made of it. Or a function
+multi-vector model the bytes of the file of one of the index's images; or what the model has made of it. Or a function
 that makes one of these, which takes long: it is called when there is nothing wrong with the rest of the query."""
 NO_DIRECTION = "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
 MOST_KEPT = 1 << 21
@@ -31,7 +35,7 @@ MOST_KEPT = 1 << 21
 
 @dataclass(frozen=True)
 class Hit:
-    """One result: its rank from 1, its score (the greater the better), and its row in the bundle's table."""
+    """One result: its rank from 1, its score (the greater the better), and its row in the index's table."""
 
     rank: int
     score: float
@@ -40,7 +44,7 @@ class Hit:
 
 class Answer(list[Hit]):
     """The hits of a query, the best first. `error` says why one of several queries has none. `judgement` says of a
-    sentence how many are `likely` and whether it is `off_topic`, by a bundle's calibration; None where there is none.
+    sentence how many are `likely` and whether it is `off_topic`, by the index's calibration; None where there is none.
     It is worked out when it is first asked for: a plain search does not pay for it."""
 
     _judge: Callable[[Sequence[float]], Judgement] | None = None
@@ -58,24 +62,23 @@ class Answer(list[Hit]):
 
 
 class Searcher(QueryEncoder):
-    """Answers queries from the indices of a bundle, or of several of one model (pipeline.storage.bundles); each part is
-    read when it is first needed.
+    """A searcher answers queries from an index. Each part is read when it is first needed.
 
-        Searcher(Bundle("results/demo/index/ncca")).images("a dog runs on grass", top=10)[0].row["path"]
+        Searcher(open_index(Path("results/demo/index/ncca"))).images("a dog runs on grass", top=10)[0].row["path"]
 
     A score is the inner product of unit vectors, minus the squared distance where the metric is euclidean, or what the
     rule of a multi-vector model makes of all products. Such a model compares a photograph by its regions, which only
-    the bundle has: it must be one of the bundle's images.
+    the index has: it must be one of the images of the index.
 
     `where` restricts an answer to the images of whose columns it is true, or to their sentences: `price < 20`; see
     pipeline.index.conditions. Answers and conditions do without the `hidden_columns`.
     """
 
-    def __init__(self, bundle: Any, hidden_columns: Iterable[str] = ()) -> None:
-        super().__init__(bundle)
+    def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
+        super().__init__(index)
         self._hidden = frozenset(hidden_columns)
         self._opened: dict[str, Gallery] = {}
-        self._packed: dict[str, Any] = {}
+        self._packed: dict[str, RowTable] = {}
         self._tables: dict[str, pa.Table] = {}
 
     def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
@@ -93,7 +96,7 @@ class Searcher(QueryEncoder):
         An empty sentence stands for a text of which only the vector is known.
         """
         answers = self.nearest("images", queries, top, where)
-        if self.bundle.card.get("calibration") and isinstance(queries, np.ndarray):
+        if self.index.card.calibration and isinstance(queries, np.ndarray):
             for place, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
                 answer._judge = partial(self._judge, sentence, queries[place : place + 1], where)
         return answers
@@ -107,7 +110,7 @@ class Searcher(QueryEncoder):
     @cached_property
     def calibration(self) -> Calibration | None:
         """What says which answers are likely; None where dev could not."""
-        return Calibration.from_bundle(self.bundle)
+        return Calibration.of_index(self.index)
 
     def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[Answer]:
         """The answers of `images` to many sentences, which are encoded together, in one pass over the index; what it
@@ -140,7 +143,7 @@ class Searcher(QueryEncoder):
         """The `top` regions for some words, at most one an image: those with the greatest sum of products with all
         words. A hit's row is the image's, with its `box` x1, y1, x2, y2 in original pixels.
 
-        Raises InputError when no word is known, and UsageError where the bundle has no regions.
+        Raises InputError when no word is known, and UsageError where the index has no regions.
         """
         self.require_regions()
         self.require_known(snippet)
@@ -153,14 +156,14 @@ class Searcher(QueryEncoder):
         )
 
     def require_regions(self) -> None:
-        """Raises UsageError where the bundle has no regions."""
+        """Raises UsageError where the index has no regions."""
         if not self.multi_vector:
-            raise UsageError(f"{self.bundle.card['model']} has no regions; ask a multi-vector model, such as dvsa")
+            raise UsageError(f"{self.index.card.model} has no regions; ask a multi-vector model, such as dvsa")
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
-            raise UsageError(f"{self.bundle.card['model']} has no sentences; search its images: `--similar`")
+            raise UsageError(f"{self.index.card.model} has no sentences; search its images: `--similar`")
         allowed = self.allowed("sentences", where)
         return self._rank("sentences", self.embed_photograph(photograph), top, allowed)[0]
 
@@ -185,13 +188,13 @@ class Searcher(QueryEncoder):
             query = blend(one_vector_each(query), one_vector_each(self.embed_sentence(sentence)), weight)
         return self._rank("images", query, top, allowed)[0]
 
-    def has(self, modality: str) -> bool:
+    def has(self, modality: Modality) -> bool:
         """Whether there is any of the `images` or `sentences` to be found."""
-        card = self.bundle.card.get(self.bundle.index_name(modality))
-        return bool(card and card["count"])
+        card = self.index.card.index_of(modality)
+        return bool(card and card.count)
 
     def embed_photograph(self, photograph: Photograph) -> Items:
-        """What the model makes of an image. Raises InputError where the bundle of a multi-vector model has no such
+        """What the model makes of an image. Raises InputError where the index of a multi-vector model has no such
         image, and as `embed_image`."""
         if callable(photograph):
             photograph = photograph()
@@ -202,19 +205,19 @@ class Searcher(QueryEncoder):
         rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
         if not len(rows):
             raise InputError(
-                f"{self.bundle.card['model']} compares photos by their regions, and this one is not among those of"
+                f"{self.index.card.model} compares photos by their regions, and this one is not among those of"
                 " the index; ingest it and build the index again, or search a model with one vector per image"
             )
         return with_regions(self.gallery("images")).item(int(rows[0]))
 
     def _require_sums(self) -> None:
         """Raises UsageError where the vectors of images and of words cannot be added."""
-        model = self.bundle.card["model"]
+        model = self.index.card.model
         if self.multi_vector:
             raise UsageError(
                 f"words cannot be added to a photo by {model}, which has one vector per region; use another model"
             )
-        if self.bundle.card["metric"] != "inner_product":
+        if self.index.card.metric != "inner_product":
             raise UsageError(f"words are added to images as unit vectors, and {model} has none; use another model")
 
     def analogy(
@@ -252,7 +255,7 @@ class Searcher(QueryEncoder):
     def open(self) -> None:
         """Read the model, the indices and their tables now; threads may share the searcher from then on."""
         _ = self.model, self.calibration
-        for modality in ("images", "sentences"):
+        for modality in MODALITIES:
             if self.has(modality):
                 self.gallery(modality)
                 self._keep(modality)
@@ -260,42 +263,42 @@ class Searcher(QueryEncoder):
     def check(self) -> None:
         """Open all that any query needs. Raises IntegrityError for whatever a search would refuse, and UsageError where
         something is missing on this machine."""
-        self.bundle.check_rows()
+        self.index.check_rows()
         self.open()
         _ = self._forms
         if not self.multi_vector:
             for encoder in self.stored_encoders().values():
                 encoder.open()
 
-    def gallery(self, modality: str) -> Gallery:
+    def gallery(self, modality: Modality) -> Gallery:
         """The index of the `images` or `sentences`, kept open from then on."""
         if modality not in self._opened:
-            self._opened[modality] = open_gallery(self.bundle, modality)
+            self._opened[modality] = open_gallery(self.index, modality)
         return self._opened[modality]
 
-    def table(self, modality: str) -> pa.Table:
+    def table(self, modality: Modality) -> pa.Table:
         """What the rows of an index are, kept in memory from then on."""
         if modality not in self._tables:  # combined, since rows are taken slowly from many chunks
-            self._tables[modality] = self._visible(self.bundle.table(modality)).combine_chunks()
+            self._tables[modality] = self._visible(self.index.table(modality)).combine_chunks()
         return self._tables[modality]
 
-    def is_kept(self, modality: str) -> bool:
+    def is_kept(self, modality: Modality) -> bool:
         """Whether a table stays in memory, since it is small enough, or has rows to hide; of a larger one each answer
         reads its own rows."""
-        return self.rows(modality).num_rows <= MOST_KEPT or bool(self.bundle.hidden)
+        return self.rows(modality).num_rows <= MOST_KEPT or bool(self.index.hidden)
 
-    def _keep(self, modality: str) -> None:
+    def _keep(self, modality: Modality) -> None:
         """Keep the table in memory, unless it is large."""
         if self.is_kept(modality):
             self.table(modality)
 
-    def rows(self, modality: str) -> Any:
-        """The same table as a pipeline.storage.tables.PackedTable, which reads rows on request."""
+    def rows(self, modality: Modality) -> RowTable:
+        """Open the same table, whose rows are read on request."""
         if modality not in self._packed:
-            self._packed[modality] = self.bundle.packed_table(modality)
+            self._packed[modality] = self.index.packed_table(modality)
         return self._packed[modality]
 
-    def records(self, modality: str, rows: np.ndarray) -> list[dict[str, Any]]:
+    def records(self, modality: Modality, rows: np.ndarray) -> list[dict[str, Any]]:
         """The `rows` (k,) of a table."""
         kept = self._tables.get(modality)
         if kept is not None:
@@ -303,7 +306,7 @@ class Searcher(QueryEncoder):
         records = self.rows(modality).records(rows)
         return [{name: record[name] for name in record if name not in self._hidden} for record in records]
 
-    def groups(self, modality: str) -> Iterator[pa.Table]:
+    def groups(self, modality: Modality) -> Iterator[pa.Table]:
         """All rows of a table, in order: at once where it is kept in memory."""
         self._keep(modality)
         kept = self._tables.get(modality)
@@ -318,10 +321,10 @@ class Searcher(QueryEncoder):
         """The columns that a condition may use, as name -> kind."""
         return asked_columns(self._visible(self.rows("images").schema.empty_table()))
 
-    def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
+    def allowed(self, modality: Modality, where: str | None) -> np.ndarray | None:
         """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None if all are."""
         asked = where if where and where.strip() else None
-        if asked is None and not self.bundle.hidden:
+        if asked is None and not self.index.hidden:
             return None
         from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
 
@@ -339,12 +342,12 @@ class Searcher(QueryEncoder):
             ]
         )
 
-    def _list_hits(self, modality: str, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Answer]:
+    def _list_hits(self, modality: Modality, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Answer]:
         """For each answer, the rows (k,) of a modality's table and their scores (k,), its hits, ranked as they come."""
         count, rows = self.rows(modality).num_rows, np.concatenate([rows for rows, _ in answers])
         if len(rows) and not 0 <= rows.min() <= rows.max() < count:
             raise IntegrityError(
-                f"the index of {modality} in {self.bundle.folder} has ids beyond the {count} rows of"
+                f"the index of {modality} in {self.index.folder} has ids beyond the {count} rows of"
                 f" {modality}.parquet; {REBUILD}"
             )
         with without_collection():  # which many small objects call for, and none is garbage
@@ -354,25 +357,25 @@ class Searcher(QueryEncoder):
                 for _, scores in answers
             ]
 
-    def _require_fit(self, modality: str, queries: Items) -> Gallery:
+    def _require_fit(self, modality: Modality, queries: Items) -> Gallery:
         """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
         InputError where the one vector of a query is zero."""
         gallery = self.gallery(modality)
         vectors = queries.array if isinstance(queries, MultiVectors) else queries
         if vectors.shape[1] != gallery.dim or not len(gallery):
             raise IntegrityError(
-                f"the model in {self.bundle.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"
+                f"the model in {self.index.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"
                 f" has {len(gallery)} items of {gallery.dim}; {REBUILD}"
             )
         if isinstance(queries, np.ndarray) and not queries.any(axis=1).all():
             raise InputError(NO_DIRECTION)
         return gallery
 
-    def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[Answer]:
+    def nearest(self, modality: Modality, queries: Items, top: int, where: str | None = None) -> list[Answer]:
         """The hits of each of the vectors `queries` among the `images` or `sentences` that `where` allows."""
         return self._rank(modality, queries, top, self.allowed(modality, where))
 
-    def _rank(self, modality: str, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:
+    def _rank(self, modality: Modality, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:
         neighbours = self._require_fit(modality, queries).search(queries, top, allowed)
         return self._list_hits(modality, [neighbours.of(query) for query in range(len(queries))])
 

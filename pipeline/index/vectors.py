@@ -5,6 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
+from pipeline.compute.lazy_rows import ChosenRows
+
 BLOCK_ROWS = 65536
 
 
@@ -24,9 +26,9 @@ class Vectors(Protocol):
 
 
 class ArrayVectors:
-    """The rows of an array (n, dim) float32, or of what is indexed like one."""
+    """The rows of an array (n, dim) float32, which may be read from files on request."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray | ChosenRows) -> None:
         self.array = array
         self.count, self.dim = array.shape
 

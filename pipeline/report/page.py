@@ -9,19 +9,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pipeline.evaluate.summary import spoken
 from pipeline.printable import printable, printable_json, tidy
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
-from pipeline.report.compared import ComparedRow, ComparedSystem
 from pipeline.report.examples import Answer, Example, Examples
 from pipeline.report.photographs import ReportPicture
 from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
     JUDGEMENTS,
+    ComparedRow,
+    ComparedSystem,
     Comparison,
     duration,
     explain_dashes,
     with_total,
 )
-from pipeline.storage.json_files import JsonObject
+from pipeline.storage.card import Card
+from pipeline.storage.json_files import Json, JsonObject
 from pipeline.storage.records import RuleCost
 from pipeline.text.vocabulary import Coverage
 
@@ -60,7 +62,7 @@ class Sections(Protocol):
     @property
     def health(self) -> Sequence[JsonObject]: ...
     @property
-    def cards(self) -> Sequence[JsonObject]: ...
+    def cards(self) -> Sequence[Card]: ...
     @property
     def models(self) -> Sequence[JsonObject]: ...
     @property
@@ -110,7 +112,7 @@ def as_json(report: Sections) -> str:
         "examples": {"split": report.examples.split, **{name: getattr(report.examples, name) for name in ASKED}},
         "encoders": report.encoders,
         "features": report.health,
-        "indices": {card["model"]: {name: card[name] for name in INDEXED if name in card} for card in report.cards},
+        "indices": {card.model: _indexes(card) for card in report.cards},
         "models": report.models,
         "judged": report.judged,
         "magnitudes": report.magnitudes,
@@ -119,6 +121,11 @@ def as_json(report: Sections) -> str:
         "versions": report.versions,
     }
     return printable_json(values, lambda value: value.name if isinstance(value, ReportPicture) else vars(value))
+
+
+def _indexes(card: Card) -> dict[str, Json]:
+    """Return the FAISS indexes on a card, as JSON objects."""
+    return {name: value for name, value in card.to_json().items() if name in INDEXED}
 
 
 def render_descriptions(value: JsonObject, pictures: Sequence[str | None]) -> str:

@@ -3,12 +3,15 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.evaluate.summary import DIRECTIONS, by_setting, recall_sum, reported_first, with_folds
+from pipeline.evaluate.summary import DIRECTIONS, RECALLS, by_setting, recall_sum, reported_first, with_folds
+from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
+from pipeline.metrics.retrieval import Bootstrap
+from pipeline.storage.card import Card
 from pipeline.storage.json_files import JsonObject
 from pipeline.storage.records import RuleCost
 
@@ -137,15 +140,17 @@ def _mean(values: Sequence[float] | None) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def describe_encoders(cards: Iterable[JsonObject]) -> list[dict[str, Any]]:
-    """Of every encoder that the bundles carry its `network` and layer, where its `weights` come from, and whether it is
+def describe_encoders(cards: Iterable[Card]) -> list[dict[str, Any]]:
+    """Describe the encoders on the cards: the `network` and its layer, the origin of its `weights`, and whether it is
     `untrained`."""
     notes = []
-    for name, settings in {name: stored for card in cards for name, stored in card["encoders"].items()}.items():
-        weights = dict(settings["weights"])
-        origin = weights.pop("origin")
-        details = [f"{key} {shorten(str(value))}" for key, value in weights.items() if value is not None]
-        network = f"{settings['architecture']}, layer {settings['layer']}"
+    for name, encoder in {name: stored for card in cards for name, stored in card.encoders.items()}.items():
+        weights = encoder.weights.to_json()
+        origin = encoder.weights.origin
+        details = [
+            f"{key} {shorten(str(value))}" for key, value in weights.items() if key != "origin" and value is not None
+        ]
+        network = f"{encoder.architecture}, layer {encoder.layer}"
         described = {"network": network, "weights": ", ".join([origin, *details]), "untrained": origin == "untrained"}
         notes.append({"name": name, **described})
     return notes
@@ -205,3 +210,66 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < MINUTES else f"{seconds / 3600:,.0f} h"
+
+
+# --- systems of several runs, and of somebody else's table, beside one of them
+
+RECALL_COLUMNS = [(direction, measure) for direction in DIRECTIONS for measure in RECALLS]
+HEADINGS = [f"{direction}_{measure}" for direction, measure in RECALL_COLUMNS]
+"""The headings of a table of figures of another system, after `model`."""
+
+
+@dataclass(frozen=True)
+class ComparedSystem:
+    """A system with its `recalls` in percent, in the order of RECALL_COLUMNS. A recall that is not known is None.
+
+    If its ranks are stored, `draw` has them, for the photos with the sha256 `photos` (n,), in ascending order.
+    """
+
+    name: str
+    source: str
+    recalls: Sequence[float | None]
+    draw: Draw | None = None
+    photos: np.ndarray | None = None
+
+    @property
+    def sum(self) -> float | None:
+        """The sum of all recalls; None if one is not known."""
+        known = [recall for recall in self.recalls if recall is not None]
+        return sum(known) if len(known) == len(self.recalls) else None
+
+    def minus(self, reference: "ComparedSystem", bootstrap: Bootstrap) -> dict[str, Any]:
+        """By how much its sum of recalls is above that of the `reference`, with the paired 95 % interval over photos if
+        both were tested on the same ones; empty where one has no sum."""
+        if self.sum is None or reference.sum is None:
+            return {}
+        photos = [system.photos for system in (self, reference) if system.photos is not None]
+        if self.draw and reference.draw and len(photos) == 2 and np.array_equal(photos[0], photos[1]):
+            return dict(compare_draws([self.draw], [reference.draw], bootstrap))
+        return {"difference": self.sum - reference.sum}
+
+
+def measured_system(
+    source: str, evaluation: JsonObject, ranks: Mapping[str, np.ndarray], photos: Sequence[str]
+) -> ComparedSystem:
+    """A model of the run `source`, from its evaluation, its ranks, and the sha256 of the split's photos (n,)."""
+    hashes, numbers = np.unique(np.asarray(photos), return_inverse=True)
+    images = {"image_to_sentence": numbers, "sentence_to_image": numbers[ranks["owners"]]}
+    recalls = [evaluation[direction][measure] for direction, measure in RECALL_COLUMNS]
+    return ComparedSystem(evaluation["model"], source, recalls, draw_of_ranks(ranks, images, RECALL_COLUMNS), hashes)
+
+
+class ComparedRow(TypedDict):
+    """A system, and its difference from the reference, which is empty if the sum of one is not known."""
+
+    system: ComparedSystem
+    minus: dict[str, Any]
+
+
+def compare_systems(systems: Iterable[ComparedSystem], bootstrap: Bootstrap) -> list[ComparedRow]:
+    """A row for each system, the greatest sum first and those without a sum last; `minus` compares each with the first
+    of `systems`."""
+    reference, *others = systems
+    rows: list[ComparedRow] = [{"system": reference, "minus": {}}]
+    rows += [ComparedRow(system=other, minus=other.minus(reference, bootstrap)) for other in others]
+    return sorted(rows, key=lambda row: -(row["system"].sum or 0))

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.models.joint_model import JointModel
     from pipeline.storage.batch import FileBatch
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Bundles
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.features import Features
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.pairs import SplitPairs
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.sources import ImageSource
+    from pipeline.storage.stored_index import StoredIndex
 
 log = logging.getLogger(__name__)
 MIN_DECODERS = 2
@@ -129,11 +128,11 @@ class Run:
 
         return Embeddings(self.manifest, self.layout.embeddings(model).folder)
 
-    def bundle(self, model: str) -> "Bundle | Bundles":
+    def index(self, model: str) -> "StoredIndex":
         """Open the index of a model, with all that a search needs."""
-        from pipeline.storage.bundles import open_bundle
+        from pipeline.storage.stored_index import open_index
 
-        return open_bundle(self.layout.index(model).path)
+        return open_index(self.layout.index(model).path)
 
     def encoder(self, name: str) -> "Parameters":
         """Read the settings, tensors and details of an image encoder."""

@@ -1,4 +1,4 @@
-"""One bundle as a server shows it: its searcher, its photographs and what is known of them, and example queries."""
+"""One index as a server shows it: its searcher, its photos and what is known of them, and example queries."""
 
 import hashlib
 import io
@@ -17,6 +17,8 @@ from pipeline.compute.multivectors import Items, several_vectors_each
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.index.gallery import with_regions
 from pipeline.index.search import Answer, Photograph, Searcher
+from pipeline.storage.card import Card, Modality
+from pipeline.storage.index_shard import MODALITIES
 
 SAME = ("path", "sha256")
 """Columns that tell the same image in two indexes of a collection."""
@@ -32,10 +34,10 @@ MOST_VALUES = 20
 
 
 class ServedGallery:
-    """Answers from one bundle. Its parts are all read at once, and threads may share it from then on.
+    """Answers from one index. Its parts are all read at once, and threads may share it from then on.
 
     `features(data)` encodes a photograph's bytes as a Searcher takes it, and `read(row)` gives the bytes of one in the
-    bundle's table, of which `decode(data)` makes an image. Encoders are loaded for the first photograph: have all that
+    index's table, of which `decode(data)` makes an image. Encoders are loaded for the first photograph: have all that
     look at photographs called by one thread at a time.
     """
 
@@ -59,7 +61,7 @@ class ServedGallery:
         self._table = searcher.rows("images")
         self.columns = searcher.columns
         self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for modality in ("images", "sentences"):
+        for modality in MODALITIES:
             if searcher.has(modality) and searcher.is_kept(modality):
                 owners = searcher.table(modality)["image_id"].to_numpy()
                 order = np.argsort(owners, kind="stable")
@@ -67,12 +69,12 @@ class ServedGallery:
         self._thumbnails: dict[int, bytes] = {}
 
     @property
-    def card(self) -> Mapping[str, Any]:
-        return self.searcher.bundle.card
+    def card(self) -> Card:
+        return self.searcher.index.card
 
     @cached_property
     def examples(self) -> list[str]:
-        """Some of the bundle's own sentences, evenly spaced."""
+        """Some of the index's own sentences, evenly spaced."""
         if not self.searcher.has("sentences"):
             return []
         table = self.searcher.rows("sentences")
@@ -82,15 +84,15 @@ class ServedGallery:
     @property
     def collection(self) -> str:
         """The name of its run, or of its folder where it is in none."""
-        folder = self.searcher.bundle.folder.absolute()
+        folder = self.searcher.index.folder.absolute()
         return folder.parent.parent.name if folder.parent.name == "index" else folder.name
 
     @property
     def collection_id(self) -> str:
         """The same for all indexes of one collection."""
-        return self.card["inputs"].get("manifest", str(self.searcher.bundle.folder))
+        return self.card.inputs.get("manifest", str(self.searcher.index.folder))
 
-    def count(self, modality: str) -> int:
+    def count(self, modality: Modality) -> int:
         """The `images` or `sentences` that can be found."""
         if not self.searcher.has(modality):
             return 0
@@ -191,7 +193,7 @@ class ServedGallery:
         return texts
 
     def row(self, image_id: int) -> Mapping[str, Any]:
-        """The image's row. Raises InputError where the bundle has no such image, or no longer."""
+        """The image's row. Raises InputError where the index has no such image, or no longer."""
         rows = self._find("images", [image_id])
         if not len(rows):
             raise InputError(f"there is no image {image_id}; give the image_id of a result")
@@ -200,7 +202,7 @@ class ServedGallery:
             raise InputError(f"image {image_id} was removed; give the image_id of a result")
         return row
 
-    def _find(self, modality: str, image_ids: Sequence[int]) -> np.ndarray:
+    def _find(self, modality: Modality, image_ids: Sequence[int]) -> np.ndarray:
         """Returns the rows (k,) of a table that are, or belong to, some images: ascending, and each row once."""
         if modality not in self._sorted:
             return self.searcher.rows(modality).find("image_id", np.array(image_ids, np.int64))
@@ -211,7 +213,7 @@ class ServedGallery:
         return np.unique(np.concatenate([order[:0], *(order[first:last] for first, last in spans)]))
 
     def original(self, image_id: int) -> bytes:
-        """The file of the bundle's image `image_id`. Raises InputError as `row`, and where the photograph cannot be
+        """The file of the index's image `image_id`. Raises InputError as `row`, and where the photograph cannot be
         read or is another one than was indexed."""
         row = self.row(image_id)
         data = self._read(row)
@@ -267,6 +269,7 @@ def spread(count: int, top: int) -> np.ndarray:
     return np.arange(min(top, count), dtype=np.int64) * step % max(count, 1)
 
 
+# Any: the values of an Arrow column, which are text, truth values, numbers or dates.
 def _facet(values: set[Any], kind: str) -> dict[str, Any]:
     if kind in ("text", "truth"):
         return {"values": sorted(values) if len(values) <= MOST_VALUES else []}

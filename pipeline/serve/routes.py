@@ -137,11 +137,11 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
     models = [
         answers.ModelAnswer(
             model=name,
-            registered=gallery.card["registered"],
-            metric=gallery.card["metric"],
+            registered=gallery.card.registered,
+            metric=gallery.card.metric,
             images=gallery.count("images"),
             sentences=gallery.count("sentences"),
-            encoders=list(gallery.card["encoders"]),
+            encoders=list(gallery.card.encoders),
             collection=gallery.collection,
             collection_id=gallery.collection_id,
             regions=gallery.searcher.multi_vector,

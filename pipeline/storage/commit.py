@@ -34,7 +34,7 @@ TABLES = "tables"
 """The kind of an artefact for people, which `reproduce` includes: tables in Markdown."""
 MANIFEST = "manifest/manifest.json"
 CARRIED = "commit"
-"""The key of a bundle's card under which its commit stands: a bundle travels, and its card has a form of its own."""
+"""The key of an index's card that holds its commit: an index travels, and its card has a form of its own."""
 KEPT = 1 << 12
 """Commits that a process keeps once they are read."""
 
@@ -192,7 +192,7 @@ def seal(
 
 
 def carry(provenance: Provenance, path: Path, digest: str) -> dict[str, Any]:
-    """What the card `path` of a bundle with the fingerprint `digest` says under CARRIED."""
+    """Return what the card `path` of an index with the fingerprint `digest` has under CARRIED."""
     commit = seal(path, {}, {}, provenance, digest)
     return {key: value for key, value in commit.value.items() if key != "files"}
 
@@ -258,7 +258,7 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
     """The commit of the artefact `path` of a `kind`, before anything reads that; without a kind `path` is the commit.
     Raises IntegrityError if it is not valid, or of another kind.
 
-    A part of a bundle may lie `anywhere`, made from what is not here: the bundle's card has vouched for it.
+    A part of an index may lie `anywhere`, made from what is not here: the index's card has vouched for it.
     """
     commit = read_commit(path if kind is None else commit_path(path))
     if kind is not None and commit.kind != kind:
@@ -277,8 +277,8 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
 
 
 def read_record(path: Path, anywhere: bool = False) -> Any:
-    """The JSON object in `path`, which is its own commit. Raises IntegrityError if that is not valid; a part of a
-    bundle may lie `anywhere`, as `open_commit` says."""
+    """The JSON object in `path`, which is its own commit. Raises IntegrityError if that is not valid; a part of an
+    index may lie `anywhere`, as `open_commit` says."""
     return open_commit(path, anywhere=anywhere).value
 
 

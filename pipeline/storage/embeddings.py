@@ -103,7 +103,7 @@ class Embeddings:
 
     @cached_property
     def inputs(self) -> dict[str, str]:
-        """What a bundle is made from: the manifest, and the digest of each shard."""
+        """The inputs of an index: the manifest, and the digest of each shard."""
         shards = {}
         for number in range(len(self.shards)):
             commit = open_commit(shard_path(self.folder, number), self.kind, hashed=False)

@@ -1,7 +1,7 @@
 """Reading files: regular files only, by names that lead nowhere else, and every failure is a full sentence.
 
 A pipe would wait for a writer forever, and a device never ends; both are refused without waiting. Names that stand in a
-file, such as a bundle's card or a model's list of encoders, may be a stranger's: joined to a folder unchecked, they
+file, such as an index's card or a model's list of encoders, may be a stranger's: joined to a folder unchecked, they
 could lead anywhere.
 """
 

@@ -26,6 +26,7 @@ Json: TypeAlias = "str | float | Sequence[Json] | Mapping[str, Json] | None"
 JsonObject: TypeAlias = Mapping[str, Any]
 """A JSON object that a stage of ours has written. The stage alone knows its form, so that its values are not typed."""
 T = TypeVar("T")
+F = TypeVar("F", bound="Form")
 
 
 class Record(dict[str, Any]):
@@ -108,10 +109,10 @@ def _digest_rest(value: Mapping[str, Json]) -> str:
         return ""
 
 
-def require_form(value: T, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> T:
-    """`value`, the content of `path`, if it has the form. Raises IntegrityError naming the first key that does not."""
+def check_form(value: Json, form: type[F], path: Path, remedy: str = REMEDY, what: str = "") -> F:
+    """Read `value`, the content of `path`, as a `form`. Raises IntegrityError naming the first key that is wrong."""
     try:
-        form.model_validate(value)
+        return form.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"
@@ -119,4 +120,9 @@ def require_form(value: T, form: type[Form], path: Path, remedy: str = REMEDY, w
         detail = reason if reason.startswith("its ") else f"{place}: {reason[:1].lower()}{reason[1:]}"
         what = what or "has another form than this version reads"
         raise IntegrityError(f"{path} {what} ({detail}); {remedy}") from None
+
+
+def require_form(value: JsonObject, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> JsonObject:
+    """Return `value`, the content of `path`, if it has the form. Raises IntegrityError as `check_form` does."""
+    check_form(value, form, path, remedy, what)
     return value

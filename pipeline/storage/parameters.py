@@ -3,7 +3,7 @@ of their training. No pickle anywhere.
 
 The origin of an encoder says what turns an image or a sentence into its vectors, so that those that are added later
 get the same: {"encoder": digest} or {"imported": fingerprint}. Details of
-models carry the origins by encoder into bundles, where the run is not.
+models carry the origins by encoder into indexes, where the run is not.
 """
 
 import hashlib

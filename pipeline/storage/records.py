@@ -1,7 +1,7 @@
 """Results and vocabularies: JSON files that are their own commits, with the arrays that they were measured from.
 
 Evaluations `<model>.<split>.<protocol>.json`, each with its ranks in `<...>.ranks.npz`, the summary of them all,
-alignments `alignments/<model>/<split>.jsonl`, numbers of a study, and vocabularies, which travel in bundles.
+alignments `alignments/<model>/<split>.jsonl`, numbers of a study, and vocabularies, which travel in indexes.
 
 Snakemake's measurements of every job, `<folder>/<rule>/**/*.tsv`, one line with seconds and memory, are its own and
 have no commit: a damaged one is left out with a warning.

@@ -9,10 +9,8 @@ from pathlib import Path
 from pipeline.errors import InputError
 from pipeline.foreign.files import open_plain
 from pipeline.foreign.parquet import ParquetPhotographs
-from pipeline.storage.tables import Row
+from pipeline.storage.tables import SHARD, Row
 
-BUNDLE = "bundle"
-"""Column of the rows of several bundles: in which of them a row is, from 0."""
 LARGEST_FILE = 1 << 30  # bytes; no photograph is larger
 
 
@@ -51,12 +49,12 @@ class ImageSource:
 
 
 class ImageSources:
-    """The photographs of one or several bundles, those of each in the folder of `roots` with its number."""
+    """The photos of the shards of an index. The photos of shard i are in the folder `roots[i]`."""
 
     def __init__(self, roots: Sequence[Path], follow_links: bool = False) -> None:
         self._sources = [ImageSource(root, follow_links) for root in roots]
 
     def read(self, row: Row) -> bytes:
         """Read the photo of a row of the table. Raises InputError as ImageSource.read."""
-        source = self._sources[row[BUNDLE] if len(self._sources) > 1 else 0]
+        source = self._sources[row[SHARD] if len(self._sources) > 1 else 0]
         return source.read(row["path"], row.get("offset"), row.get("size"))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.foreign.parquet import dictionary_bytes, plain_type, unpacked_bytes
 from pipeline.storage.commit import About, Commit, publish, read_verified
 from pipeline.storage.files import REMEDY
@@ -23,6 +23,8 @@ from pipeline.storage.json_files import Json, T
 
 Row = Mapping[str, Any]
 """A row of a table as Arrow gives it. The user's own columns have values of many types."""
+SHARD = "bundle"
+"""The column of an index with several shards that says which shard has a row, from 0."""
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box."""
 MOST_UNPACKED, SPARE_BYTES = 100, 1 << 27  # a table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES
@@ -190,6 +192,81 @@ class PackedTable:
             yield
         except (pa.ArrowException, OSError, MemoryError, ValueError, IndexError) as error:
             raise IntegrityError(f"{self.path} is not a readable Parquet file ({error}); {REMEDY}") from error
+
+
+class ChainedTables:
+    """Several PackedTables one after another, with the interface of one.
+
+    `shifts[i]` (column -> number) is added to the ids of `tables[i]`, so that no two rows have the same id, and the
+    column SHARD says which table has the row. A column that a table lacks is null there. Raises UsageError for a column
+    of types that cannot be reconciled.
+    """
+
+    def __init__(self, tables: Sequence[PackedTable], shifts: Sequence[Mapping[str, int]]) -> None:
+        self.tables = tables
+        self._shifts = shifts
+        self._ends = list(itertools.accumulate(table.num_rows for table in tables))
+        schemas = [pa.schema([field for field in table.schema if field.name != SHARD]) for table in tables]
+        try:
+            schema = pa.unify_schemas(schemas, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            names = " and ".join(str(table.path) for table in tables)
+            raise UsageError(f"{names} have a column of different types ({error}); search them one by one") from error
+        self.schema: pa.Schema = schema.append(pa.field(SHARD, pa.int64()))
+
+    @property
+    def num_rows(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def path(self) -> Path:
+        return self.tables[0].path
+
+    def unpack(self) -> pa.Table:
+        return pa.concat_tables([self.schema.empty_table(), *self.groups()])
+
+    def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield all rows in order, of all columns or some, a few thousand at a time."""
+        schema = pa.schema([self.schema.field(name) for name in columns or self.schema.names])
+        for number, table in enumerate(self.tables):
+            stored = [name for name in schema.names if name in table.schema.names and name != SHARD]
+            for group in table.groups(stored or table.schema.names[:1]):
+                for name, shift in self._shifts[number].items():
+                    if shift and name in group.column_names:
+                        ids = pa.array(group[name].to_numpy() + shift)
+                        group = group.set_column(group.column_names.index(name), name, ids)
+                if SHARD in schema.names:
+                    group = group.append_column(SHARD, pa.array(np.full(group.num_rows, number)))
+                yield _with_columns(group, schema)
+
+    def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
+        """Return some rows in the given order. Each table is read once."""
+
+        def read(number: int, rows: list[int]) -> Iterator[dict[str, Any]]:
+            for record in self.tables[number].records(rows):
+                ids = {name: record[name] + shift for name, shift in self._shifts[number].items()}
+                yield {**dict.fromkeys(self.schema.names), **record, **ids, SHARD: number}
+
+        return gather(rows, self._ends, read)
+
+    def find(self, column: str, values: np.ndarray) -> np.ndarray:
+        """Return the rows (k,) whose `column` has one of the whole numbers `values`."""
+        rows = [
+            table.find(column, values - shifts.get(column, 0)) + end - table.num_rows
+            for table, shifts, end in zip(self.tables, self._shifts, self._ends, strict=True)
+        ]
+        return np.concatenate(rows)
+
+
+def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return `table` with the columns of `schema` alone, in their order and types. A missing column is null."""
+    columns = {field.name: pa.nulls(table.num_rows, field.type) for field in schema}
+    columns |= {name: table[name].cast(schema.field(name).type) for name in table.column_names if name in columns}
+    return pa.table(columns, schema=schema)
+
+
+RowTable = PackedTable | ChainedTables
+"""The table of an index with one shard, or with several."""
 
 
 def gather(rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[int]], Iterable[T]]) -> list[T]:

@@ -17,11 +17,12 @@ from pipeline.errors import InputError, IntegrityError
 from pipeline.foreign.files import kind_of
 from pipeline.foreign.image_names import ID, StoredPhoto, find_stored
 from pipeline.storage.batch import TEMPORARY, is_orphan
-from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import KEY_COLUMNS
-from pipeline.storage.card import ADDED, CARD, read_card
+from pipeline.storage.card import CARD, Modality, read_card
 from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, read_commit
 from pipeline.storage.files import NO_LINK, explain, is_regular, walk
+from pipeline.storage.index_changes import KEY_COLUMNS
+from pipeline.storage.index_folder import ADDED, NUMBER
+from pipeline.storage.index_shard import MODALITIES, IndexShard
 from pipeline.storage.json_files import read_json
 from pipeline.storage.locks import is_free, is_lock
 from pipeline.storage.manifest import Manifest
@@ -48,7 +49,7 @@ class Examination:
 
     `checked` is the number of files that were compared with a commit, and `faults` are the faulty ones among them.
     `unvouched` files are named by no commit. `unfinished` files belong to stages that were killed or still run.
-    `former` files belong to commits of what the configuration no longer has. `temporaries` are temporary files and
+    `former` files belong to artefacts that the configuration no longer has. `temporaries` are temporary files and
     locks, with whether their writer is dead.
     """
 
@@ -101,7 +102,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
 
 
 def survey_files(run: Path) -> Survey:
-    """Find the files below the folder `run` and sort them by what they are."""
+    """Find the files below the folder `run` and sort them by their purpose."""
     entries = list(walk(run))
     runs = {path.parents[1] for path, _ in entries if path.parts[-2:] == ("manifest", "manifest.json")} - {run}
     survey = Survey([], [], Examination())
@@ -176,7 +177,7 @@ def _check_commits(
         result.faults += [FaultyFile(fault.path, fault.reason, fault.path if fault.gone else path) for fault in faults]
         if hashed and path.name == CARD and not faults:
             try:
-                Bundle(path.parent).check_rows()
+                IndexShard(path.parent).check_rows()
             except IntegrityError as error:  # which `search` would raise
                 result.faults.append(FaultyFile(path, f"unusable: {error}", path))
     return vouched
@@ -231,7 +232,7 @@ def whole(path: Path) -> list[Path]:
 
 
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
-    """A JSON file that is no commit: a damaged one, or one that is not ours."""
+    """Note a JSON file that is not a commit: it is damaged, or not ours."""
     try:
         value = read_json(path)
         foreign = not isinstance(value, dict) or "made_by" not in value
@@ -244,12 +245,13 @@ def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
 
 
 def _read(path: Path) -> Commit:
-    """The commit in the file `path`; the card of a bundle that this run has not made has no place in it."""
+    """Read the commit in the file `path`. The card of an index that this run has not made has no place in it."""
     value = read_json(path)
     foreign = path.name == CARD and isinstance(value, dict) and "place" not in value
     if not foreign or value.get(CARRIED, {}).get("digest") == value.get("fingerprint"):
         return read_commit(path)
-    return Commit(path, value, "", {}, {}, read_card(path.parent)["files"], "")
+    read_card(path.parent)
+    return Commit(path, value, "", {}, {}, value["files"], "")
 
 
 def _retarget(fault: FaultyFile, vouched: Mapping[Path, Path]) -> FaultyFile:
@@ -319,14 +321,14 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
     for path in _within(run, shard_path(run, number).name):
         places += _in_shard(path, image_id, sentence_id)
     for card in _within(run, CARD):
-        places += _in_bundle(card.parent, image_id, sentence_id)
+        places += _in_index(card.parent, image_id, sentence_id)
     (image,) = manifest.pick([image_id])
     sentences, documents = tables["sentences"].to_pylist(), tables["documents"].to_pylist()
     return ImageTrace(image, sentences, documents, tables["boxes"].num_rows, number, places)
 
 
 def _within(run: Path, name: str) -> list[Path]:
-    """The files of this name, but for those of the runs that were added to an index."""
+    """Return the files with this name, except the files of runs that were added to an index."""
     return sorted(path for path in run.rglob(name) if ADDED not in path.relative_to(run).parts)
 
 
@@ -356,22 +358,25 @@ def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[T
         yield TraceRows(path, "image", here, "" if here else "not of its images")
 
 
-def _in_bundle(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
-    """The image's and its sentences' rows in the tables of a bundle."""
-    for modality, wanted in (("images", [image_id]), ("sentences", sentences)):
+def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
+    """Yield the rows of the image and of its sentences in the tables of an index shard."""
+    wanted: dict[Modality, Sequence[int]] = {"images": [image_id], "sentences": sentences}
+    for modality in MODALITIES:
         file = folder / f"{modality}.parquet"
         try:
-            bundle = Bundle(folder)
-            table = bundle.packed_table(modality)
-            rows = table.find(f"{modality[:-1]}_id", np.array(wanted, np.int64))
+            shard = IndexShard(folder)
+            table = shard.packed_table(modality)
+            rows = table.find(NUMBER[modality], np.array(wanted[modality], np.int64))
             there = rows[[record[KEY_COLUMNS[modality][-1]] is not None for record in table.records(rows)]]
         except (IntegrityError, KeyError) as error:
             yield TraceRows(file, modality, (), str(error))
             continue
-        others = f"not indexed: the bundle has the splits {', '.join(bundle.card.get('splits', ()))}"
-        index = bundle.card.get(bundle.index_name(modality)) or {}
-        note = "removed from it" if len(rows) else others
-        if len(there):  # the cards of older indexes do not say what measured them
-            measured_with = index.get("measured_with")
-            note = f"index recall@10 {index['recall@10']:.3f}, measured with {measured_with}" if measured_with else ""
+        note = (
+            "removed from it" if len(rows) else f"not indexed: the index has the splits {', '.join(shard.card.splits)}"
+        )
+        if len(there):
+            index = shard.card.index_of(modality)
+            note = ""
+            if index is not None and index.measured_with:  # the cards of older indexes do not say it
+                note = f"index recall@10 {index.recall:.3f}, measured with {index.measured_with}"
         yield TraceRows(file, modality, tuple(there.tolist()), note)

@@ -88,7 +88,7 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     from pipeline.foreign.files import read_lines
     from pipeline.run.reading.precomputed import inspect_vectors
     from pipeline.run.reading.requirements import require_splits
-    from pipeline.storage.bundles import parse_removed
+    from pipeline.storage.index_changes import parse_removed
     from pipeline.storage.manifest import write_manifest
 
     root, settings = run.layout.data_root, run.config.collection

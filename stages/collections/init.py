@@ -115,8 +115,8 @@ def command(
     commands = [["jointspace", "init", str(photographs), "--encoder", "clip"]]
     if found.format != VECTORS:
         output_of = f"results/{as_name(found.root.name)}"
-        for bundle in _bundles(Path("results")):
-            commands.append(["jointspace", "apply", str(bundle), str(photographs), "--output", output_of])
+        for index in _indexes(Path("results")):
+            commands.append(["jointspace", "apply", str(index), str(photographs), "--output", output_of])
     if encoder or splits.keys() >= LEARNED:
         values = _configure(found, splits, seen["drawn"], encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
@@ -291,20 +291,21 @@ def _describe(file: str, row: int | None, reason: str) -> str:
     return f"{file}, row {row}: {reason}" if row else f"{file}: {reason}"
 
 
-def _bundles(results: Path) -> list[Path]:
+def _indexes(results: Path) -> list[Path]:
     """Find an index of each run in the folder `results`, the latest first, except the indexes of the demo."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.card import CARD, bundles_in
+    from pipeline.storage.card import CARD
     from pipeline.storage.demo_folder import MARK
+    from pipeline.storage.index_folder import shards_in
     from pipeline.storage.json_files import read_json
 
     latest: dict[Path, float] = {}
     for run in results.glob("*/"):
         with suppress(IntegrityError, OSError):
-            bundle = bundles_in(run)[-1]
-            if not (Path(read_json(bundle / CARD)["data_root"]) / MARK).exists():
-                whole = bundle if bundle.parent.name == "index" else bundle.parent  # of several of one model
-                latest[whole] = (bundle / CARD).stat().st_mtime
+            shard = shards_in(run)[-1]
+            if not (Path(read_json(shard / CARD)["data_root"]) / MARK).exists():
+                index = shard if shard.parent.name == "index" else shard.parent  # of several shards
+                latest[index] = (shard / CARD).stat().st_mtime
     return sorted(latest, key=latest.__getitem__, reverse=True)[:MAX_SHOWN]
 
 

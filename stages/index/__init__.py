@@ -1,1 +1,1 @@
-"""Bundles: built, kept up, searched and served."""
+"""Indexes: built, kept up, searched and served."""

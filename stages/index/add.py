@@ -19,8 +19,8 @@ from stages.commands import FOLDER, PATH, copy_option, say_next
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Change
+    from pipeline.storage.index_changes import Change
+    from pipeline.storage.index_shard import IndexShard
     from pipeline.storage.manifest import Manifest
 
 
@@ -41,14 +41,14 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     """
     from pipeline.run.reading.application import RECORD, added_run
     from pipeline.run.reading.results import search_command
-    from pipeline.storage.bundles import changing, removed_photos
-    from pipeline.storage.card import indexes_of_run, is_index
+    from pipeline.storage.index_changes import changing, removed_photos
+    from pipeline.storage.index_folder import indexes_of_run, is_index
 
     log, of_run = logging.getLogger(__name__), Layout(source).config.is_file() and not (source / RECORD).exists()
     with ExitStack() as stack:
         folders = [index] if output else indexes_of_run(index)
         changes = [stack.enter_context(changing(folder, output)) for folder in folders]
-        removed = removed_photos(part for change in changes for part in change.index.parts)
+        removed = removed_photos(part for change in changes for part in change.index.shards)
         for folder, change in zip(folders, changes, strict=True):
             try:
                 change.index.check_rows()
@@ -58,7 +58,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                     sample = None if folder == index else added_run(changes[0].root, source)
                     total, new = _add_photographs(change, source, output, removed, sample)
                 elif folder == index:
-                    total, new = _add_bundles(change, source, removed)
+                    total, new = _add_index(change, source, removed)
                 else:
                     raise UsageError(f"{source} is an index of another model")
             except JointspaceError as error:
@@ -78,8 +78,8 @@ def _add_photographs(
 ) -> tuple[int, int]:
     """Apply the index to photos; returns how many there are that were not removed, and how many are new. `sample` is
     the run in which another index was applied to them."""
-    from pipeline.run.reading.application import RECORD, added_run, apply_bundle
-    from pipeline.storage.bundles import photographs_of, were_removed
+    from pipeline.run.reading.application import RECORD, added_run, apply_index
+    from pipeline.storage.index_changes import photographs_of, were_removed
     from pipeline.storage.manifest import REJECTS
     from stages.catalogue import declared
 
@@ -90,12 +90,12 @@ def _add_photographs(
             os.link(sample / RECORD, folder / RECORD)
             for name in ("manifest", "encoders", "features"):
                 shutil.copytree(sample / name, folder / name, copy_function=os.link)
-    others = [part for part in change.index.parts if folder not in part.folder.parents]
-    before = sum(part.card["images"]["count"] for part in change.index.parts if part not in others)
+    others = [shard for shard in change.index.shards if folder not in shard.folder.parents]
+    before = sum(_count_images(shard) for shard in change.index.shards if shard not in others)
     known = photographs_of(others)
     try:
         name = source.absolute().name
-        bundle = apply_bundle(declared(), change.home, source, folder, name, known=known, removed=removed)
+        added = apply_index(declared(), change.home, source, folder, name, known=known, removed=removed)
     except JointspaceError as error:
         rejects = folder.absolute() / REJECTS
         if output is None or str(rejects) not in str(error):
@@ -105,24 +105,29 @@ def _add_photographs(
     manifest = Run(folder).manifest
     total = int((~were_removed(manifest.images, manifest.root, removed)).sum())
     _report_left_out(change, others, manifest, total)
-    if bundle is None and not before:
+    if added is None and not before:
         shutil.rmtree(folder)
-    return total, bundle.card["images"]["count"] - before if bundle else 0
+    return total, _count_images(added) - before if added else 0
 
 
-def _report_left_out(change: "Change", parts: "Sequence[Bundle]", manifest: "Manifest", total: int) -> None:
+def _count_images(shard: "IndexShard") -> int:
+    return shard.card.images.count if shard.card.images else 0
+
+
+def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest: "Manifest", total: int) -> None:
     """Log how many photos of a manifest are left out because they were removed, and how many captions because their
-    photos are in one of the `parts`, which does not have these captions."""
-    from pipeline.storage.bundles import photographs_of, photos_of
+    photos are in one of the `shards`, which does not have these captions."""
+    from pipeline.storage.index_changes import photographs_of, photos_of
+    from pipeline.storage.stored_index import StoredIndex
 
     log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
         log.info("%s: %s left out, since you removed the same before", change.home, counted(gone, "photo"))
-    known = photographs_of(parts).intersection(digests.values())
+    known = photographs_of(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
-    for part in parts:
-        digests = {photo.image_id: photo.sha256 for photo in photos_of(part)}
-        lost -= _hash_captions(digests, known, part.packed_table("sentences").groups(["image_id", "text"]))
+    for shard in shards:
+        digests = {photo.image_id: photo.sha256 for photo in photos_of(StoredIndex([shard]))}
+        lost -= _hash_captions(digests, known, shard.packed_table("sentences").groups(["image_id", "text"]))
     if lost:
         log.warning(
             "%s: %s left out, since the index has their photos already, with other captions",
@@ -137,61 +142,63 @@ def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterabl
     return {hash(pair) for pair in pairs if pair[0] in known}
 
 
-def _add_bundles(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
-    """Link other indexes; returns how many photos they have, and how many of the indexes that are not there as a
-    whole."""
+def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
+    """Link the shards of another index. Return the number of photos that they have, and the number of new ones."""
     from pipeline.index.gallery import open_gallery
-    from pipeline.storage.bundles import KEY_COLUMNS, Bundles, link_bundle, open_bundle, photographs_of, photos_of
-    from pipeline.storage.card import new_addition
+    from pipeline.storage.index_changes import link_shard, photographs_of, photos_of
+    from pipeline.storage.index_folder import new_addition
+    from pipeline.storage.index_shard import MODALITIES
+    from pipeline.storage.stored_index import StoredIndex, open_index
 
-    log, known, total, new = logging.getLogger(__name__), photographs_of(change.index.parts), 0, 0
-    parts = open_bundle(source).parts
-    Bundles([*change.index.parts, *parts], change.home).check_rows()  # which refuses another model
-    for part in parts:
-        for modality in KEY_COLUMNS:
-            if part.card.get(part.index_name(modality)):
-                open_gallery(part, modality)  # which refuses what is not an index of ours
-        photographs = photographs_of([part])
+    log, known, total, new = logging.getLogger(__name__), photographs_of(change.index.shards), 0, 0
+    shards = open_index(source).shards
+    StoredIndex([*change.index.shards, *shards], change.home).check_rows()  # which refuses another model
+    for shard in shards:
+        index = StoredIndex([shard])
+        for modality in MODALITIES:
+            if shard.card.index_of(modality):
+                open_gallery(index, modality)  # which refuses what is not an index of ours
+        photographs = photographs_of([shard])
         total += len(photographs)
         if not photographs <= known:
-            link_bundle(part, new_addition(change.root, source.absolute().name))
+            link_shard(shard, new_addition(change.root, source.absolute().name))
             new += len(photographs - known)
             if repeated := len(photographs & known):
                 log.warning(
                     "%d photos of %s are found twice now; `jointspace remove` removes one of each",
-                    repeated, part.folder,
+                    repeated, shard.folder,
                 )  # fmt: skip
-            if back := sum(not removed.isdisjoint((photo.sha256, photo.whole)) for photo in photos_of(part)):
-                log.warning("%d photos of %s were removed before, and are back; remove them again", back, part.folder)
+            if back := sum(not removed.isdisjoint((photo.sha256, photo.whole)) for photo in photos_of(index)):
+                log.warning("%d photos of %s were removed before, and are back; remove them again", back, shard.folder)
     return total, new
 
 
 def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
-    """Write a bundle of those images of a run, with their sentences, that are new in it; returns how many it has, and
-    how many are new."""
+    """Write an index shard of the images of a run that are new, with their sentences. Return the number of images that
+    the run has, and the number of new ones."""
     import numpy as np
 
-    from pipeline.run.reading.indexes import write_bundle
-    from pipeline.storage.bundles import photographs_of, were_removed
-    from pipeline.storage.card import new_addition
+    from pipeline.run.reading.indexes import write_index_shard
     from pipeline.storage.commit import Provenance
     from pipeline.storage.files import plain
+    from pipeline.storage.index_changes import photographs_of, were_removed
+    from pipeline.storage.index_folder import new_addition
     from pipeline.storage.json_files import require_same
     from pipeline.storage.pairs import split_ids
 
-    first, manifest = change.index.parts[0], run.manifest
-    model = plain(first.card["model"], first.folder)
-    models = {str(first.folder): first.card["inputs"]["model"], str(run.root): run.model(model).fingerprint}
+    first, manifest = change.index.first, run.manifest
+    model = plain(first.card.model, first.folder)
+    models = {str(first.folder): first.model_digest, str(run.root): run.model(model).fingerprint}
     require_same("model", models)
-    ids, known = split_ids(manifest, run.config.index.splits), photographs_of(change.index.parts)
+    ids, known = split_ids(manifest, run.config.index.splits), photographs_of(change.index.shards)
     kept = ~were_removed(manifest.images, manifest.root, removed)
-    _report_left_out(change, change.index.parts, manifest, int(kept.sum()))
+    _report_left_out(change, change.index.shards, manifest, int(kept.sum()))
     rows, wanted = manifest.rows("images", ids["images"]), kept[ids["images"]]
     new = ids["images"][wanted & [digest not in known for digest in rows["sha256"].to_pylist()]]
     if len(new):
         sentences = ids["sentences"][np.isin(manifest.sentence_images[ids["sentences"]], new)]
-        folder, before = new_addition(change.root, run.config.name), change.index.card["fingerprint"]
+        folder, before = new_addition(change.root, run.config.name), change.index.card.fingerprint
         keys = {"settings": run.config.index.model_dump(), "beside": before, "manifest": manifest.fingerprint}
         made_by = Provenance(folder.parent, "add", 1, keys)
-        write_bundle(run, model, {"images": new, "sentences": sentences}, folder, {}, made_by)
+        write_index_shard(run, model, {"images": new, "sentences": sentences}, folder, made_by)
     return int(wanted.sum()), len(new)

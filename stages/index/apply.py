@@ -10,14 +10,14 @@ from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 
 
 @click.command("apply")
-@click.argument("bundle_folder", type=FOLDER, metavar="INDEX")
+@click.argument("index_folder", type=FOLDER, metavar="INDEX")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
 @output("Folder of the new index and of what it is made from; `search --index` takes it.")
 @click.option("--name", help="Name of the new index. [default: the name of --output]")
 @click.option("--config", "config_path", type=FILE, help="Configuration to lay over what the command chooses.")
 @json_option
 def command(
-    bundle_folder: Path,
+    index_folder: Path,
     photographs: Path,
     output: Path,
     name: str | None,
@@ -30,21 +30,22 @@ def command(
     """
     from pipeline.config import loading
     from pipeline.run.layout import Layout
-    from pipeline.run.reading.application import apply_bundle
+    from pipeline.run.reading.application import apply_index
     from pipeline.run.reading.results import example_search, search_command
-    from pipeline.storage.bundles import open_bundle
     from pipeline.storage.files import plain
     from pipeline.storage.locks import hold
+    from pipeline.storage.stored_index import StoredIndex, open_index
     from stages.catalogue import declared
 
     changes = loading.read_mapping(config_path) if config_path else {}
-    model = plain(open_bundle(bundle_folder, added=False).card["model"], bundle_folder)
+    model = plain(open_index(index_folder, added=False).card.model, index_folder)
     with hold(Layout(output).index(model).path):  # against `add` and `remove`
-        bundle = apply_bundle(declared(), bundle_folder, photographs, output, name, changes)
-    assert bundle is not None  # since no photo is known or removed
-    logging.getLogger(__name__).info("%d photos", bundle.card["images"]["count"])
+        shard = apply_index(declared(), index_folder, photographs, output, name, changes)
+    assert shard is not None  # `ingest` refuses a folder without a photo that can be read
+    count = shard.card.images.count if shard.card.images else 0
+    logging.getLogger(__name__).info("%d photos", count)
     if as_json:
-        count, search = bundle.card["images"]["count"], example_search(bundle)
+        search = example_search(StoredIndex([shard]))
         click.echo(json.dumps({"bundle": str(output), "photographs": count, "search": search}))
     else:
         say_next(lambda: search_command(output))

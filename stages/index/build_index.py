@@ -1,4 +1,4 @@
-"""`build-index`: the bundle that a search needs, from the embeddings of one model, or one of several."""
+"""`build-index`: the index that a search needs, or one of its shards, from the embeddings of one model."""
 
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -70,9 +70,10 @@ def _search(run: Run, bundle: str) -> str | None:
 def build_index(run: "StageRun", job: Job, bundle: str) -> None:
     """Build the image and caption indexes, measure them, and add the encoders that queries need."""
     from pipeline.run.reading.application import refresh_additions
-    from pipeline.run.reading.indexes import write_bundle
+    from pipeline.run.reading.indexes import write_index_shard
     from pipeline.run.run import share
-    from pipeline.storage.card import ADDED, CARD, numbered, remove_bundle
+    from pipeline.storage.card import CARD
+    from pipeline.storage.index_folder import ADDED, numbered, remove_shard
     from pipeline.storage.locks import hold
     from pipeline.storage.pairs import split_ids
     from stages.catalogue import declared
@@ -85,22 +86,22 @@ def build_index(run: "StageRun", job: Job, bundle: str) -> None:
             f"there is nothing to index in bundle {number} of {count}: its {len(shards)} of {run.manifest.n_shards}"
             " shards have no image of index.splits; lower index.bundles or shard_size"
         )
-    about = {"part": {"number": number, "of": count}} if count > 1 else {}
-    write_bundle(run, model, ids, job.path, about, job.provenance)
+    part = {"number": number, "of": count} if count > 1 else None
+    write_index_shard(run, model, ids, job.path, job.provenance, part)
     folder = run.layout.index(model).path
     every = [folder if count == 1 else numbered(folder, each) for each in range(count)]
     # The lock of the whole index is held already if it has one part. Jobs of other parts may be here at the same time.
     with hold(folder, wait=True) if job.path != folder else nullcontext():
         if all((each / CARD).exists() for each in every):
-            for former in (folder, *folder.iterdir()):  # of another number of bundles; a user's own beside them stay
+            for former in (folder, *folder.iterdir()):  # of another number of shards; a user's own beside them stay
                 if former not in every and (former == folder or _is_part(former, model)):
-                    remove_bundle(former)
+                    remove_shard(former)
             if (folder / ADDED).exists():
                 refresh_additions(declared(), folder)
 
 
 def _is_part(folder: Path, model: str) -> bool:
-    """Whether `folder` holds the bundle of the model that this stage has put under its number."""
+    """Return whether `folder` holds the index shard of the model that this stage has put under its number."""
     from pipeline.storage.card import CARD
     from pipeline.storage.files import is_regular
     from pipeline.storage.json_files import read_json

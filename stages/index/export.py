@@ -9,13 +9,13 @@ from stages.commands import FOLDER, output
 
 
 @click.command("export")
-@click.argument("bundle_folder", type=FOLDER, metavar="INDEX")
+@click.argument("index_folder", type=FOLDER, metavar="INDEX")
 @click.option("--to", "kind", type=click.Choice(["npy", "parquet"]), required=True, help="The format.")
 @output("The new folder that it writes.")
-def command(bundle_folder: Path, kind: str, output: Path) -> None:
+def command(index_folder: Path, kind: str, output: Path) -> None:
     """Export the vectors of INDEX with ids, paths, captions and your own columns."""
     from pipeline.run.reading.exports import export
 
-    counts = export(bundle_folder, kind, output)
+    counts = export(index_folder, kind, output)
     contents = " and ".join(f"{count} {modality}" for modality, count in counts.items())
     logging.getLogger(__name__).info("%s are in %s", contents, output)

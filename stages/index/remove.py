@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import faiss
 
     from pipeline.index.vectors import Vectors
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Bundles, Change, Modality
+    from pipeline.storage.index_changes import Change, ShardSide
+    from pipeline.storage.index_shard import IndexShard
+    from pipeline.storage.stored_index import StoredIndex
 
 MAX_LISTED_PHOTOS = 20
 """Number of removed photos that the command lists by name."""
@@ -47,8 +48,8 @@ def command(
     from pipeline.foreign.files import read_lines
     from pipeline.foreign.matching import some
     from pipeline.run.reading.results import search_command
-    from pipeline.storage.bundles import changing, photos_of
-    from pipeline.storage.card import indexes_of_run
+    from pipeline.storage.index_changes import changing, photos_of
+    from pipeline.storage.index_folder import indexes_of_run
 
     log = logging.getLogger(__name__)
     if where is not None and (names or list_path):
@@ -78,10 +79,10 @@ def command(
         )
 
 
-def _satisfying(index: "Bundle | Bundles", where: str, yes: bool) -> list[StoredPhoto]:
+def _satisfying(index: "StoredIndex", where: str, yes: bool) -> list[StoredPhoto]:
     """Find the photos that satisfy the condition. Unless the user said `yes`, print them and raise UsageError."""
     from pipeline.index.conditions import Predicate
-    from pipeline.storage.bundles import photos_of
+    from pipeline.storage.index_changes import photos_of
 
     condition, ids = Predicate(where), set()
     for group in index.packed_table("images").groups():
@@ -103,7 +104,7 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     All are listed as removed before any is, and the first index is changed last. So whatever fails, `serve` and
     `ingest` leave the photos out, and the same command finds them again.
     """
-    from pipeline.storage.bundles import photos_of
+    from pipeline.storage.index_changes import photos_of
 
     paths, chosen = {photo.whole for photo in found}, set(found)
     paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}  # an index may have one file twice
@@ -118,64 +119,66 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
         _list_removed(change, [photo for photo in found if photo.whole in paths])
     for change, gone in reversed([*zip(changes, photos, strict=True)]):
         ids = {photo.image_id for photo in gone}
-        for part, shift in zip(change.index.parts, change.index.shifts, strict=True):
-            _remove_from(part, {image_id - shift["image_id"] for image_id in ids}, change.folder(part))
+        for shard, shift in zip(change.index.shards, change.index.shifts, strict=True):
+            _remove_from(shard, {image_id - shift["image_id"] for image_id in ids}, change.folder(shard))
     return [change.home for change, gone in zip(changes, photos, strict=True) if gone]
 
 
 def _list_removed(change: "Change", photos: list[StoredPhoto]) -> None:
-    """List photos as removed, beside the first part of the index that has photos of the same folder."""
+    """List photos as removed, beside the first shard of the index that has photos of the same folder."""
     from pipeline.storage.batch import publish_text
-    from pipeline.storage.bundles import format_removed, read_removed
-    from pipeline.storage.card import REMOVED
+    from pipeline.storage.index_changes import format_removed, read_removed
+    from pipeline.storage.index_folder import REMOVED
 
     for root in {photo.root for photo in photos}:
-        for part in [part for part in change.index.parts if part.card["data_root"] == root][:1]:
-            names = read_removed(part) | {photo.name: photo.sha256 for photo in photos if photo.root == root}
-            publish_text(change.folder(part) / REMOVED, format_removed(names))
+        for shard in [shard for shard in change.index.shards if shard.card.data_root == root][:1]:
+            names = read_removed(shard) | {photo.name: photo.sha256 for photo in photos if photo.root == root}
+            publish_text(change.folder(shard) / REMOVED, format_removed(names))
 
 
-def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
-    """Write one bundle to `output` without the images `named`, if it has some of them."""
+def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
+    """Write one index shard to `output` without the images `named`, if it has some of them."""
     import numpy as np
 
+    from pipeline.index.build import drop, remove
     from pipeline.index.format import to_bytes
-    from pipeline.index.gallery import open_index, remember_indexes
-    from pipeline.index.upkeep import drop, remove
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Revision, modalities
+    from pipeline.index.gallery import open_faiss, remember_indexes
+    from pipeline.storage.index_changes import Revision, sides_of
+    from pipeline.storage.index_shard import IndexShard
 
     gone = np.array(sorted(named), np.int64)
-    revision, parts = Revision(bundle, output), modalities(bundle)
-    if not np.isin(parts[0].owners[parts[0].alive], gone).any():
+    revision = Revision(shard, output)
+    sides = sides_of(shard)
+    if not np.isin(sides[0].owners[sides[0].alive], gone).any():
         return
-    for part in parts:
-        rows = part.alive[np.isin(part.owners[part.alive], gone)]
-        less, index = part.without(rows), open_index(bundle, part.modality, to_change=True)
-        if part.outline is None:
-            changed, factory = remove(
-                index, rows, less.alive, lambda index=index, less=less: _rest(bundle, less, index), part.card
-            )
+    for side in sides:
+        rows = side.alive[np.isin(side.owners[side.alive], gone)]
+        less = side.without(rows)
+        index = open_faiss(shard, side.modality, to_change=True)
+        if side.outline is None:
+            rest = partial(_rest, shard, less, index)
+            changed, factory = remove(index, rows, less.alive, rest, side.card)
         else:
-            changed, factory = drop(index, part.outline.places(rows)), part.card["factory"]
+            changed = drop(index, side.outline.places(rows))
+            factory = side.card.factory
         revision.put(less, to_bytes(changed), factory)
     revision.commit()
-    remember_indexes(Bundle(output))
+    remember_indexes(IndexShard(output))
 
 
-def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors":
-    """The vectors of the rows of `part` that stay: of an index that has rounded them, those of the run around it."""
+def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vectors":
+    """Return the vectors of the rows of `side` that stay. If the index has rounded them, the run around it has them."""
     from pipeline.config.loading import load
+    from pipeline.index.build import exact_vectors
     from pipeline.index.filtering import is_exact
-    from pipeline.index.upkeep import exact_vectors
     from pipeline.index.vectors import ArrayVectors
-    from pipeline.storage.bundles import modalities, require_numbering
     from pipeline.storage.files import plain
+    from pipeline.storage.index_changes import require_numbering, sides_of
 
-    index_folder = next((folder for folder in bundle.folder.absolute().parents if folder.name == "index"), None)
+    index_folder = next((folder for folder in shard.folder.absolute().parents if folder.name == "index"), None)
     if is_exact(index) or index_folder is None:
-        return exact_vectors(index, part.alive, f"{bundle.folder}/{part.name}.faiss")
+        return exact_vectors(index, side.alive, f"{shard.folder}/{side.name}.faiss")
     # By the defaults, since nobody has named that run, whose configuration could name code.
-    embeddings = Run(index_folder.parent, load()).embeddings(plain(bundle.card["model"], bundle.folder))
-    require_numbering(bundle, modalities(bundle), embeddings)
-    return ArrayVectors(embeddings.rows_of(part.modality, part.ids[part.alive]))
+    embeddings = Run(index_folder.parent, load()).embeddings(plain(shard.card.model, shard.folder))
+    require_numbering(shard, sides_of(shard), embeddings)
+    return ArrayVectors(embeddings.rows_of(side.modality, side.ids[side.alive]))

@@ -15,8 +15,7 @@ from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Answer, Encoded, Searcher
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Bundles
+    from pipeline.storage.stored_index import StoredIndex
 
 MAX_VALUE_CHARACTERS = 80
 """Number of characters of a column's value that a line shows; --json has all."""
@@ -25,7 +24,7 @@ MAX_VALUE_CHARACTERS = 80
 @click.command("search")
 @click.argument("sentence", nargs=-1, metavar="[TEXT]")
 @click.option(
-    "--index", "bundle_folders", type=FOLDER, required=True, multiple=True,
+    "--index", "index_folders", type=FOLDER, required=True, multiple=True,
     help="The index to search; several of one model are searched as one.",
 )  # fmt: skip
 @click.option("--image", "image_path", type=FILE, help="Search by this photo: rank captions for it.")
@@ -58,7 +57,7 @@ MAX_VALUE_CHARACTERS = 80
 @runtime.without_collection()  # the process ends with the answer
 def command(
     sentence: tuple[str, ...],
-    bundle_folders: tuple[Path, ...],
+    index_folders: tuple[Path, ...],
     queries_path: Path | None,
     batch_path: Path | None,
     root: Path | None,
@@ -69,15 +68,15 @@ def command(
     """Search an index with TEXT, with a photo, or with both."""
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
-    from pipeline.storage.bundles import open_bundle
+    from pipeline.storage.stored_index import open_index
 
     if len(sentence) > 1:
         raise UsageError(f'put the query in quotes: jointspace search "{" ".join(sentence)}" --index ...')
     query = Query(sentence[0] if sentence else None, **options)
     path = queries_path or batch_path
     query.check(queries_path, batch_path)
-    bundle = open_bundle(*bundle_folders, run=root)
-    searcher = Searcher(bundle)
+    index = open_index(*index_folders, run=root)
+    searcher = Searcher(index)
     if path:
         _answer_each(searcher, path, query, as_json or batch_path is not None)
         return
@@ -89,12 +88,12 @@ def command(
         click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
-    if query.sentence is not None and "calibration" not in bundle.card:
+    if query.sentence is not None and not index.card.says_likely:
         click.echo("this index does not say where likely answers end: run build-index again", err=True)
     if as_json:
         click.echo(printable_json(_listed(hits), str))
         return
-    _print_table(hits, bundle)
+    _print_table(hits, index)
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def _listed(hits: "Answer") -> list[dict]:
     return values
 
 
-def _print_table(hits: "Answer", bundle: "Bundle | Bundles") -> None:
+def _print_table(hits: "Answer", index: "StoredIndex") -> None:
     """Print a line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under
     the last likely one a line says so.
 
@@ -179,7 +178,7 @@ def _print_table(hits: "Answer", bundle: "Bundle | Bundles") -> None:
     """
     from pipeline.index.columns import OURS
 
-    roots = [part.card["data_root"] for part in bundle.parts]
+    roots = [shard.card.data_root for shard in index.shards]
     judgement = hits.judgement
     for hit in hits:
         if judgement and hit.rank == judgement.likely + 1:
@@ -226,7 +225,7 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
             click.echo(f"      {answer.judgement.warning}")
         if remark := answer.error or (ignored and f"ignored, unknown to this model: {spell(ignored)}"):
             click.echo(printable(f"      {remark}"))
-        _print_table(answer, searcher.bundle)
+        _print_table(answer, searcher.index)
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":

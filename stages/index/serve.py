@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pipeline.run.reading.generators import StoredGenerator
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Bundles
+    from pipeline.storage.stored_index import StoredIndex
 
 log = logging.getLogger(__name__)
 THUMBNAIL_SIDE = 320
@@ -39,7 +38,7 @@ LAST_SECONDS = 5
 
 
 @click.command("serve")
-@click.argument("bundles", nargs=-1, required=True, metavar="INDEX...", type=FOLDER)
+@click.argument("folders", nargs=-1, required=True, metavar="INDEX...", type=FOLDER)
 @images_option
 @click.option(
     "--run",
@@ -74,7 +73,7 @@ def command(**options: Any) -> None:  # Any: the fields of ServeOptions, as clic
 class ServeOptions:
     """What is served, and where: see the options of the command."""
 
-    bundles: tuple[Path, ...]
+    folders: tuple[Path, ...]
     images_root: Path | None = None
     root: Path | None = None
     generators: tuple[str, ...] = ()
@@ -119,7 +118,7 @@ def serve(options: ServeOptions) -> None:
     )
     if limits.top > limits.max_top:
         raise UsageError(f"a request may ask for at most {limits.max_top} results, not {limits.top}; ask for fewer")
-    folders = _name_all(options.bundles)
+    named = _name_all(options.folders)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
@@ -134,7 +133,7 @@ def serve(options: ServeOptions) -> None:
         shared = options.images_root, thumbnails, settings, SharedEncoders(uploads), options.root, shown
         indexes = {
             name: ServedIndex(name, partial(_open_gallery, folder, *shared), partial(_stamp, folder))
-            for name, folder in folders.items()
+            for name, folder in named.items()
         }
         galleries = [index.gallery for index in indexes.values()]
         if missing := set(columns or ()).difference(*(gallery.columns for gallery in galleries)):
@@ -189,36 +188,39 @@ def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """Return a value that changes with every new card in the index `folder` and with every list of removed photos in
     its run, or None if there is no index. If another index of the run is damaged, changes of this index still count."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.card import CARD, REMOVED, added_to, bundles_in, home_of, indexes_of_run
+    from pipeline.storage.card import CARD
+    from pipeline.storage.index_folder import REMOVED, added_to, home_of, indexes_of_run, shards_in
 
     try:
-        bundles = bundles_in(folder)
-        files = [bundle / CARD for bundle in (*bundles, *added_to(home_of(bundles)))]
+        shards = shards_in(folder)
+        files = [shard / CARD for shard in (*shards, *added_to(home_of(shards)))]
         files += [path for index in indexes_of_run(folder) for path in sorted(index.rglob(REMOVED))]
         return tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in map(Path.lstat, files))
     except (OSError, IntegrityError):
         return None
 
 
-def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
-    """The bundles by the names of their models, those that their run has evaluated first, the best before the others;
-    one of a name that is taken gets a number."""
+def _name_all(folders: tuple[Path, ...]) -> dict[str, Path]:
+    """Return the indexes by the names of their models. An index with a name that is taken gets a number.
+
+    The indexes that their run has evaluated come first, and the best one before the others.
+    """
     from pipeline.errors import MALFORMED, JointspaceError
     from pipeline.evaluate.summary import ranking
-    from pipeline.storage.bundles import open_bundle
     from pipeline.storage.json_files import read_json
+    from pipeline.storage.stored_index import open_index
 
     def place(folder: Path) -> float:
         try:
             evaluations = ranking(read_json(folder.absolute().parents[1] / SUMMARY))
-            return [evaluation["model"] for evaluation in evaluations].index(open_bundle(folder).card["model"])
+            return [evaluation["model"] for evaluation in evaluations].index(open_index(folder).card.model)
         except (OSError, IndexError, JointspaceError, *MALFORMED):
             return math.inf
 
-    folders: dict[str, Path] = {}
-    for folder in sorted(bundles, key=place):
-        folders[_free_name(open_bundle(folder).card["model"], folders)] = folder
-    return folders
+    named: dict[str, Path] = {}
+    for folder in sorted(folders, key=place):
+        named[_free_name(open_index(folder).card.model, named)] = folder
+    return named
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
@@ -240,29 +242,30 @@ def _open_gallery(
     from pipeline.index.columns import OURS
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
-    from pipeline.storage.bundles import hidden_photos, open_bundle
+    from pipeline.storage.index_changes import hidden_photos
+    from pipeline.storage.stored_index import open_index
 
-    bundle = open_bundle(folder, run=run)
-    bundle.check_rows()
-    bundle.hidden = hidden_photos(bundle, folder)
-    photos = images_root or Path(bundle.card["data_root"])
+    index = open_index(folder, run=run)
+    index.check_rows()
+    index.hidden = hidden_photos(index, folder)
+    photos = images_root or Path(index.card.data_root)
     if not photos.exists():
         log.warning(
             "%s: the folder of its photos, %s, is not here, so these photos are not shown. If it was moved, name its"
             " new place: jointspace serve %s --images FOLDER",
             folder, photos, folder,
         )  # fmt: skip
-    hidden = [] if columns is None else set(bundle.packed_table("images").schema.names).difference(OURS, columns)
-    source = bundle.photographs(images_root, settings.collection.follow_links)
-    searcher = Searcher(bundle, hidden)
-    return ServedGallery(searcher, _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)
+    hidden = [] if columns is None else set(index.packed_table("images").schema.names).difference(OURS, columns)
+    source = index.photographs(images_root, settings.collection.follow_links)
+    searcher = Searcher(index, hidden)
+    return ServedGallery(searcher, _encoder_of(index, encoders), source.read, decode, THUMBNAIL_SIDE)
 
 
-def _encoder_of(bundle: "Bundle | Bundles", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
-    """Encodes photographs as the bundle's were; its encoders are loaded for the first one."""
+def _encoder_of(index: "StoredIndex", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
+    """Return a function that encodes photos like the photos of the index. It loads the encoders for the first photo."""
     from pipeline.index.queries import StoredEncoder
 
-    stored = {name: StoredEncoder(bundle, name) for name in bundle.card["encoders"]}
+    stored = {name: StoredEncoder(index, name) for name in index.card.encoders}
     return lambda data: encoders(data, stored)
 
 
@@ -279,7 +282,7 @@ def _open_describers(
         stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features
         if stored.space not in sources:  # which take memory
-            sources[stored.space] = gather_sources(run, stored, corpus, _bundle_of_space(stored, galleries))
+            sources[stored.space] = gather_sources(run, stored, corpus, _index_of_space(stored, galleries))
         describers[_free_name(stored.name, describers)] = Describer(
             stored.spec.name, stored.generator, sources[stored.space], features, run.config.describe.top
         )
@@ -291,25 +294,25 @@ def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["Ser
     from pipeline.errors import UsageError
 
     wanted = set(stored.generator.encoders)
-    fitting = [gallery for gallery in galleries if wanted <= set(gallery.card["encoders"])]
+    fitting = [gallery for gallery in galleries if wanted <= set(gallery.card.encoders)]
     if not fitting:
         raise UsageError(
             f"{stored.folder} needs the encoders {' and '.join(stored.generator.encoders)}, which no served index has;"
             " serve the index of a model on all of its encoders too"
         )
-    return min(fitting, key=lambda gallery: len(gallery.card["encoders"]))
+    return min(fitting, key=lambda gallery: len(gallery.card.encoders))
 
 
-def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "Bundle | None":
-    """The bundle whose joint space the generator uses; None where it uses none."""
+def _index_of_space(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "StoredIndex | None":
+    """Return the index whose joint space the generator uses, or None if it uses no joint space."""
     from pipeline.errors import UsageError
 
     if stored.space is None:
         return None
     for gallery in galleries:
-        bundle = gallery.searcher.bundle
-        if bundle.model().fingerprint == stored.space:
-            return bundle
+        index = gallery.searcher.index
+        if index.first.model().fingerprint == stored.space:
+            return index
     raise UsageError(
         f"{stored.folder} uses a joint space that no served index has; serve the index that it was trained with too"
     )

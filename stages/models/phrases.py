@@ -90,7 +90,7 @@ def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     from pipeline.run.reading.models import open_region_rows, restore_model
     from pipeline.run.reading.texts import read_sentence_trees, read_token_vocabulary
     from pipeline.storage.commit import read_record
-    from pipeline.storage.phrases import write_phrases
+    from pipeline.storage.regions import write_phrases
     from pipeline.storage.tables import vectors_column
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
@@ -166,8 +166,8 @@ def rank_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.run.reading.regions import read_gold
-    from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.records import write_measured
+    from pipeline.storage.regions import PhraseVectors
 
     log, settings = logging.getLogger(__name__), run.config
     stored = PhraseVectors(run.inputs.artefact("phrases").path)

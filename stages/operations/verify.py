@@ -80,15 +80,17 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 def _add_unsearchable(run: Path, found: "Examination") -> None:
     """Add to the faults each index of the run whose files fit its card, but which a search refuses."""
     from pipeline.index.search import Searcher
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.card import ADDED, CARD
+    from pipeline.storage.card import CARD
+    from pipeline.storage.index_folder import ADDED
+    from pipeline.storage.index_shard import IndexShard
+    from pipeline.storage.stored_index import StoredIndex
     from pipeline.storage.verify import FaultyFile
 
     for card in sorted(run.rglob(CARD)):
         if any(card.parent in (fault.path, *fault.path.parents) for fault in found.faults):
             continue
         try:
-            Searcher(Bundle(card.parent)).check()
+            Searcher(StoredIndex([IndexShard(card.parent)])).check()
         except IntegrityError as error:
             remade = Layout(run).manifest.commit.exists() and ADDED not in card.relative_to(run).parts
             found.faults.append(FaultyFile(card, f"refused by search: {error}", card if remade else None))
@@ -181,9 +183,9 @@ def explain(image: str, run: Path, as_json: bool) -> None:
 def _elsewhere(run: Path, image: str) -> str:
     """What to do about an image that is not in the manifest: it was removed from an index, or added to one."""
     from pipeline.foreign.files import read_lines
-    from pipeline.storage.bundles import parse_removed
-    from pipeline.storage.card import ADDED, REMOVED
     from pipeline.storage.files import is_regular
+    from pipeline.storage.index_changes import parse_removed
+    from pipeline.storage.index_folder import ADDED, REMOVED
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.verify import find_image, means
 

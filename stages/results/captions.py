@@ -216,13 +216,13 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
     from pipeline.images.opening import ImageLimits
     from pipeline.report.page import descriptions_as_text, render_descriptions
     from pipeline.report.photographs import Photographs
-    from pipeline.run.reading.generators import gather_sources, open_space_bundle, read_corpus, read_generator
+    from pipeline.run.reading.generators import gather_sources, open_space_index, read_corpus, read_generator
     from pipeline.storage.commit import publish_record
 
     split, _, kind = subject.partition(".")
     settings, stored = run.config.describe, read_generator(run, generator)
     features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
-    sources = gather_sources(run, stored, read_corpus(run), open_space_bundle(run, generator))
+    sources = gather_sources(run, stored, read_corpus(run), open_space_index(run, generator))
     described = []
     for start in tqdm(range(0, len(shown), DESCRIBED), f"describe with {generator}", unit="batch", disable=None):
         part = np.arange(start, min(start + DESCRIBED, len(shown)))

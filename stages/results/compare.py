@@ -13,7 +13,7 @@ from pipeline.run import Run
 from stages.commands import PATH
 
 if TYPE_CHECKING:
-    from pipeline.report.compared import ComparedSystem
+    from pipeline.report.tables import ComparedSystem
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +30,8 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     @5 and @10 and sentence_to_image_recall@1, @5 and @10, in percent.
     """
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.report.compared import compare_systems, measured_system
     from pipeline.report.page import compared_as_text, render_compared
-    from pipeline.report.tables import best_model
+    from pipeline.report.tables import best_model, compare_systems, measured_system
     from pipeline.storage.batch import publish_text
     from pipeline.storage.records import read_measured, read_summary
 
@@ -91,7 +90,7 @@ def _learned_photos(run: Run) -> set[str]:
 def _read_figures(path: Path) -> "list[ComparedSystem]":
     """The systems of a CSV table. Raises InputError, naming the line, for one without a name or with a cell that is no
     percentage, and for a table without the columns."""
-    from pipeline.report.compared import HEADINGS, ComparedSystem
+    from pipeline.report.tables import HEADINGS, ComparedSystem
 
     systems, line = [], 1
     try:

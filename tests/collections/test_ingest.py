@@ -18,7 +18,7 @@ from pipeline.collections.records import DIVIDED, ImageRecord, SentenceRecord
 from pipeline.errors import RejectLimitError
 from pipeline.images import opening
 from pipeline.images.decode import Inspection
-from pipeline.storage.card import REMOVED
+from pipeline.storage.index_folder import REMOVED
 from pipeline.storage.manifest import Manifest
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.storage.card import require_plain_rows
+from pipeline.storage.index_folder import require_plain_rows
 
 
 def append(path: Path, text: str) -> None:

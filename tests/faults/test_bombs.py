@@ -1,6 +1,6 @@
 """Files that are whole by their commits and hostile all the same: they claim what they lack, or unpack without end.
 
-What a whole command takes of memory for such a file is measured in test_forged_bundles.py.
+What a whole command takes of memory for such a file is measured in test_forged_indexes.py.
 """
 
 import json

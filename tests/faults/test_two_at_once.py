@@ -19,11 +19,11 @@ from pipeline.run.layout import Layout
 from pipeline.run.reading import application as applied
 from pipeline.run.reading import indexes as bundled
 from pipeline.run.runner import run_stage
-from pipeline.storage import bundles as storage
+from pipeline.storage import index_changes
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.bundles import open_bundle
 from pipeline.storage.commit import publish, read_verified
 from pipeline.storage.locks import hold
+from pipeline.storage.stored_index import open_index
 from stages.catalogue import declared
 from stages.cli import cli
 
@@ -141,7 +141,7 @@ CHANGES: dict[str, Change] = {
 
 def photos(run: Path) -> list[int]:
     """The numbers of the photos in the index, every file of which is checked."""
-    index = open_bundle(index_of(run))
+    index = open_index(index_of(run))
     index.check()
     index.check_rows()
     names = [name for name in index.table("images")["path"].to_pylist() if name is not None]
@@ -178,7 +178,7 @@ def test_a_change_that_begins_during_another_is_refused(
     first: str, second: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second command runs to its end when the first one has just opened the index."""
-    opened, ended, original = Event(), Event(), storage.open_bundle
+    opened, ended, original = Event(), Event(), index_changes.open_index
 
     def open_slowly(*given: object, **named: object) -> object:
         index = original(*given, **named)
@@ -187,7 +187,7 @@ def test_a_change_that_begins_during_another_is_refused(
             assert ended.wait(60)
         return index
 
-    monkeypatch.setattr(storage, "open_bundle", open_slowly)
+    monkeypatch.setattr(index_changes, "open_index", open_slowly)
     outcome: list[bool] = []
     thread = Thread(target=lambda: outcome.append(attempt(run, first)))
     thread.start()
@@ -214,14 +214,14 @@ def test_an_index_is_not_changed_while_a_part_of_it_is_built(
     change: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome: list[bool] = []
-    write = bundled.write_bundle
+    write = bundled.write_index_shard
 
     def change_and_write(*given: object) -> None:
         outcome.append(attempt(run, change))
         write(*given)
         outcome.append(attempt(run, change))
 
-    monkeypatch.setattr(bundled, "write_bundle", change_and_write)
+    monkeypatch.setattr(bundled, "write_index_shard", change_and_write)
     build(run, "/01")
     assert outcome == [False, False] and photos(run) == after()
     assert attempt(run, change) and photos(run) == after(change)
@@ -233,7 +233,7 @@ def test_two_parts_that_end_together_clean_up_one_after_the_other(
     """Both replace the index of an earlier configuration, which had one part and an addition."""
     run = shutil.copytree(made / "one", tmp_path / "two")
     add(run, "03")
-    write, refresh, written, meeting = bundled.write_bundle, applied.refresh_additions, Barrier(2), Barrier(2)
+    write, refresh, written, meeting = bundled.write_index_shard, applied.refresh_additions, Barrier(2), Barrier(2)
     outcome: list[bool] = []
 
     def write_together(*given: object) -> None:
@@ -246,7 +246,7 @@ def test_two_parts_that_end_together_clean_up_one_after_the_other(
             outcome.append(False)
         refresh(stages, home)
 
-    monkeypatch.setattr(bundled, "write_bundle", write_together)
+    monkeypatch.setattr(bundled, "write_index_shard", write_together)
     monkeypatch.setattr(applied, "refresh_additions", meet)
     threads = [Thread(target=lambda name=name: outcome.append(attempt(run, name))) for name in ("build 00", "build 01")]
     for thread in threads:
@@ -284,9 +284,9 @@ def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
     left = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
     assert not [path for path in left if "added" in path.parts or path.name.startswith(".")]
     assert photos(run) == after("remove 7")
-    index = open_bundle(copy())
+    index = open_index(copy())
     index.check()
-    assert index.card["images"]["count"] == {"add": 33, "remove": 22}[command]
+    assert index.card.images.count == {"add": 33, "remove": 22}[command]
 
 
 def begin(barrier: object) -> None:

@@ -11,13 +11,13 @@ import damage
 import pytest
 import tiny_run
 import yaml
-from bundle_forgeries import cell
 from click.testing import CliRunner
+from index_forgeries import cell
 from made_up import retell
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import commit_path, publish
+from pipeline.storage.index_shard import IndexShard
 from pipeline.storage.locks import hold
 from pipeline.storage.verify import examine, whole
 from stages.operations.verify import verify as command
@@ -194,7 +194,7 @@ def test_a_row_that_search_refuses_is_found(run: Path, tmp_path: Path) -> None:
     assert "images.parquet row 3" in fault.reason and "rename that photo and repeat the `run`" in fault.reason
     added = tmp_path / "home/added/1-holiday"
     with pytest.raises(IntegrityError, match=f"rename that photo and delete {added} and `add`"):
-        Bundle(shutil.copytree(copy, added / "index/ncca")).check_rows()
+        IndexShard(shutil.copytree(copy, added / "index/ncca")).check_rows()
 
 
 def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path) -> None:

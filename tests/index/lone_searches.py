@@ -6,7 +6,8 @@ import faiss
 import numpy as np
 
 from pipeline.index.filtering import reconstruct, search_among
-from pipeline.index.format import METRICS, from_bytes, to_bytes, view_bytes
+from pipeline.index.format import METRICS, ExpectedIndex, from_bytes, to_bytes, view_bytes
+from pipeline.storage.stored_index import open_index
 
 ROWS, DIM, TOP = 600, 8, 10
 
@@ -26,7 +27,7 @@ def make_index(factory: str, metric: str) -> tuple[faiss.Index, np.ndarray]:
 def search_every_way(asked: tuple[str, str]) -> list[str]:
     """What is wrong with the answers of an index of this factory string and metric: nothing, if all is well."""
     index, vectors = make_index(*asked)
-    card = {"count": ROWS, "dim": DIM, "metric": asked[1]}
+    card = ExpectedIndex(ROWS, DIM, asked[1])
     queries, faults = vectors[:3] + 0.01, []
     for parse in (view_bytes, from_bytes):
         parsed = parse(to_bytes(index), "the index", card)
@@ -53,7 +54,7 @@ def search_every_way(asked: tuple[str, str]) -> list[str]:
 def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
     """How many results a search of the FAISS file at a path has, read with its card and searched in every way."""
     path, card = asked
-    index = from_bytes(path.read_bytes(), "the index", card)
+    index = from_bytes(path.read_bytes(), "the index", ExpectedIndex(**card))
     queries = np.ones((2, index.d), np.float32)
     search_among(index, queries, TOP, np.arange(ROWS) % 2 == 0)
     return len(index.search(queries, TOP)[1])
@@ -65,11 +66,10 @@ def ask_everything(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[str,
 
     from pipeline.errors import JointspaceError
     from pipeline.index.search import Searcher
-    from pipeline.storage.bundle import Bundle
     from stages.cli import cli
 
     folder, photograph, output = asked
-    searcher, where = Searcher(Bundle(folder)), "split = 'test'"
+    searcher, where = Searcher(open_index(folder)), "split = 'test'"
     answers: dict[str, object] = {}
     for name, answer in {
         "words": lambda: searcher.images("a dog", 3),

@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 
 import faiss
 import numpy as np
@@ -11,7 +12,7 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.build import BuiltIndex, choose_and_build
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.chooser import Requirements
-from pipeline.index.format import from_bytes, to_bytes, view_bytes
+from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes, view_bytes
 from pipeline.index.tuning import Operation, SearchSetting, stages_of
 from pipeline.index.vectors import ArrayVectors
 
@@ -52,9 +53,9 @@ def test_few_vectors_are_indexed_exactly(metric: str) -> None:
     built = make(vectors, queries, metric)
     card = built.card
     said = {"factory": "Flat", "count": 1000, "dim": 16, "metric": metric, "nprobe": None, "recall@10": 1}
-    assert card.items() >= {**said, "queries": 200, "bytes": len(built.data)}.items()
-    assert card["queries_per_second"] > 0 and built.tradeoff is None
-    index = from_bytes(built.data, "images.faiss", card)
+    assert card.to_json().items() >= {**said, "queries": 200, "bytes": len(built.data)}.items()
+    assert card.queries_per_second > 0 and built.tradeoff is None
+    index = from_bytes(built.data, "images.faiss", built.expected)
     assert (index.search(queries, 10)[1] == nearest(vectors, queries, metric)).all()
     np.testing.assert_array_equal(index.reconstruct(7), vectors[7])
 
@@ -63,7 +64,7 @@ def test_the_card_says_queries_per_second_and_milliseconds(monkeypatch: pytest.M
     monkeypatch.setattr("pipeline.index.build.tune", lambda *_, **__: Operation(SearchSetting(), 1.0, 0.25))
     monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 0.003)
     card = make(*clustered(400, 8)).card
-    assert (card["queries_per_second"], card["latency_ms"], card["recall@10"]) == (4, 3, 1)
+    assert (card.queries_per_second, card.latency_ms, card.recall) == (4, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +81,14 @@ def test_the_recall_floor_is_reached_by_parameters_that_travel_in_the_file(
     vectors, queries = clustered(2500, 16)
     built = make(vectors, queries, metric, recall_floor=floor, candidates=(factory,))
     card = built.card
-    assert card["factory"] == factory and card["recall@10"] >= floor
-    index = from_bytes(built.data, "images.faiss", card)
+    assert card.factory == factory and card.recall >= floor
+    index = from_bytes(built.data, "images.faiss", built.expected)
     stages = stages_of(index)
-    assert (stages.graph.hnsw.efSearch if stages.graph else None) == card["efSearch"]
-    assert (stages.inverted.nprobe if stages.inverted else None) == card["nprobe"]
-    assert (stages.refine.k_factor if stages.refine else None) == card["k_factor"]
+    assert (stages.graph.hnsw.efSearch if stages.graph else None) == card.efSearch
+    assert (stages.inverted.nprobe if stages.inverted else None) == card.nprobe
+    assert (stages.refine.k_factor if stages.refine else None) == card.k_factor
     assert overlap(index.search(queries, 10)[1], nearest(vectors, queries, metric)) >= floor
-    assert not stages.inverted or card["nprobe"] < stages.inverted.nlist
+    assert not stages.inverted or card.nprobe < stages.inverted.nlist
 
 
 def test_what_cannot_be_indexed_is_refused() -> None:
@@ -139,13 +140,12 @@ def test_every_automatic_candidate_can_be_built_and_saved() -> None:
 def test_bytes_that_are_no_index_are_refused_by_name(from_bytes: Callable) -> None:
     vectors, queries = clustered(400, 8)
     built = make(vectors, queries)
-    card = built.card
     for bad in (b"", b"IxFI", bytes(built.data[:-9]), b"\0" * 500):
         with pytest.raises(IntegrityError, match="images.faiss is not a readable FAISS index"):
-            from_bytes(bad, "images.faiss", card)
+            from_bytes(bad, "images.faiss", built.expected)
     for change in ({"count": 399}, {"dim": 9}, {"metric": "euclidean"}):
         with pytest.raises(IntegrityError, match="images.faiss holds 400 vectors of 8 dimensions"):
-            from_bytes(built.data, "images.faiss", {**card, **change})
+            from_bytes(built.data, "images.faiss", replace(built.expected, **change))
 
 
 @pytest.mark.parametrize("from_bytes", [from_bytes, view_bytes])
@@ -157,5 +157,5 @@ def test_a_header_that_claims_more_than_the_file_is_refused(from_bytes: Callable
     data[size : size + 8] = (1 << 28).to_bytes(8, "little")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(IntegrityError, match="not a readable FAISS index"):
-        from_bytes(bytes(data), "images.faiss", {"count": 10, "dim": 8, "metric": "euclidean"})
+        from_bytes(bytes(data), "images.faiss", ExpectedIndex(10, 8, "euclidean"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18  # kB; it claims 1 GiB

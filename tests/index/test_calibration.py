@@ -17,7 +17,8 @@ from pipeline.errors import IntegrityError
 from pipeline.index.calibration import BACKGROUND, Calibration, Judgement, compare
 from pipeline.index.search import Searcher
 from pipeline.serve.answers import list_images
-from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.index_shard import IndexShard, IndexWriter
+from pipeline.storage.stored_index import open_index
 from stages.index.search import command
 
 
@@ -152,23 +153,23 @@ def test_a_search_says_where_likely_answers_end(folder: Path, tmp_path: Path) ->
 
 
 def test_a_bundle_without_a_calibration_says_so_once(folder: Path, tmp_path: Path) -> None:
-    bundle = Bundle(folder / "bundle")
+    bundle = IndexShard(folder / "bundle")
 
     def rewrite(name: str, background: np.ndarray | None, **changes: object) -> Path:
-        writer = BundleWriter(tmp_path / name)
+        writer = IndexWriter(tmp_path / name)
         writer.link(bundle, but={BACKGROUND})
         if background is not None:
             import safetensors.numpy
 
             writer.add(BACKGROUND, safetensors.numpy.save({"images": background}))
-        card = {key: value for key, value in bundle.card.items() if key not in ("files", *changes)}
-        writer.commit(card | {key: value for key, value in changes.items() if value != "gone"})
+        kept = {key: value for key, value in changes.items() if value != "gone"}
+        writer.commit(source=bundle.card, but=changes, **kept)
         return tmp_path / name
 
     for name, value, said in (("old", "gone", "run build-index again"), ("silent", None, "")):
         former = rewrite(name, None, calibration=value)
-        assert Searcher(Bundle(former)).images("a dog", 3).judgement is None
+        assert Searcher(open_index(former)).images("a dog", 3).judgement is None
         result = CliRunner().invoke(command, ["--index", str(former), "a dog"])
         assert (said in result.stderr) and bool(said) == bool(result.stderr) and "----" not in result.stdout
     with pytest.raises(IntegrityError, match="the background in .* does not fit its model"):
-        Searcher(Bundle(rewrite("narrow", np.ones((8, 3), np.float32)))).images("a dog", 3).judgement  # noqa: B018
+        Searcher(open_index(rewrite("narrow", np.ones((8, 3), np.float32)))).images("a dog", 3).judgement  # noqa: B018

@@ -24,7 +24,7 @@ def test_the_estimates_are_near_the_truth() -> None:
         built = make(vectors, queries, candidates=(factory,), sample=2000, recall_floor=0.5)
         (trial,) = built.tradeoff["candidates"]
         assert trial["factory"] == factory
-        assert trial["bytes"] == pytest.approx(built.card["bytes"], rel=0.1), factory
+        assert trial["bytes"] == pytest.approx(built.card.bytes, rel=0.1), factory
 
 
 def test_what_misses_a_requirement_comes_last_and_says_so() -> None:
@@ -36,8 +36,8 @@ def test_what_misses_a_requirement_comes_last_and_says_so() -> None:
 def test_memory_excludes_what_is_larger() -> None:
     vectors, queries = clustered(40_000, 32)  # 4.9 MiB exact, 1.2 MiB in 8 bits
     built = make(vectors, queries, exact_limit=50_000, memory=2, candidates=("Flat", "SQ8", "IVF200,Flat"), sample=2000)
-    assert built.card["factory"] == "SQ8" and len(built.data) <= 2 << 20
-    assert make(vectors, queries, exact_limit=50_000, memory=5).card["factory"] == "Flat"
+    assert built.card.factory == "SQ8" and len(built.data) <= 2 << 20
+    assert make(vectors, queries, exact_limit=50_000, memory=5).card.factory == "Flat"
 
 
 def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
@@ -133,7 +133,7 @@ def met_only_on_the_sample(built: BuiltIndex) -> list[str]:
 def test_where_the_sample_flatters_the_next_candidates_are_built(flatter: Callable, exact_limit: int) -> None:
     vectors, queries = flatter()
     built = make(vectors, queries, "euclidean", candidates="auto", exact_limit=exact_limit, **FLATTERED)
-    found = from_bytes(built.data, "images.faiss", built.card).search(queries, 10)[1]
+    found = from_bytes(built.data, "images.faiss", built.expected).search(queries, 10)[1]
     assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # but for rounding
     assert met_only_on_the_sample(built)
 
@@ -143,7 +143,7 @@ def test_a_named_exact_index_is_built_when_every_faster_one_misses_the_floor(fla
     vectors, queries = flatter()
     smaller = ("SQ8", "IVF20,SQ8", "IVF40,SQ8", "HNSW16_SQ8")
     built = make(vectors, queries, "euclidean", candidates=(*smaller, "Flat"), **FLATTERED)
-    assert built.card["factory"] == "Flat" and built.card["recall@10"] == 1
+    assert built.card.factory == "Flat" and built.card.recall == 1
     assert len(met_only_on_the_sample(built)) == 3
 
 
@@ -165,9 +165,9 @@ def test_where_not_even_an_exact_index_fits_the_message_says_what_to_change() ->
 def test_a_candidate_below_the_margin_is_built_when_the_others_are_too_large() -> None:
     vectors, queries = clustered(40_000, 32)
     asked = {"candidates": ("PQ4x4", "Flat"), "memory": 2, "sample": 2000}
-    recall = make(vectors, queries, recall_floor=0.01, **asked).card["recall@10"]
+    recall = make(vectors, queries, recall_floor=0.01, **asked).card.recall
     built = make(vectors, queries, recall_floor=recall - 0.01, **asked)
-    assert built.card["factory"] == "PQ4x4"
+    assert built.card.factory == "PQ4x4"
     assert "on the sample" in built.tradeoff["candidates"][0]["failure"]
 
 
@@ -176,7 +176,7 @@ def test_an_index_that_is_faster_than_its_estimate_is_built(monkeypatch: pytest.
     monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 0.0015)
     asked = {"candidates": ("PQ4x4", "Flat"), "sample": 2000, "recall_floor": 0.95}
     built = make(*clustered(8000, 16), latency_ms=2, **asked)
-    assert built.card["factory"] == "Flat" and built.card["latency_ms"] == 1.5
+    assert built.card.factory == "Flat" and built.card.latency_ms == 1.5
     with pytest.raises(UsageError, match="within index.latency_ms 1 ms; .*: raise index.latency_ms"):
         make(*clustered(8000, 16), latency_ms=1, **asked)
 

@@ -21,7 +21,8 @@ from pipeline.index.filtering import FEW, search_among
 from pipeline.index.format import METRICS
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.index_shard import IndexShard
+from pipeline.storage.stored_index import open_index
 
 ROWS = 300
 ORDER = ("<", "<=", ">", ">=", "=", "==", "!=")
@@ -317,7 +318,7 @@ INVERTED = {"index": {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nea
 def test_a_bundle_answers_among_the_images_that_pass(run: Path, name: str) -> None:
     shortlisted = name == "shortlist"
     folder = build_bundle(run, INVERTED, model="dvsa", output=name) if shortlisted else run / name
-    bundle = Bundle(folder)
+    bundle = open_index(folder)
     searcher, rng = Searcher(bundle), random.Random(2)
     table = bundle.table("images")
     photograph = features_of("dog") if name == "bundle" else (run / "data" / "dog-0.png").read_bytes()
@@ -375,8 +376,8 @@ def test_types_that_faiss_cannot_search_safely_are_not_built(factory: str) -> No
 def test_every_command_answers_from_an_index_of_fast_scan_lists(run: Path, tmp_path: Path) -> None:
     lists = {"index": {"exact_limit": 10, "candidates": ["IVF1,PQ8x4fs"], "recall_floor": 0.01}}
     folder = build_bundle(run, lists, output="fast-scan")
-    card = Bundle(folder).card
-    assert card["images"]["factory"] == "IVF1,PQ8x4fs"
+    card = IndexShard(folder).card
+    assert card.images.factory == "IVF1,PQ8x4fs"
     with Worker(ask_everything) as ask:
         answers = ask((folder, features_of("dog"), tmp_path))
     assert isinstance(answers, dict), answers

@@ -12,9 +12,9 @@ import pytest
 from made_up import features_of, run_command
 
 from pipeline.index.search import Searcher
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.stored_index import open_index
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def make(bundle: Path, kind: str, output: Path) -> Path:
 
 @pytest.fixture
 def query(bundle: Path) -> np.ndarray:
-    return Searcher(Bundle(bundle)).embed_image(features_of("dog"))[0]
+    return Searcher(open_index(bundle)).embed_image(features_of("dog"))[0]
 
 
 @pytest.fixture
 def right(bundle: Path) -> list[str]:
     """The paths of the images nearest to the query."""
-    return [hit.row["path"] for hit in Searcher(Bundle(bundle)).similar(features_of("dog"), 3)]
+    return [hit.row["path"] for hit in Searcher(open_index(bundle)).similar(features_of("dog"), 3)]
 
 
 def test_arrays_and_lines(run: Path, bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from made_up_sets import OTHER, SCORE, THING
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.index_shard import IndexShard
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.stored_index import open_index
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ class Worded(dict):
 
 def worded(folder: Path) -> Searcher:
     """The searcher of a bundle, with the words' vectors that the made-up sentences have."""
-    searcher = Searcher(Bundle(folder))
+    searcher = Searcher(open_index(folder))
     index = searcher._forms.vocabularies["tokens"].index
     model = Worded({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
     searcher.model = model
@@ -47,13 +48,13 @@ def worded(folder: Path) -> Searcher:
 
 
 def test_the_card_and_the_arrays_of_a_bundle_are_those_of_the_documentation(run: Path, bundle: Path) -> None:
-    opened, stored = Bundle(bundle), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
+    opened, stored = IndexShard(bundle), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
     card, arrays = opened.card, opened.arrays("fragments.safetensors")
-    assert {path.name for path in bundle.glob("*.faiss")} == {"regions.faiss", "words.faiss"} < set(card["files"])
-    assert set(arrays) == {"image_offsets", "sentence_offsets", "boxes"} and card["score"] == SCORE
-    for modality, name in (("images", "regions"), ("sentences", "words")):
+    assert {path.name for path in bundle.glob("*.faiss")} == {"regions.faiss", "words.faiss"} < set(card.files)
+    assert set(arrays) == {"image_offsets", "sentence_offsets", "boxes"} and card.score.to_json() == SCORE
+    for modality in ("images", "sentences"):
         sets = stored.read(modality, np.arange(opened.table(modality).num_rows))
-        assert card[name]["count"] == len(sets.vectors) and card[name]["shortlist"]["recall@10"] == 1
+        assert card.index_of(modality).count == len(sets.vectors) and card.index_of(modality).shortlist.recall == 1
         np.testing.assert_array_equal(arrays[f"{modality[:-1]}_offsets"], sets.offsets)
     np.testing.assert_array_equal(arrays["boxes"], stored.read("images", np.arange(24)).boxes)
 

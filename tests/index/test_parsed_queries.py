@@ -9,11 +9,11 @@ from made_up_training import CONFIG, encode_parses, train
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import shard_path
+from pipeline.storage.stored_index import open_index
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_queries_are_embedded_as_the_same_sentences_were(run: Path, tmp_path: Pa
     stored = Embeddings(manifest, run / "embeddings/dtrnn").read("sentences", np.arange(48))
     texts = manifest.sentences["text"].to_pylist()
     assert len(np.unique(stored.round(4), axis=0)) >= 2 * len(THINGS)
-    searcher = Searcher(open_bundle(bundle, run=run))
+    searcher = Searcher(open_index(bundle, run=run))
     np.testing.assert_allclose(searcher.embed_sentences(texts), stored, atol=1e-5)
 
 
@@ -58,4 +58,4 @@ def test_no_parser_is_loaded_that_nobody_has_named(run: Path) -> None:
     """Also not where the bundle lies in a folder that looks like its run, which a stranger may have sent."""
     bundle = build_bundle(run, model="dtrnn").rename(run / "index/dtrnn")
     with pytest.raises(UsageError, match="dtrnn reads dependency trees.*name the run that parsed"):
-        Searcher(open_bundle(bundle)).embed_sentence("a dog")
+        Searcher(open_index(bundle)).embed_sentence("a dog")

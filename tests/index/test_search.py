@@ -12,9 +12,10 @@ from made_up import build_bundle, features_of, make_run, run_command
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.index_shard import IndexShard
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.stored_index import open_index
 from stages.index.search import command
 
 # The images of things 0 and 1 by closeness to "dog": image i is 0.01 i off its axis, towards the next thing's.
@@ -34,23 +35,23 @@ def bundle(run: Path) -> Path:
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_images_for_a_sentence(bundle: Path, by_distance: Path, metric: str) -> None:
     bundle = by_distance if metric == "euclidean" else bundle
-    hits = Searcher(Bundle(bundle)).images("the dog", 5)
+    hits = Searcher(open_index(bundle)).images("the dog", 5)
     assert [hit.row["path"] for hit in hits[:3]] == DOGS
     assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
     scores = [hit.score for hit in hits]
     assert scores == sorted(scores, reverse=True)
-    assert Bundle(bundle).card["metric"] == metric
+    assert IndexShard(bundle).card.metric == metric
     best = [0, -(0.08**2)] if metric == "euclidean" else [1, 1 / (1 + 0.08**2) ** 0.5]
     assert scores[:2] == pytest.approx(best, rel=1e-4)
 
 
 def test_sentences_for_an_image(bundle: Path) -> None:
-    hits = Searcher(Bundle(bundle)).sentences(features_of("horse"), 6)
+    hits = Searcher(open_index(bundle)).sentences(features_of("horse"), 6)
     assert {hit.row["text"] for hit in hits} == {"a horse"} | {f"the big horse number {i}" for i in (3, 11, 19)}
 
 
 def test_unknown_words_are_named(bundle: Path) -> None:
-    searcher = Searcher(Bundle(bundle))
+    searcher = Searcher(open_index(bundle))
     with pytest.raises(InputError, match=r"none of the words of 'the purple unicorn' \(purple, unicorn\)"):
         searcher.images("the purple unicorn", 3)
     with pytest.raises(InputError, match="nothing but stop words"):
@@ -59,7 +60,7 @@ def test_unknown_words_are_named(bundle: Path) -> None:
 
 
 def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Path, tmp_path: Path) -> None:
-    searcher = Searcher(Bundle(bundle))
+    searcher = Searcher(open_index(bundle))
     assert searcher.unknown_words("The purple dog and a big unicorn, a unicorn") == ["purple", "and", "unicorn"]
     assert searcher.unknown_words("the dog") == searcher.unknown_words("the big") == []
 
@@ -94,7 +95,7 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
 
 
 def test_a_query_of_zeros_is_refused_and_costs_no_other_answer(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    searcher = Searcher(Bundle(bundle))
+    searcher = Searcher(open_index(bundle))
     embed = searcher.model.embed_sentences
     monkeypatch.setattr(searcher.model, "embed_sentences", lambda form: embed(form) * (embed(form)[:, :1] > 0))
     refused, answered = searcher.batch(["a cat", "a dog"], 2)
@@ -109,13 +110,13 @@ def test_images_are_ranked_by_their_products_with_the_sum(run: Path, sentence: s
     images = stored.astype(float)
     query = np.eye(8)[0] if sentence is None else (1 - weight) * np.eye(8)[0] + weight * np.eye(8)[1]
     scores = images @ (query / np.linalg.norm(query))
-    hits = Searcher(Bundle(run / "bundle")).similar(features_of("dog"), 24, sentence, weight)
+    hits = Searcher(open_index(run / "bundle")).similar(features_of("dog"), 24, sentence, weight)
     np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1], atol=1e-5)
     np.testing.assert_allclose(scores[[hit.row["image_id"] for hit in hits]], [hit.score for hit in hits], atol=1e-5)
 
 
 def test_a_dog_less_dog_plus_cat_is_a_cat(run: Path) -> None:
-    searcher = Searcher(Bundle(run / "bundle"))
+    searcher = Searcher(open_index(run / "bundle"))
     hits = searcher.analogy(features_of("dog"), ["dog"], ["cat"], 3, 0)
     assert [hit.row["path"] for hit in hits] == ["cat-1.png", "cat-9.png", "cat-17.png"]
     assert hits[0].score == pytest.approx(1, abs=1e-3)
@@ -128,7 +129,7 @@ def test_a_dog_less_dog_plus_cat_is_a_cat(run: Path) -> None:
 
 
 def test_what_is_wrong_with_the_words_is_said_before_the_photograph_is_encoded(run: Path) -> None:
-    searcher = Searcher(Bundle(run / "bundle"))
+    searcher = Searcher(open_index(run / "bundle"))
 
     def photograph() -> None:
         raise AssertionError("encoded")

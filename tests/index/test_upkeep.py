@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import numpy as np
@@ -15,16 +16,17 @@ from made_up_sets import SCORE, add_fragments, whole_length
 
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.index.build import remove
 from pipeline.index.candidates import build
 from pipeline.index.search import Searcher
-from pipeline.index.upkeep import remove
 from pipeline.index.vectors import ArrayVectors
 from pipeline.metrics.multivector_scores import exact_scores
 from pipeline.run.layout import Layout
-from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundles import hidden_photos, link_bundle, open_bundle, photos_of, read_removed
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.index_changes import hidden_photos, link_shard, photos_of, read_removed
+from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.stored_index import open_index
 from stages.cli import cli
 from stages.index import remove as removing
 from stages.index.serve import _stamp
@@ -57,7 +59,7 @@ def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[st
     """The files of all bundles in a folder that hold one of the `vectors`, and those of the `paths` in their tables."""
     files = [*bundle.rglob("*.faiss"), *bundle.rglob("fragments.safetensors")]
     found = [path.name for path in files if any(vector.tobytes() in path.read_bytes() for vector in vectors)]
-    names = {path for part in open_bundle(bundle).parts for path in part.table("images")["path"].to_pylist()}
+    names = {path for part in open_index(bundle).shards for path in part.table("images")["path"].to_pylist()}
     return [*found, *names.intersection(paths)]
 
 
@@ -74,10 +76,10 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, f
     run_command("remove", start, *GONE, "--output", tmp_path / "less")
     assert not traces(tmp_path / "less", gone, paths)
     run_command("add", tmp_path / "less", runs["large"], "--output", tmp_path / "more")
-    before, less, more = (open_bundle(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
+    before, less, more = (open_index(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
     more.check()
-    assert [len(bundle.parts) for bundle in (before, less, more)] == [bundles, bundles, bundles + 1]
-    assert len({bundle.card["fingerprint"] for bundle in (before, less, more)}) == 3
+    assert [len(bundle.shards) for bundle in (before, less, more)] == [bundles, bundles, bundles + 1]
+    assert len({bundle.card.fingerprint for bundle in (before, less, more)}) == 3
 
     for modality, each in (("images", 1), ("sentences", 2)):
         table, old, name = more.table(modality), before.table(modality), f"{modality[:-1]}_id"
@@ -103,10 +105,10 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, f
 def test_the_run_around_a_rounded_index_names_no_code(runs: dict[str, Path], tmp_path: Path) -> None:
     built = bundle_of(runs["small"], "SQ8")
     start = shutil.copytree(built, runs["small"] / "index/rounded")
-    assert open_bundle(start).card["images"]["factory"] == "SQ8"
+    assert open_index(start).card.images.factory == "SQ8"
     write_config(runs["small"], {"models": [{"name": "mine", "model": "nowhere:Class"}]})
     run_command("remove", start, GONE[0], "--output", tmp_path / "less")
-    assert open_bundle(tmp_path / "less").card["images"]["count"] == 79
+    assert open_index(tmp_path / "less").card.images.count == 79
 
 
 def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
@@ -120,12 +122,12 @@ def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
     run_command("add", less, stranger, "--output", tmp_path / "both")
     assert "8 of 24 photos" in caplog.text and "16 photos" in caplog.text
     run_command("add", tmp_path / "both", runs["large"], "--output", tmp_path / "all")
-    images = open_bundle(tmp_path / "all").table("images")
+    images = open_index(tmp_path / "all").table("images")
     assert images["image_id"].to_pylist() == [*range(104), *range(184, 200)]
     assert images["bundle"].to_pylist() == [0] * 80 + [1] * 24 + [2] * 16
     run_command("remove", tmp_path / "all", 83)
-    less = open_bundle(tmp_path / "all")
-    assert less.parts[1].table("images")["path"][3].as_py() is None
+    less = open_index(tmp_path / "all")
+    assert less.shards[1].table("images")["path"][3].as_py() is None
     assert less.table("sentences").filter(pc.field("text").is_null())["image_id"].to_pylist()[16:] == [83, 83]
     assert {hit.row["image_id"] for hit in Searcher(less).images("horse", 14)} >= {11, 91, 99}
 
@@ -145,13 +147,13 @@ def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptu
         assert (name, translated) == (former[6:], [str(start), "5", "--output", str(tmp_path / "less")])
     run_command(name, *translated)
     run_command("remove", start, "5", "dog-0.png")
-    assert [len(read_removed(Bundle(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
+    assert [len(read_removed(IndexShard(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
     assert {path.name for path in start.rglob("*")} == {*files, "removed.txt"}
     run_command("add", start, runs["small"])  # not what was removed
     assert "0 of 78 photos" in caplog.text
     run_command("add", start, runs["large"])
-    assert open_bundle(start).card["images"]["count"] == 94
-    open_bundle(start).check()
+    assert open_index(start).card.images.count == 94
+    open_index(start).check()
 
 
 def test_all_of_one_bundle_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_all_of_one_bundle_can_be_removed(runs: dict[str, Path], tmp_path: Path)
         for number in ("00", "01", "02", "03")
     ]
     assert same == [True, False, True, True]  # links, but for the one that is changed
-    hits = Searcher(open_bundle(tmp_path / "less")).images("a dog", 80)
+    hits = Searcher(open_index(tmp_path / "less")).images("a dog", 80)
     assert sorted(hit.row["image_id"] for hit in hits) == [*range(20), *range(40, 80)]
 
 
@@ -193,7 +195,7 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, mod
     with pytest.raises(UsageError, match="exists"):
         run_command("add", start, runs["large"], "--output", start)
     assert not (tmp_path / "a").exists()
-    Bundle(start).check()
+    IndexShard(start).check()
 
 
 def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
@@ -201,15 +203,15 @@ def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
 ) -> None:
     """By id, path, another spelling and the whole path; what matches nothing is named, each line, and the code is 3."""
     start = bundle_of(runs["small"], "Flat")
-    bundle = Bundle(start)
+    bundle = IndexShard(start)
     paths = bundle.table("images")["path"].to_pylist()
-    lines = ["# asked for", "5", paths[6], f".\\{paths[7]}", f"{bundle.card['data_root']}/{paths[8]}", paths[9].upper()]
+    lines = ["# asked for", "5", paths[6], f".\\{paths[7]}", f"{bundle.card.data_root}/{paths[8]}", paths[9].upper()]
     strangers = ["80", "007", "9" * 50, "nobody.png"]
     (tmp_path / "gone.txt").write_bytes(("\ufeff" + "\r\n".join([*lines, *strangers, ""])).encode())
     with pytest.raises(RejectLimitError, match=r"4 names match no photo") as failure:
         run_command("remove", start, "--list", tmp_path / "gone.txt", "--output", tmp_path / "less")
     assert failure.value.exit_code == 3
-    gone = Bundle(tmp_path / "less").table("images")["path"].to_pylist()
+    gone = IndexShard(tmp_path / "less").table("images")["path"].to_pylist()
     assert [row for row, path in enumerate(gone) if path is None] == [5, 6, 7, 8, 9]
     assert all(repr(line) in caplog.text for line in strangers)
 
@@ -220,7 +222,7 @@ def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
 def test_kinds_that_faiss_takes_nothing_out_of_are_built_again(factory: str) -> None:
     vectors = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
     index = build(factory.removeprefix("IDMap,"), ArrayVectors(vectors), "inner_product").index
-    card = {"factory": factory, "metric": "inner_product", "nprobe": 2, "efSearch": 50, "k_factor": 8}
+    card = SimpleNamespace(factory=factory, metric="inner_product", nprobe=2, efSearch=50, k_factor=8)
     gone = np.array([0, 7, 199])
     rest = np.setdiff1d(np.arange(200), gone)
     less, made = remove(index, gone, rest, lambda: ArrayVectors(vectors[rest]), card)
@@ -235,7 +237,7 @@ def test_a_card_of_another_type_does_not_shift_the_ids_that_stay(factory: str) -
     vectors = np.random.default_rng(1).standard_normal((200, 8)).astype(np.float32)
     index = build(factory, ArrayVectors(vectors), "inner_product").index
     rest = np.arange(3, 200)
-    card = {"factory": "IVF2,Flat", "metric": "inner_product", "nprobe": 2, "efSearch": None, "k_factor": None}
+    card = SimpleNamespace(factory="IVF2,Flat", metric="inner_product", nprobe=2, efSearch=None, k_factor=None)
     less, _ = remove(index, np.arange(3), rest, lambda: ArrayVectors(vectors[rest]), card)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     assert (less.search(unit[rest], 20)[1] == rest[:, None]).any(axis=1).mean() > 0.95
@@ -262,7 +264,7 @@ def of_run(runs: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
 
 
 def paths_of(*folders: Path) -> list[set[str]]:
-    return [{photo.path for photo in photos_of(open_bundle(folder))} for folder in folders]
+    return [{photo.path for photo in photos_of(open_index(folder))} for folder in folders]
 
 
 def test_a_removal_reaches_every_index_of_the_run(
@@ -274,8 +276,8 @@ def test_a_removal_reaches_every_index_of_the_run(
     assert f"2 photos removed from {of_run['dvsa']}, {of_run['ncca']}: id:1 (" in caplog.text
     for folder, there in zip(of_run.values(), paths_of(*of_run.values()), strict=True):
         assert len(there) == 78 and there.isdisjoint(("cat-1.png", "dog-8.png"))
-        assert [*read_removed(Bundle(folder))] == ["cat-1.png", "dog-8.png"]
-        assert not {1, 8} & {hit.row["image_id"] for hit in Searcher(open_bundle(folder)).images("a dog", 80)}
+        assert [*read_removed(IndexShard(folder))] == ["cat-1.png", "dog-8.png"]
+        assert not {1, 8} & {hit.row["image_id"] for hit in Searcher(open_index(folder)).images("a dog", 80)}
     run_command("remove", of_run["ncca"], "cat-9.png", "--output", tmp_path / "copy")
     run_command("remove", alone, "cat-17.png")
     assert [len(there) for there in paths_of(*of_run.values(), alone, tmp_path / "copy")] == [78, 78, 79, 77]
@@ -297,7 +299,7 @@ def test_a_removal_that_was_killed_is_completed_by_the_same_command(
     with pytest.raises(OSError, match="killed"):
         run_command("remove", of_run["ncca"], "id:3")
     assert [len(there) for there in paths_of(*of_run.values())] == [80, 79]
-    assert [hidden_photos(open_bundle(path), path) for path in of_run.values()] == [[3], []]
+    assert [hidden_photos(open_index(path), path) for path in of_run.values()] == [[3], []]
     monkeypatch.undo()
     run_command("remove", of_run["ncca"], "id:3")
     assert [len(there) for there in paths_of(*of_run.values())] == [79, 79]
@@ -305,11 +307,11 @@ def test_a_removal_that_was_killed_is_completed_by_the_same_command(
 
 def test_one_of_two_entries_of_a_photo_is_removed_without_listing_the_photo(of_run: dict[str, Path]) -> None:
     index = of_run["ncca"]
-    link_bundle(Bundle(index), index / "added/00-again")
+    link_shard(IndexShard(index), index / "added/00-again")
     with pytest.raises(UsageError, match=r"id:5 \(.*house-5.png\) or id:85 \("):
         run_command("remove", index, "house-5.png")
     run_command("remove", index, "id:85")
-    assert sum(photo.path == "house-5.png" for photo in photos_of(open_bundle(index))) == 1
+    assert sum(photo.path == "house-5.png" for photo in photos_of(open_index(index))) == 1
     assert "house-5.png" in paths_of(of_run["dvsa"])[0] and not [*index.parent.rglob("removed.txt")]
 
 
@@ -321,19 +323,19 @@ def test_what_is_removed_from_an_addition_of_the_run_is_listed_for_the_next_inge
     run_command("add", index, runs["large"], "--output", index.with_name("grown"))
     grown = index.with_name("grown")
     run_command("remove", grown, "dog-88.png")
-    assert "dog-88.png" in read_removed(Bundle(grown)) and grown / "removed.txt" in Layout(index.parents[1]).removed
+    assert "dog-88.png" in read_removed(IndexShard(grown)) and grown / "removed.txt" in Layout(index.parents[1]).removed
 
 
 def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(of_run: dict[str, Path]) -> None:
     index, odd = of_run["ncca"], "cat\n1\r\tx.png"
-    bundle, writer = Bundle(index), BundleWriter(index)
+    bundle, writer = IndexShard(index), IndexWriter(index)
     table = bundle.table("images")
     paths = pc.replace_substring(table["path"].combine_chunks(), "cat-1.png", odd)
     writer.add_table("images.parquet", table.set_column(table.column_names.index("path"), "path", paths))
     writer.link(bundle, but={"images.parquet"})
-    writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
+    writer.commit(source=bundle.card)
     run_command("remove", index, "id:1", "dog-8.png")
-    assert [*read_removed(Bundle(index))] == [odd, "dog-8.png"]
+    assert [*read_removed(IndexShard(index))] == [odd, "dog-8.png"]
 
 
 def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[str, Path]) -> None:
@@ -359,7 +361,7 @@ def test_names_that_two_folders_have_are_refused_and_printed_with_their_folders(
     both = tmp_path / "both"
     run_command("remove", bundle_of(runs["small"], "Flat"), *range(8), "--output", tmp_path / "less")
     run_command("add", tmp_path / "less", other, "--output", both)
-    first, second = (f"{part.card['data_root']}/dog-8.png" for part in open_bundle(both).parts)
+    first, second = (f"{part.card.data_root}/dog-8.png" for part in open_index(both).shards)
     printed = run_command("search", "--index", both, "a dog", "--top", 20)
     assert first in printed and second in printed
     with pytest.raises(UsageError) as refused:
@@ -367,7 +369,7 @@ def test_names_that_two_folders_have_are_refused_and_printed_with_their_folders(
     assert f"id:8 ({first}) or id:88 ({second})" in str(refused.value)
     for number, way in enumerate((second, "id:88")):
         run_command("remove", both, way, "--output", tmp_path / f"{number}")
-        left = {photo.whole for photo in photos_of(open_bundle(tmp_path / f"{number}"))}
+        left = {photo.whole for photo in photos_of(open_index(tmp_path / f"{number}"))}
         assert first in left and second not in left and len(left) == 95
 
 
@@ -393,14 +395,14 @@ def test_captions_that_an_addition_loses_are_counted(
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     run_command("add", start, runs["large"])
     assert "left out" not in caplog.text
-    table = Bundle(start).table("sentences")
+    table = IndexShard(start).table("sentences")
     texts = pc.replace_substring(table["text"].combine_chunks(), "number 7", "without it")
     less = table.set_column(table.column_names.index("text"), "text", texts)
-    bundle = Bundle(start)
-    writer = BundleWriter(start)
+    bundle = IndexShard(start)
+    writer = IndexWriter(start)
     writer.add_table("sentences.parquet", less)
     writer.link(bundle, but={"sentences.parquet"})
-    writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
+    writer.commit(source=bundle.card)
     run_command("add", start, runs["large"])
     assert f"{start}: 11 captions left out" in caplog.text  # number 7 and 70 to 79
 

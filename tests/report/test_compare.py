@@ -10,7 +10,7 @@ from made_up import make_run, make_stage, open_run, run_command, write_config
 
 from pipeline.errors import InputError
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.report.compared import COLUMNS, HEADINGS, compare_systems, measured_system
+from pipeline.report.tables import HEADINGS, RECALL_COLUMNS, compare_systems, measured_system
 from stages.results.compare import _learned_photos, _read_figures, command
 
 
@@ -20,8 +20,8 @@ def system(name: str, better: int, photos: list[str], seed: int = 0):
     order = [int(photo) for photo in photos]
     ranks = np.where(np.arange(n) < better, 1, rng.integers(1, n, n))[order].astype(np.int32)
     found = {"image_to_sentence": ranks, "sentence_to_image": ranks, "owners": np.arange(n, dtype=np.int32)}
-    recalls = {m: 100 * float((ranks <= int(m.partition("@")[2])).mean()) for _, m in COLUMNS}
-    return measured_system("run", {"model": name, **dict.fromkeys(dict(COLUMNS), recalls)}, found, photos)
+    recalls = {m: 100 * float((ranks <= int(m.partition("@")[2])).mean()) for _, m in RECALL_COLUMNS}
+    return measured_system("run", {"model": name, **dict.fromkeys(dict(RECALL_COLUMNS), recalls)}, found, photos)
 
 
 def test_photos_are_paired_whatever_their_order() -> None:

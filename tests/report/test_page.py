@@ -16,7 +16,7 @@ from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record
 from pipeline.storage.json_files import read_json
-from pipeline.storage.phrases import write_phrases
+from pipeline.storage.regions import write_phrases
 from pipeline.storage.tables import vectors_column
 
 

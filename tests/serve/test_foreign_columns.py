@@ -11,7 +11,8 @@ from visiting import make_client, open_gallery
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.index_shard import IndexShard, IndexWriter
+from pipeline.storage.stored_index import open_index
 from stages.index.search import command
 
 D = decimal.Decimal
@@ -77,17 +78,17 @@ FAR = {
 
 def with_column(run: Path, folder: Path, kind: pa.DataType, values: list) -> Path:
     """A copy of the index whose images have a column `own` with these values in turn."""
-    bundle = Bundle(run / "bundle")
+    bundle = IndexShard(run / "bundle")
     if isinstance(kind, pa.BaseExtensionType):
         own = kind.wrap_array(pa.array(values * (ROWS // 3), kind.storage_type))
     elif any(isinstance(value, int) for value in values) and pa.types.is_temporal(kind) and not pa.types.is_time(kind):
         own = pa.array(values * (ROWS // 3), pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
     else:
         own = pa.array(values * (ROWS // 3), kind)
-    writer = BundleWriter(folder)
+    writer = IndexWriter(folder)
     writer.link(bundle, but={"images.parquet"})
     writer.add_table("images.parquet", bundle.table("images").append_column("own", own))
-    writer.commit({key: value for key, value in bundle.card.items() if key != "files"})
+    writer.commit(source=bundle.card)
     return folder
 
 
@@ -95,7 +96,7 @@ def with_column(run: Path, folder: Path, kind: pa.DataType, values: list) -> Pat
 def test_columns_of_foreign_types_are_shown_and_searched(run: Path, tmp_path: Path, name: str) -> None:
     kind, values, where, passing, first = SHOWN[name]
     folder = with_column(run, tmp_path / "index", kind, values)
-    assert Searcher(Bundle(folder)).allowed("images", where).sum() == passing
+    assert Searcher(open_index(folder)).allowed("images", where).sum() == passing
     client = make_client(open_gallery(folder))
     for _ in range(2):
         assert client.get("/api/models").status_code == client.get("/api/models/ncca/columns").status_code == 200
@@ -113,7 +114,7 @@ def test_columns_of_foreign_types_are_shown_and_searched(run: Path, tmp_path: Pa
     refused = 0
     for other in ("own > 'a'", "own = 3", "'a' in own", "own", "own < -1", "own in (1, 2)", "own = true"):
         try:
-            Searcher(Bundle(folder)).allowed("images", other)
+            Searcher(open_index(folder)).allowed("images", other)
         except UsageError as error:
             refused += 1
             assert "own" in str(error) and "nothing" not in str(error)
@@ -128,7 +129,7 @@ def test_columns_that_cannot_be_shown_are_refused_when_the_index_is_opened(
     with pytest.raises(IntegrityError, match=r"images.parquet: the column own has the type .*write"):
         open_gallery(folder)
     with pytest.raises(IntegrityError, match="the column own has the type"):
-        Searcher(Bundle(folder)).images("dog", 3)
+        Searcher(open_index(folder)).images("dog", 3)
 
 
 @pytest.mark.parametrize("name", FAR)

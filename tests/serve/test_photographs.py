@@ -18,8 +18,8 @@ from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import UsageError
 from pipeline.index.search import Answer
 from pipeline.serve.gallery import ServedGallery
-from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundles import open_bundle
+from pipeline.storage.index_shard import IndexShard, IndexWriter
+from pipeline.storage.stored_index import open_index
 
 ONE = "/api/models/ncca/photographs/3"
 
@@ -60,7 +60,7 @@ def test_a_photograph_of_an_index_is_asked_about_by_its_id(client: TestClient) -
 def test_an_image_of_the_index_is_asked_about_by_its_vector(run: Path, bundle: str, missing: str) -> None:
     """Where there are no photographs, as of vectors alone, or no encoder, as of imported features."""
     whole = open_gallery(run / bundle)
-    read = open_bundle(run / bundle).photographs(run / "elsewhere" if missing == "photographs" else None).read
+    read = open_index(run / bundle).photographs(run / "elsewhere" if missing == "photographs" else None).read
     bare = ServedGallery(whole.searcher, lambda data: {}, read, PIXELS, 32)
     address, form = "/api/models/ncca/similar?top=9", {"of": "ncca", "image_id": 3}
     first, second = (make_client(gallery).post(address, data=form).json()["results"] for gallery in (whole, bare))
@@ -102,7 +102,7 @@ def test_rows_are_found_ascending_and_once_wherever_the_table_is(
 ) -> None:
     monkeypatch.setattr("pipeline.index.search.MOST_KEPT", rows_in_memory)
     gallery = open_gallery(run / "bundle")
-    owners = gallery.searcher.bundle.table("sentences")["image_id"].to_pylist()
+    owners = gallery.searcher.index.table("sentences")["image_id"].to_pylist()
     of_both = [row for row, owner in enumerate(owners) if owner in (2, 7)]
     assert gallery._find("sentences", [7, 2, 99, 7]).tolist() == of_both
     assert gallery._find("images", [19, 4, 11]).tolist() == [4, 11, 19] and not len(gallery._find("images", []))
@@ -138,14 +138,14 @@ def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypa
 def priced(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run whose index has the columns `price` and `shelf`."""
     folder = tmp_path_factory.mktemp("priced")
-    bundle, writer = Bundle(run / "bundle"), BundleWriter(folder / "bundle")
+    bundle, writer = IndexShard(run / "bundle"), IndexWriter(folder / "bundle")
     writer.link(bundle, but={"images.parquet"})
     table = bundle.table("images")
     own = {"price": pa.array(range(len(table))), "shelf": pa.array([f"s{row % 3}" for row in range(len(table))])}
     for name, values in own.items():
         table = table.append_column(name, values)
     writer.add_table("images.parquet", table)
-    writer.commit({key: value for key, value in bundle.card.items() if key != "files"})
+    writer.commit(source=bundle.card)
     return folder
 
 
@@ -184,10 +184,9 @@ def test_a_column_that_no_index_has_is_refused(priced: Path) -> None:
 def test_a_server_says_that_the_folder_of_photos_is_gone(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bundle, writer = Bundle(run / "bundle"), BundleWriter(tmp_path / "bundle")
+    bundle, writer = IndexShard(run / "bundle"), IndexWriter(tmp_path / "bundle")
     writer.link(bundle)
-    moved = {key: value for key, value in bundle.card.items() if key != "files"} | {"data_root": str(tmp_path / "gone")}
-    writer.commit(moved)
+    writer.commit(source=bundle.card, data_root=str(tmp_path / "gone"))
     with caplog.at_level(logging.WARNING):
         serve(tmp_path)
     assert f"{tmp_path / 'gone'}, is not here" in caplog.text and "--images FOLDER" in caplog.text

@@ -16,7 +16,7 @@ from pipeline.serve.app import build_app
 from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.service import ServedIndex
-from pipeline.storage.bundles import open_bundle
+from pipeline.storage.stored_index import open_index
 
 SIZES = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
 PIXELS = partial(decode, limits=SIZES)
@@ -37,7 +37,7 @@ def see(data: bytes) -> dict[str, np.ndarray]:
 
 def open_gallery(*folders: Path) -> ServedGallery:
     """The index in some folders, with eyes that know the made-up photographs."""
-    bundle = open_bundle(*folders)
+    bundle = open_index(*folders)
     return ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
 
 

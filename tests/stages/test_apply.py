@@ -15,11 +15,12 @@ from made_up_colours import COLOURS, CONFIG, draw
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.run.reading.application import refresh_additions
-from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import link_bundle, open_bundle, photos_of
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.index_changes import link_shard, photos_of
+from pipeline.storage.index_shard import IndexShard
 from pipeline.storage.locks import hold
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.stored_index import open_index
 from stages.catalogue import declared
 
 
@@ -41,7 +42,7 @@ def apply(source: Path, photographs: Path, output: Path, *options: str) -> str:
 
 
 def test_photographs_without_sentences_are_found_in_words(applied: Path) -> None:
-    searcher = Searcher(Bundle(applied / "out"))
+    searcher = Searcher(open_index(applied / "out"))
     searcher.open()
     for colour in COLOURS:
         found = searcher.images(f"a {colour} picture", 6)
@@ -51,17 +52,17 @@ def test_photographs_without_sentences_are_found_in_words(applied: Path) -> None
 
 
 def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Path) -> None:
-    card, trained = Bundle(applied / "out").card, Bundle(colours / "bundle").card
-    assert card["trained_on"] == trained["trained_on"]
-    assert card["trained_on"]["run"] == "colours" and card["trained_on"]["images"] == 32
-    assert (card["name"], card["images"]["count"], card.get("sentences")) == ("out", 24, None)
-    assert card["images"]["recall@10"] == 1 and card["images"]["queries"] == 40
-    assert card["images"]["measured_with"] == "captions"
+    card, trained = IndexShard(applied / "out").card, IndexShard(colours / "bundle").card
+    assert card.trained_on == trained.trained_on
+    assert card.trained_on.run == "colours" and card.trained_on.images == 32
+    assert (card.name, card.images.count, card.sentences) == ("out", 24, None)
+    assert card.images.recall == 1 and card.images.to_json()["queries"] == 40
+    assert card.images.measured_with == "captions"
     for key in ("model", "text_encoders/tfidf", "encoders/eye"):
-        assert card["inputs"][key] == trained["inputs"][key]
-    assert card["inputs"]["bundle"] == trained["fingerprint"]
-    assert "sentences.faiss" not in card["files"]
-    Bundle(applied / "out").check()
+        assert card.inputs[key] == trained.inputs[key]
+    assert card.inputs["bundle"] == trained.fingerprint
+    assert "sentences.faiss" not in card.files
+    IndexShard(applied / "out").check()
 
 
 def test_the_vectors_are_those_that_the_run_itself_would_make(colours: Path, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_the_vectors_are_those_that_the_run_itself_would_make(colours: Path, tmp
     for modality in ("images", "sentences"):
         ids = np.arange(40)
         np.testing.assert_allclose(ours.read(modality, ids), theirs.read(modality, ids), rtol=0, atol=1e-5)
-    assert Bundle(tmp_path / "out").card["sentences"]["count"] == 40
+    assert IndexShard(tmp_path / "out").card.sentences.count == 40
 
 
 def test_again_it_makes_only_what_is_missing(colours: Path, applied: Path) -> None:
@@ -110,9 +111,9 @@ def joined(colours: Path, applied: Path) -> Path:
 
 
 def test_what_was_applied_stands_beside_the_first(colours: Path, applied: Path, joined: Path) -> None:
-    bundle = open_bundle(joined)
+    bundle = open_index(joined)
     bundle.check()
-    assert (bundle.card["images"]["count"], bundle.card["sentences"]["count"]) == (64, 40)
+    assert (bundle.card.images.count, bundle.card.sentences.count) == (64, 40)
     assert bundle.table("images")["image_id"].to_pylist() == list(range(64))
     for own, folder in ((".", colours / "bundle"), ("added/00-out", applied / "out/index/ncca")):
         assert (joined / own / "images.faiss").samefile(folder / "images.faiss")
@@ -134,15 +135,15 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     draw(photos / "newer", 4, 3)
     run_command("add", index, photos)
     assert "8 of 48 photos" in caplog.text and "4 of 51 photos" in caplog.text and "1 photo removed" in caplog.text
-    assert open_bundle(index).card["images"]["count"] == 51
-    open_bundle(index).check()
+    assert open_index(index).card.images.count == 51
+    open_index(index).check()
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
-    assert open_bundle(index).card["images"]["count"] == 40 and "11 photos" in caplog.text
+    assert open_index(index).card.images.count == 40 and "11 photos" in caplog.text
     refresh_additions(declared(), index)
-    assert open_bundle(index).card["images"]["count"] == 51
+    assert open_index(index).card.images.count == 51
     run_command("remove", index, "red-00.png")
     run_command("add", index, colours / "data")
-    assert "0 of 39 photos" in caplog.text and open_bundle(index).card["images"]["count"] == 50
+    assert "0 of 39 photos" in caplog.text and open_index(index).card.images.count == 50
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/0.jpg").write_text("no photo")
     with pytest.raises(InputError, match=r"copy\.rejects\.jsonl lists the reasons"):
@@ -167,19 +168,19 @@ def test_an_index_that_is_being_changed_is_not_applied_to_again(colours: Path, a
 
 def test_an_addition_that_is_being_changed_is_refreshed_afterwards(joined: Path, tmp_path: Path) -> None:
     index = shutil.copytree(joined, tmp_path / "index")
-    root = Bundle(index).card["data_root"]
+    root = IndexShard(index).card.data_root
     retell(index / "added/00-out/card.json", "data_root", value=root)  # which the index has itself now
     thread = Thread(target=refresh_additions, args=(declared(), index))
     with hold(index / "added/00-out"):
         thread.start()
         thread.join(0.2)
-        assert thread.is_alive() and open_bundle(index).card["images"]["count"] == 64
+        assert thread.is_alive() and open_index(index).card.images.count == 64
     thread.join(60)
-    assert open_bundle(index).card["images"]["count"] == 40
+    assert open_index(index).card.images.count == 40
 
 
 def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:
-    bundle = open_bundle(joined)
+    bundle = open_index(joined)
     photographs = bundle.photographs()
     for row in bundle.table("images").to_pylist():
         assert hashlib.sha256(photographs.read(row)).hexdigest() == row["sha256"]
@@ -191,8 +192,8 @@ def test_several_bundles_are_applied_to_a_shard_of_which_nothing_is_learned(join
         (tmp_path / "photos" / name).with_suffix(".txt").write_text("a picture")
     shutil.make_archive(tmp_path / "shards/photos", "tar", tmp_path / "photos")
     apply(tmp_path / "joined", tmp_path / "shards/photos.tar", tmp_path / "out")
-    table = Bundle(tmp_path / "out").table("images")
-    assert table["split"].to_pylist() == ["gallery"] * 12 and Bundle(tmp_path / "out").card["sentences"]["count"] == 12
+    table = IndexShard(tmp_path / "out").table("images")
+    assert table["split"].to_pylist() == ["gallery"] * 12 and IndexShard(tmp_path / "out").card.sentences.count == 12
 
 
 def test_what_was_removed_stays_away_from_additions(
@@ -210,11 +211,11 @@ def test_what_was_removed_stays_away_from_additions(
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)
     assert "2 photos left out, since you removed the same before" in caplog.text
-    assert f"added 0 of 7 photos of {photos}" in caplog.text and open_bundle(index).card["images"]["count"] == 46
+    assert f"added 0 of 7 photos of {photos}" in caplog.text and open_index(index).card.images.count == 46
     (tmp_path / "moved").rename(tmp_path / "photos")
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
     refresh_additions(declared(), index)
-    names = [photo.name for photo in photos_of(open_bundle(index))]
+    names = [photo.name for photo in photos_of(open_index(index))]
     assert len(names) == 46 and "a copy.png" not in names and names.count("red-00.png") == 1
 
 
@@ -230,9 +231,9 @@ def test_an_addition_gives_way_to_an_index_that_has_its_photos(colours: Path, tm
     apply(colours, tmp_path / "own", tmp_path / "out")
     grown = tmp_path / "out/index/ncca"
     shutil.copytree(index / "added", grown / "added")
-    link_bundle(Bundle(grown), grown / "added/02-same")
+    link_shard(IndexShard(grown), grown / "added/02-same")
     refresh_additions(declared(), grown)
-    assert sorted(Path(photo.root).name for photo in photos_of(open_bundle(grown))) == ["own"] * 8 + ["photos"] * 2
+    assert sorted(Path(photo.root).name for photo in photos_of(open_index(grown))) == ["own"] * 8 + ["photos"] * 2
 
 
 def test_photos_are_added_to_every_index_of_a_run_and_encoded_once(
@@ -245,7 +246,7 @@ def test_photos_are_added_to_every_index_of_a_run_and_encoded_once(
     run_command("add", indexes[1], tmp_path / "photos")
     for index in indexes:
         assert f"added 4 of 4 photos of {tmp_path / 'photos'} to {index}" in caplog.text
-        names = [photo.name for photo in photos_of(open_bundle(index)) if photo.root == str(tmp_path / "photos")]
+        names = [photo.name for photo in photos_of(open_index(index)) if photo.root == str(tmp_path / "photos")]
         assert names == ["blue-02.png", "green-01.png", "red-00.png", "white-03.png"]
         run_command("verify", index)
     assert caplog.text.count("limited by") == 1

@@ -8,7 +8,6 @@ from made_up import by_hand, make_run, make_stage, write_config
 from made_up_sets import add_fragments, write_tokens_of_terms
 from made_up_training import read_model
 
-from pipeline.compute.multivectors import ScoreRule
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.ensemble import Ensemble
 from pipeline.storage.commit import open_commit
@@ -118,4 +117,4 @@ def test_a_member_of_fragments_makes_an_ensemble_of_fragments(run: Path) -> None
 def read_scores(fragments: Embeddings) -> np.ndarray:
     """Of all images by all sentences."""
     images, sentences = (fragments.read(what, np.arange(count)) for what, count in (("images", 24), ("sentences", 48)))
-    return multivector_scores(images, sentences, ScoreRule.from_dict(fragments.score)).numpy()
+    return multivector_scores(images, sentences, fragments.rule).numpy()

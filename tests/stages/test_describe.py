@@ -13,7 +13,7 @@ from made_up_generators import beside, describe, make_described_run, train
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
 from pipeline.run import Run
-from pipeline.run.reading.generators import gather_sources, open_space_bundle, read_corpus, read_generator
+from pipeline.run.reading.generators import gather_sources, open_space_index, read_corpus, read_generator
 from pipeline.storage.parameters import MODEL, read_parameters
 
 
@@ -60,7 +60,7 @@ def test_a_generator_of_another_joint_space_is_refused(run: Path) -> None:
     """It was trained by an earlier `describe.space`."""
     train(run, "lbl")
     opened = Run(run)
-    stored, space = read_generator(opened, "lbl"), open_space_bundle(opened, "lbl")
+    stored, space = read_generator(opened, "lbl"), open_space_index(opened, "lbl")
     earlier = replace(stored.parameters, details={**stored.parameters.details, "space": "another"})
     with pytest.raises(IntegrityError, match="joint space of .*lbl and of .* differ"):
         gather_sources(opened, stored._replace(parameters=earlier), read_corpus(opened), space)

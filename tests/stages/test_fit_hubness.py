@@ -16,12 +16,12 @@ from pipeline.models.linear.cca import CCASolver
 from pipeline.models.linear.corrected import HubnessCorrection
 from pipeline.models.linear.hubness import Bank, choose_correction
 from pipeline.run.runner import run_stage
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import Parameters
 from pipeline.storage.shards import FEATURES, Shard
+from pipeline.storage.stored_index import open_index
 from pipeline.storage.texts import VectorShard
 from stages.models.fit_hubness import fit_hubness
 
@@ -175,7 +175,7 @@ def test_an_ensemble_takes_corrected_members(run: Path) -> None:
 
 
 def test_a_query_is_corrected_by_the_bank_that_its_bundle_carries(run: Path) -> None:
-    searcher = Searcher(Bundle(build_bundle(run, model="ncca-csls")))
+    searcher = Searcher(open_index(build_bundle(run, model="ncca-csls")))
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca-csls")
     for thing in THINGS:
         hits = searcher.images(f"a {thing}", 3)

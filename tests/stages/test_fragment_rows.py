@@ -57,7 +57,7 @@ def test_a_model_of_sets_is_trained_embedded_and_evaluated(run: Path, model: str
     images = fragments.read("images", np.arange(48))
     assert np.diff(images.offsets).tolist() == (1 + np.arange(48) % 4).tolist()
     restored = model_spec(model).load().from_parts(parameters.settings, parameters.tensors)
-    assert fragments.score == restored.rule._asdict() and fragments.registered == model
+    assert fragments.rule == restored.rule and fragments.registered == model
     assert restored.region_view.geometry == geometry
 
     make_stage("evaluate", run, model, "dev", "all-sentences")

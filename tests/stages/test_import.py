@@ -19,10 +19,10 @@ from pipeline.index.search import Searcher
 from pipeline.run.reading.photos import open_photographs
 from pipeline.run.reading.results import example_search
 from pipeline.run.run import Run
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import Features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, digest_tensors, write_parameters
+from pipeline.storage.stored_index import open_index
 from pipeline.storage.texts import VectorShard
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
@@ -246,7 +246,7 @@ def test_an_index_without_their_encoder_answers_photographs_alone(told: Path) ->
     entry = {"name": "tfidf", "kind": "imported", "imported": {"path": "s.npy"}}
     write_config(told, {"models": ["ncca"], "text_encoders": [entry]})
     retell(told / "models/ncca/model.json", "details", "text_encoders", "tfidf", value={"imported": "files"})
-    searcher = Searcher(bundle := Bundle(build_bundle(told)))
+    searcher = Searcher(bundle := open_index(build_bundle(told)))
     assert len(searcher.sentences(features_of("dog"), 3)) == 3
     with pytest.raises(UsageError, match="has no text encoder tfidf, whose vectors were imported, so it cannot"):
         searcher.images("a dog", 3)
@@ -254,5 +254,5 @@ def test_an_index_without_their_encoder_answers_photographs_alone(told: Path) ->
     assert words == ["search", "--index", str(bundle.folder), "--image"]
     Path(photograph).unlink()
     assert example_search(bundle)[-1] != photograph
-    shutil.rmtree(bundle.card["data_root"])
+    shutil.rmtree(bundle.card.data_root)
     assert example_search(bundle) is None

@@ -9,8 +9,8 @@ from made_up_colours import COLOURS, CONFIG, draw
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import read_commit
+from pipeline.storage.stored_index import StoredIndex, open_index
 
 OLD, NEW = CONFIG["encoders"][0], {**CONFIG["encoders"][0], "name": "new", "architecture": "shufflenet_v2_x0_5"}
 MAPPED = {"mapped": {"new": "eye"}, "mapping_images": 50}
@@ -21,10 +21,10 @@ def configure(run: Path, encoder: dict, **extract: object) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "encoders": [encoder], "extract": extract}))
 
 
-def index(run: Path) -> Bundle:
+def index(run: Path) -> StoredIndex:
     for stage, *names in (("accumulate", "target"), ("fit", "ncca"), ("embed", "ncca")):
         make_stage(stage, run, *names)
-    return Bundle(build_bundle(run))
+    return open_index(build_bundle(run))
 
 
 def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path) -> None:

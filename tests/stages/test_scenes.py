@@ -25,8 +25,8 @@ from pipeline.storage.json_files import publish_json, read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.phrases import PhraseVectors, read_names, write_phrases
 from pipeline.storage.records import read_measured, write_alignments
+from pipeline.storage.regions import PhraseVectors, read_names, write_phrases
 from pipeline.storage.tables import CORNERS, vectors_column
 from pipeline.storage.texts import read_packed_trees
 from pipeline.text.trees import Trees

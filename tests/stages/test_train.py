@@ -17,9 +17,9 @@ from pipeline.errors import InputError, IntegrityError
 from pipeline.index.search import Searcher
 from pipeline.models.neural import word_towers
 from pipeline.run.reading import texts
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import open_commit
 from pipeline.storage.parameters import MODEL, Checkpoints, read_parameters
+from pipeline.storage.stored_index import open_index
 
 stage_train = import_module("stages.models.train")
 
@@ -64,7 +64,7 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
 
     make_stage("embed", run, "lstm")
     build_bundle(run, model="lstm")
-    searcher = Searcher(Bundle(run / "bundle"))
+    searcher = Searcher(open_index(run / "bundle"))
     for thing in THINGS:
         assert thing in searcher.images(f"the big {thing}", 1)[0].row["path"]
         assert thing in searcher.sentences(features_of(thing), 1)[0].row["text"]

@@ -1,4 +1,4 @@
-"""Any photographs in the space of a trained bundle: `apply`, and its stage, which no rule makes."""
+"""Any photos in the space of a trained index: `apply`, and its stage, which no rule makes."""
 
 import logging
 import os
@@ -13,6 +13,7 @@ import yaml
 
 from pipeline.collections.detect import detect
 from pipeline.collections.records import DIVIDED
+from pipeline.compute.multivectors import one_vector_each
 from pipeline.config import loading
 from pipeline.config.section import SPLITS, as_name
 from pipeline.config.stored import stored_kind
@@ -29,12 +30,12 @@ from pipeline.run.reading.inputs import feature_shards
 from pipeline.run.reading.models import describe_embeddings
 from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
-from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundles import open_bundle, photographs_of, removed_photos, were_removed
-from pipeline.storage.card import ADDED, added_to, is_index, new_addition, remove_bundle
 from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.files import plain
+from pipeline.storage.index_changes import photographs_of, removed_photos, were_removed
+from pipeline.storage.index_folder import ADDED, added_to, is_index, new_addition, remove_shard
+from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.json_files import fingerprint, publish_json, read_json
 from pipeline.storage.locks import hold
 from pipeline.storage.pairs import split_ids
@@ -43,7 +44,7 @@ from pipeline.storage.parameters import ENCODER, write_parameters
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from pipeline.compute.multivectors import Items
+from pipeline.storage.stored_index import StoredIndex, open_index
 
 RECORD = "applied.json"
 """In the folder of a run that `apply` made: where the photographs are."""
@@ -53,16 +54,16 @@ log = logging.getLogger(__name__)
 @stage(
     version=1,
     gpu=True,
-    reads=lambda _, layout, bundle: {"features": feature_shards(Bundle(Path(bundle)).card["encoders"], layout)},
-    also=lambda _, bundle: {"model": Bundle(Path(bundle)).card["inputs"]["model"]},
+    reads=lambda _, layout, index: {"features": feature_shards(IndexShard(Path(index)).card.encoders, layout)},
+    also=lambda _, index: {"model": IndexShard(Path(index)).model_digest},
     columns=("images", "sentences"),
-    writes=lambda layout, bundle: layout.embeddings(plain(Bundle(Path(bundle)).card["model"], bundle)),
+    writes=lambda layout, index: layout.embeddings(plain(IndexShard(Path(index)).card.model, index)),
 )
-def embed_with_bundle(run: StageRun, jobs: Iterator[ShardJob], bundle: str) -> Iterator[int]:
-    """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
-    opened = Bundle(Path(bundle))
-    asker, stored = QueryEncoder(opened), opened.model()
-    details = describe_embeddings(stored, opened.card["metric"])
+def embed_with_index(run: StageRun, jobs: Iterator[ShardJob], index: str) -> Iterator[int]:
+    """Embed all images, and all sentences if there are some, with the model of the index shard `index`."""
+    opened = StoredIndex([IndexShard(Path(index))])
+    asker, stored = QueryEncoder(opened), opened.first.model()
+    details = describe_embeddings(stored, opened.card.metric)
     for job in jobs:
         shards = {name: run.features.open(name, job.number) for name in asker.model.encoders}
         images = asker.embed_image({name: shard["features"] for name, shard in shards.items()})
@@ -74,7 +75,7 @@ def embed_with_bundle(run: StageRun, jobs: Iterator[ShardJob], bundle: str) -> I
         yield job.number
 
 
-def apply_bundle(
+def apply_index(
     stages: Mapping[str, Stage],
     source: Path,
     photographs: Path,
@@ -83,9 +84,9 @@ def apply_bundle(
     changes: "Mapping[str, JsonValue] | None" = None,
     known: Collection[str] = (),
     removed: Set[str] = frozenset(),
-) -> Bundle | None:
-    """The bundle of `photographs` (a folder, a tar shard or a table of them) by the model of the bundle `source`, in
-    the run `output`; the card calls them `name`. `stages` has the declared stages `ingest` and `extract`. `changes` are
+) -> IndexShard | None:
+    """Index `photographs` (a folder, a tar shard or a table of them) with the model of the index `source`, in the run
+    `output`. The card calls them `name`. `stages` has the declared stages `ingest` and `extract`. `changes` are
     laid over the run's configuration.
 
     Finished work of an earlier call is kept. Photographs are left out if their sha256 is `known`, or if their sha256 or
@@ -94,14 +95,14 @@ def apply_bundle(
     command's run, is in `output`.
     """
     photographs = Path(os.path.abspath(photographs))
-    bundle = open_bundle(source, added=False).parts[0]  # each has the model
-    bundle.check_rows()
-    asker = QueryEncoder(bundle)
-    _require_whole_images(bundle, asker)
-    encoders = [plain(encoder, bundle.folder) for encoder in asker.model.encoders]
+    shard = open_index(source, added=False).first
+    shard.check_rows()
+    asker = QueryEncoder(StoredIndex([shard]))
+    _require_whole_images(asker)
+    encoders = [plain(encoder, shard.folder) for encoder in asker.model.encoders]
     run = _begin(photographs, output, encoders, changes or {})
     for encoder in encoders:
-        _carry(run, encoder, bundle)
+        _carry(run, encoder, shard)
     run_stage(run, stages["ingest"])
     images, root = run.manifest.images, run.manifest.root
     new = ~were_removed(images, root, removed) & [digest not in known for digest in images["sha256"].to_pylist()]
@@ -111,8 +112,8 @@ def apply_bundle(
         log.info("%d of %d photos are new; all are encoded once, also for later additions", new.sum(), len(new))
     for encoder in encoders:
         run_stage(run, stages["extract"], (encoder,))
-    run_stage(run, embed_with_bundle, (str(bundle.folder.absolute()),))
-    return _index(run, bundle, asker, name or output.absolute().name, new)
+    run_stage(run, embed_with_index, (str(shard.folder.absolute()),))
+    return _index(run, shard, asker, name or output.absolute().name, new)
 
 
 def added_run(home: Path, photographs: Path) -> Path:
@@ -131,32 +132,33 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
 
     The caller holds the lock of `home`.
     """
-    own = open_bundle(home, added=False).parts
-    present, removed = photographs_of(own), removed_photos([*own, *map(Bundle, added_to(home))])
+    own = open_index(home, added=False).shards
+    present = photographs_of(own)
+    removed = removed_photos([*own, *map(IndexShard, added_to(home))])
     for folder in added_to(home):
         with hold(folder, wait=True):
-            card, run = Bundle(folder).card, folder.parents[1]
-            there = photographs_of([Bundle(folder)])
-            if there <= present or card["data_root"] == own[0].card["data_root"]:
-                remove_bundle(folder)
+            shard = IndexShard(folder)
+            run = folder.parents[1]
+            there = photographs_of([shard])
+            if there <= present or shard.card.data_root == own[0].card.data_root:
+                remove_shard(folder)
                 if lost := len(there - present):
                     log.warning("%s: %d added photos are left out, since the run no longer has them", home, lost)
             elif (run / RECORD).exists() and (
-                card["inputs"]["model"] != own[0].card["inputs"]["model"] or not present.isdisjoint(there)
+                shard.model_digest != own[0].model_digest or not present.isdisjoint(there)
             ):
-                others = [*own, *(Bundle(path) for path in added_to(home) if run not in path.parents)]
+                others = [*own, *(IndexShard(path) for path in added_to(home) if run not in path.parents)]
                 photographs = Path(read_json(run / RECORD)["photographs"])
                 try:
-                    apply_bundle(
-                        stages, home, photographs, run, card["name"], known=photographs_of(others), removed=removed
-                    )
+                    name = shard.card.name
+                    apply_index(stages, home, photographs, run, name, known=photographs_of(others), removed=removed)
                 except JointspaceError as error:
                     log.warning("%s cannot follow the index that was built again: %s", run, error)
 
 
-def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
-    """Raises UsageError for a model that sees more of an image than its encoders make of the pixels."""
-    name = bundle.card["model"]
+def _require_whole_images(asker: QueryEncoder) -> None:
+    """Raise UsageError for a model that sees more of an image than its encoders make of the pixels."""
+    name = asker.index.card.model
     if asker.multi_vector:
         raise UsageError(
             f"{name} compares regions, and an index does not say how to find them; apply a model with one vector per"
@@ -200,42 +202,48 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mappi
     return Run(folder, settings)
 
 
-def _carry(run: Run, encoder: str, bundle: Bundle) -> None:
-    """Put an encoder of the bundle into the run, unless it is there; one that is code has to be one's own."""
-    stored, artefact = bundle.encoder(encoder), run.layout.encoder(encoder)
+def _carry(run: Run, encoder: str, shard: IndexShard) -> None:
+    """Put an encoder of the index into the run, unless it is there; one that is code has to be one's own."""
+    stored, artefact = shard.encoder(encoder), run.layout.encoder(encoder)
     provenance = Provenance(run.root, "apply", 1, {"encoder": stored.fingerprint})
     if not Commits(run.root).is_done(artefact.commit, provenance):
         about = {"settings": stored.settings, "details": stored.details, "provenance": provenance}
         write_parameters(artefact.path / "model.safetensors", ENCODER, stored.tensors, **about)
 
 
-def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, new: np.ndarray) -> Bundle:
-    """Write the bundle of all photographs that are `new` (n_images,)."""
-    source, manifest, settings = bundle.card, run.manifest, run.config.index
-    embeddings, ids = run.embeddings(source["model"]), split_ids(manifest, settings.splits)
+def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np.ndarray) -> IndexShard:
+    """Write the index of all photos that are `new` (n_images,), with the model of the index `source`."""
+    card, manifest, settings = source.card, run.manifest, run.config.index
+    embeddings, ids = run.embeddings(card.model), split_ids(manifest, settings.splits)
     owners = manifest.sentence_images[ids["sentences"]]
     ids = {"images": ids["images"][new[ids["images"]]], "sentences": ids["sentences"][new[owners]]}
-    writer = BundleWriter(run.layout.index(source["model"]).path)
-    about = add_indexes(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
+    writer = IndexWriter(run.layout.index(card.model).path)
+    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, _queries(source, asker))
     for modality, rows in ids.items():
         table = getattr(manifest, modality).take(rows)
         writer.add_table(f"{modality}.parquet", with_documents(manifest, table) if modality == "images" else table)
-    writer.link(bundle, but={file for file in source["files"] if file.partition(".")[0] in ids})
-    inputs = {key: digest for key, digest in source["inputs"].items() if not key.startswith("embeddings/")}
-    inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
-    card = {key: value for key, value in source.items() if key not in ("files", "part", *ids)}
-    digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)
-    about |= {"splits": list(settings.splits), "data_root": str(manifest.root), "name": name}
-    writer.commit({**card, **about, "inputs": inputs, "fingerprint": digest})
-    made = Bundle(writer.folder)
+    writer.link(source, but={file for file in card.files if file.partition(".")[0] in ids})
+    inputs = {key: digest for key, digest in card.inputs.items() if not key.startswith("embeddings/")}
+    inputs |= {**embeddings.inputs, "bundle": card.fingerprint}
+    writer.commit(
+        measured,
+        card,
+        but=["part", *ids],
+        splits=settings.splits,
+        data_root=str(manifest.root),
+        name=name,
+        inputs=inputs,
+        fingerprint=fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs),
+    )
+    made = IndexShard(writer.folder)
     remember_indexes(made)
     return made
 
 
-def _queries(bundle: Bundle, asker: QueryEncoder) -> "Items | None":
-    """Embed sentences of an index, to measure an index of images with. Return None where it has none in plain words."""
-    table = bundle.packed_table("sentences")
+def _queries(shard: IndexShard, asker: QueryEncoder) -> np.ndarray | None:
+    """Embed captions of the index, to measure an index of images with; None if it has no captions in plain words."""
+    table = shard.packed_table("sentences")
     texts = [row["text"] for row in table.records(evenly_spaced(table.num_rows, QUERIES)) if row["text"]]
     with suppress(UsageError):
-        return asker.embed_sentences(texts) if texts else None
+        return one_vector_each(asker.embed_sentences(texts)) if texts else None
     return None

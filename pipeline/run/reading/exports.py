@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import UsageError, brief
 from pipeline.index.filtering import is_exact
-from pipeline.index.gallery import open_gallery, open_index
+from pipeline.index.gallery import open_faiss, open_gallery
 from pipeline.storage.batch import new_folder
-from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import Bundles, is_removed, open_bundle
+from pipeline.storage.card import Modality
+from pipeline.storage.index_changes import is_removed
+from pipeline.storage.index_shard import MODALITIES
+from pipeline.storage.stored_index import StoredIndex, open_index
 from pipeline.storage.tables import vectors_column
 
 log = logging.getLogger(__name__)
@@ -29,39 +31,46 @@ def export(index: Path, kind: str, output: Path) -> dict[str, int]:
 
     Raises UsageError where `output` exists, and JointspaceError if it cannot be written.
     """
-    bundle, counts = open_bundle(index), {}
-    if bundle.card.get("kind") == "fragments":
+    stored, counts = open_index(index), {}
+    card = stored.card
+    if card.kind == "fragments":
         raise UsageError(
-            f"{bundle.card['model']} has several vectors per image, which these programs cannot compare; export"
-            " another model"
+            f"{card.model} has several vectors per image, which these programs cannot compare; export another model"
         )
-    card = {key: bundle.card[key] for key in ("model", "metric", "dim", "data_root", "fingerprint")}
-    card["data_roots"] = [part.card["data_root"] for part in bundle.parts]
+    about = {
+        "model": card.model,
+        "metric": card.metric,
+        "dim": card.dim,
+        "data_root": card.data_root,
+        "fingerprint": card.fingerprint,
+        "data_roots": [shard.card.data_root for shard in stored.shards],
+    }
     with new_folder(output) as folder:
-        for modality in ("images", "sentences"):
-            if bundle.card.get(modality):
-                vectors, table = _read(bundle, modality)
+        for modality in MODALITIES:
+            if card.index_of(modality):
+                vectors, table = _read(stored, modality)
                 WRITERS[kind](folder / modality, vectors, table)
                 counts[modality] = len(vectors)
-        (folder / "export.json").write_text(json.dumps({**card, "kind": kind, "counts": counts}, indent=1) + "\n")
+        (folder / "export.json").write_text(json.dumps({**about, "kind": kind, "counts": counts}, indent=1) + "\n")
     return counts
 
 
-def _read(bundle: Bundle | Bundles, modality: str) -> tuple[np.ndarray, pa.Table]:
-    """The vectors (n, c) float32 of a modality, and their rows, without what was removed."""
-    table = bundle.table(modality)
+def _read(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]:
+    """Return the vectors (n, c) float32 of a modality, and their rows, without what was removed."""
+    table = index.table(modality)
     rows = np.flatnonzero(~is_removed(table))
-    for part in bundle.parts:
-        if part.card.get(modality) and not is_exact(open_index(part, modality)):
-            factory = part.card[modality]["factory"]
+    for shard in index.shards:
+        card = shard.card.index_of(modality)
+        if card and not is_exact(open_faiss(shard, modality)):
             log.warning(
-                "%s has rounded its %s (%s), so the exported vectors are rounded too", part.folder, modality, factory
-            )
+                "%s has rounded its %s (%s), so the exported vectors are rounded too",
+                shard.folder, modality, card.factory,
+            )  # fmt: skip
     try:
-        return open_gallery(bundle, modality).reconstruct(rows), table.take(rows)
+        return open_gallery(index, modality).reconstruct(rows), table.take(rows)
     except RuntimeError as error:
         raise UsageError(
-            f"{bundle.folder} cannot give the vectors of its {modality} back ({brief(error)}); build the index again"
+            f"{index.folder} cannot give the vectors of its {modality} back ({brief(error)}); build the index again"
             " with another of index.candidates, such as Flat, and export that"
         ) from error
 

@@ -18,10 +18,10 @@ from pipeline.run import Run
 from pipeline.run.layout import Artefact
 from pipeline.run.reading.inputs import generator_inputs
 from pipeline.run.reading.texts import read_extra_text, read_sentences, read_token_vocabulary
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.features import FeatureRows
 from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
+from pipeline.storage.stored_index import StoredIndex, open_index
 from pipeline.storage.texts import text_lines
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
@@ -73,14 +73,14 @@ def read_generator(run: Run, name: str) -> StoredGenerator:
 
 def open_space(run: Run, generator: str) -> JointSpace | None:
     """Open the joint space that a generator of the configuration uses. Return None for a generator that uses none."""
-    bundle = open_space_bundle(run, generator)
-    return JointSpace(bundle, run.gpu) if bundle else None
+    index = open_space_index(run, generator)
+    return JointSpace(index, run.gpu) if index else None
 
 
-def open_space_bundle(run: Run, generator: str) -> Bundle | None:
+def open_space_index(run: Run, generator: str) -> StoredIndex | None:
     """Open the index whose joint space a generator uses. Return None for a generator that uses none."""
     index = generator_inputs(run.config, run.layout, generator)["space"]
-    return Bundle(index.path) if isinstance(index, Artefact) else None
+    return open_index(index.path, added=False) if isinstance(index, Artefact) else None
 
 
 def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | None:
@@ -140,15 +140,18 @@ def count_trigrams(config: "Config", corpus: Corpus) -> Trigram:
     return Trigram(Tokens.concatenate([corpus.tokens, further]), len(corpus.vocabulary.terms) + 1)
 
 
-def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bundle | None) -> Sources:
-    """What the generator uses. IntegrityError where it was trained in another joint space than that of `bundle`, by an
-    earlier `describe.space`; UsageError where it needs one and there is none."""
+def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, index: StoredIndex | None) -> Sources:
+    """Return what the generator uses.
+
+    Raises IntegrityError if it was trained in another joint space than the space of `index`, by an earlier
+    `describe.space`, and UsageError if it needs a joint space and there is none.
+    """
     space = trigram = None
     if stored.space is not None:
-        if bundle is None:
+        if index is None:
             raise UsageError(f"{stored.folder} needs a joint space, but the configuration names none; train it again")
-        space, trigram = JointSpace(bundle, run.gpu), count_trigrams(run.config, corpus)
-        require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
+        space, trigram = JointSpace(index, run.gpu), count_trigrams(run.config, corpus)
+        require_same("joint space", {str(stored.folder): stored.space, str(index.folder): space.fingerprint})
     settings = run.config.describe
     search = BeamSearch(settings.beam, settings.length_power, LONGEST)
     return Sources(corpus, search, settings.temperature, settings.candidates, run.config.seed, space, trigram)

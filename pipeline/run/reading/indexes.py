@@ -1,18 +1,18 @@
-"""The index of a model: its vectors, and what it takes from its run, so that queries can be embedded without it."""
+"""The index of a model: its FAISS indexes, and the parts of its run that embed queries without the run."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import safetensors.numpy
-from pydantic import JsonValue
 from tqdm import tqdm
 
-from pipeline.compute.multivectors import one_vector_each
+from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
 from pipeline.config.results import IndexSettings
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
@@ -21,19 +21,18 @@ from pipeline.index.gallery import Shortlist, remember_indexes
 from pipeline.index.vectors import ArrayVectors, evenly_spaced
 from pipeline.run import Run
 from pipeline.run.reading.inputs import vocabulary_of
-from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.card import CARD, INDEXED
-from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit, read_record
+from pipeline.storage.card import CARD, INDEXED, CardFacts, IndexCard, MeasuredIndexes, Modality, ScoreCard
+from pipeline.storage.commit import Provenance, carry, read_commit, read_record
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import read_bytes
+from pipeline.storage.index_shard import IndexShard, IndexWriter
+from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import described_rows
 from pipeline.storage.parameters import Origin
 
 if TYPE_CHECKING:
     import torch
-
-    from pipeline.compute.multivectors import Items
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +50,20 @@ IMAGE_ENCODERS = EncoderRole("encoder", "features", "with new photos")
 TEXT_ENCODERS = EncoderRole("text encoder", "vectors", "in words")
 
 
-def write_bundle(
+def write_index_shard(
     run: Run,
     model: str,
     ids: Mapping[str, np.ndarray],
     folder: Path,
-    about: Mapping[str, object],
     provenance: Provenance,
+    part: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the index of the images and sentences `ids` of a run into `folder`. Its card also says what `about` has."""
-    settings, embeddings = run.config.index, run.embeddings(model)
+    """Write the images and sentences `ids` of a run into `folder` as an index shard.
+
+    `part` has the number of the shard and the number `of` shards that are built together, if there are several.
+    """
+    settings = run.config.index
+    embeddings = run.embeddings(model)
     mapping, parameters = run.restored(model)
     details = parameters.details
     names = _list_prepared(mapping.encoders, details["encoders"], IMAGE_ENCODERS)
@@ -70,8 +73,8 @@ def write_bundle(
     names = _list_prepared(getattr(mapping, "text_encoders", ()), details.get("text_encoders") or {}, TEXT_ENCODERS)
     text_encoders = {name: run.text_encoder(name) for name in names}
 
-    writer = BundleWriter(folder)
-    indexes = add_indexes(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
+    writer = IndexWriter(folder)
+    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
     _add_tables(writer, run, mapping.encoders, ids)
     writer.add_parameters(run.layout.model(model).path)
     for name in encoders:
@@ -87,27 +90,27 @@ def write_bundle(
     calibration = _calibrate(run, embeddings)
     if calibration:
         writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
-    writer.commit(
-        {
-            "model": embeddings.name,
-            "registered": embeddings.registered,
-            "metric": embeddings.metric,
-            "dim": embeddings.dim,
-            **indexes,
-            **about,
-            "splits": list(settings.splits),
-            "name": run.config.name,
-            **describe_training(run, model),
-            "calibration": calibration and calibration.card(),
-            "data_root": str(run.manifest.root),
-            "encoders": {name: encoder.settings for name, encoder in encoders.items()},
-            "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in text_encoders.items()},
-            "inputs": inputs,
-            "fingerprint": provenance.fingerprint,
-            CARRIED: carry(provenance, folder / CARD, provenance.fingerprint),
-        }
-    )
-    remember_indexes(Bundle(folder))
+    facts: CardFacts = {
+        "model": embeddings.name,
+        "registered": embeddings.registered,
+        "metric": embeddings.metric,
+        "dim": embeddings.dim,
+        "splits": settings.splits,
+        "name": run.config.name,
+        "calibration": calibration and calibration.card(),
+        "data_root": str(run.manifest.root),
+        "encoders": {name: encoder.settings for name, encoder in encoders.items()},
+        "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in text_encoders.items()},
+        "inputs": inputs,
+        "fingerprint": provenance.fingerprint,
+        "commit": carry(provenance, folder / CARD, provenance.fingerprint),
+    }
+    if trained_on := describe_training(run, model):
+        facts["trained_on"] = trained_on
+    if part:
+        facts["part"] = part
+    writer.commit(measured, **facts)
+    remember_indexes(IndexShard(folder))
 
 
 def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: EncoderRole) -> list[str]:
@@ -125,7 +128,7 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
     return prepared
 
 
-def _add_tables(writer: BundleWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
+def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
     """Add the tables of the images and sentences `ids`."""
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
@@ -154,15 +157,16 @@ def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
 
 
 def add_indexes(
-    writer: BundleWriter,
+    writer: IndexWriter,
     embeddings: Embeddings,
     ids: Mapping[str, np.ndarray],
     settings: IndexSettings,
     gpu: "torch.device | None",
-    queries: "Items | None" = None,
-) -> dict[str, JsonValue]:
-    """Add the indexes of the images and sentences `ids`, and the outlines of a multi-vector model. Return the part of
-    the card that describes them.
+    queries: Items | None = None,
+) -> MeasuredIndexes:
+    """Add the FAISS indexes of the images and sentences `ids`, and the outlines of a multi-vector model.
+
+    Return the part of the card that describes them.
 
     Without sentences there is no index of sentences, and the index of the images is measured with `queries` (q, c),
     which are other sentences of the same space. Without `queries`, it is measured with the vectors of the images.
@@ -170,57 +174,63 @@ def add_indexes(
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)
     shortlist = Shortlist(**settings.shortlist.model_dump())
-    kind, cards, outlines = "fragments" if several else "global", {}, {}
+    kind = "fragments" if several else "global"
+    indexes: dict[str, IndexCard] = {}
+    outlines: dict[str, MultiVectors] = {}
     silent = not len(ids["sentences"]) and not several
-    for modality, other in [("images", "sentences"), ("sentences", "images")][: 1 if silent else 2]:
-        other = modality if silent else other
+    sides: list[tuple[Modality, Modality]] = [("images", "sentences"), ("sentences", "images")]
+    alone: list[tuple[Modality, Modality]] = [("images", "images")]
+    for modality, other in alone if silent else sides:
         measured_with = "captions" if other == "sentences" or (silent and queries is not None) else "images"
-        outlines[modality] = embeddings.outline(modality, ids[modality]) if several else None
+        outline = embeddings.outline(modality, ids[modality])
+        if outline is not None:
+            outlines[modality] = outline
         if queries is None or not silent:
             asking = ids[other][evenly_spaced(len(ids[other]), SET_QUERIES if several else QUERIES)]
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
         built = build_gallery(
-            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outlines[modality], queries,
+            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outline, queries,
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
         )  # fmt: skip
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-        cards[name] = {**built.card, "measured_with": measured_with}
+        card = indexes[name] = built.card.model_copy(update={"measured_with": measured_with})
         del built  # whose bytes may be as many as those of the next index
-        _report_index(embeddings.name, name, modality, cards[name], settings)
-    if several:
+        _report_index(embeddings.name, name, modality, card, settings)
+    if outlines:
         writer.add_outlines(outlines)
-    return {"kind": kind, **({"score": embeddings.rule._asdict()} if embeddings.rule else {}), **cards}
+    score = {"score": ScoreCard.model_validate(embeddings.rule._asdict())} if embeddings.rule else {}
+    return MeasuredIndexes(kind=kind).model_copy(update={**score, **indexes})
 
 
-def _report_index(
-    model: str, name: str, modality: str, card: Mapping[str, Any], settings: IndexSettings
-) -> None:  # Any: a part of the card
+def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
     """Log how good and how fast an index is, and a warning where its shortlist finds too little."""
     log.info(
         "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
-        model, card["count"], name, card["factory"], card["recall@10"], card["queries_per_second"],
+        model, card.count, name, card.factory, card.recall, card.queries_per_second,
     )  # fmt: skip
-    if cost := card.get("shortlist"):
+    if cost := card.shortlist:
         log.info(
             "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,
-            "a shortlist" if cost["shortlist"] else "scoring all", cost["recall@10"], modality,
-            1000 / cost["queries_per_second"], 1000 / cost["exact_queries_per_second"],
+            "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality,
+            1000 / (cost.queries_per_second or math.inf), 1000 / (cost.exact_queries_per_second or math.inf),
         )  # fmt: skip
-        if cost["recall@10"] < settings.recall_floor:
+        if cost.recall < settings.recall_floor:
             log.warning(
                 "%s: this is below index.recall_floor %g; raise index.shortlist, or index.exact_limit to %d",
-                model, settings.recall_floor, card["count"],
+                model, settings.recall_floor, card.count,
             )  # fmt: skip
 
 
-def describe_training(run: Run, model: str) -> dict[str, JsonValue]:
-    """Return what the card of an index says its model was trained on: the run, the splits, how many of their images
-    have sentences, how many sentences, and the fingerprint of the manifest. Return nothing for a model that has learned
-    from no sentence."""
+def describe_training(run: Run, model: str) -> dict[str, Json] | None:
+    """Return `trained_on` of an index's card, or None for a model that learned from no sentence.
+
+    It has the run, the splits, the number of their images with sentences, the number of these sentences, and the
+    fingerprint of the manifest.
+    """
     config, manifest = run.config, run.manifest
     splits = ["train", "dev"] if config.refitted(model) else ["train"]
     counts = {"images": 0, "sentences": 0}
@@ -229,9 +239,8 @@ def describe_training(run: Run, model: str) -> dict[str, JsonValue]:
         counts["sentences"] += len(sentence_id)
     learned = any(config.model(member).spec.made_by != "adopt" for member in config.members(model) or [model])
     if not learned or not counts["sentences"]:
-        return {}
-    details = {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
-    return {"trained_on": details}
+        return None
+    return {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
@@ -273,4 +282,4 @@ def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndar
     count = int(run.manifest.bounds("sentences")[-1])
     if embeddings.multi_vector or len(ids["sentences"]) or not count:
         return None
-    return embeddings.read("sentences", evenly_spaced(count, QUERIES))
+    return one_vector_each(embeddings.read("sentences", evenly_spaced(count, QUERIES)))

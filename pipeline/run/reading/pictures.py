@@ -21,8 +21,7 @@ from pipeline.run import Run
 from pipeline.run.reading.photos import open_photographs
 from pipeline.run.reading.texts import read_analyzer, read_words
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.phrases import PhraseVectors
-from pipeline.storage.regions import RegionShard
+from pipeline.storage.regions import PhraseVectors, RegionShard
 
 BLOCK = 1024
 """Images whose vectors are in memory at once."""

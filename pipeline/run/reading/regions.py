@@ -18,12 +18,12 @@ from pipeline.images.preprocess import Photograph
 from pipeline.run import Run, ShardJob
 from pipeline.run.reading.photos import Part, describe_parts, missing_parts, photograph_reader
 from pipeline.storage.features import to_stored
-from pipeline.storage.phrases import read_names
 from pipeline.storage.regions import (
     RegionRows,
     UnfinishedRegions,
     manifest_boxes,
     read_box_files,
+    read_names,
     require_few_rejects,
 )
 from pipeline.storage.tables import CORNERS

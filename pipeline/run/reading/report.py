@@ -40,7 +40,7 @@ from pipeline.run.jobs import StageRun
 from pipeline.run.reading.results import example_search
 from pipeline.storage.commit import read_record
 from pipeline.storage.pairs import SplitPairs, split_ids
-from pipeline.storage.records import add_up, read_benchmarks, read_summary
+from pipeline.storage.records import RuleCost, add_up, read_benchmarks, read_summary
 from pipeline.storage.tables import read_table
 from pipeline.text.vocabulary import Coverage
 
@@ -56,7 +56,7 @@ SHARDS, ROWS = 4, 512
 class RunReport:
     """What pipeline.report.page shows of a run, as the stage `report` gets it.
 
-    `manifest` is the manifest's summary, and `bundles` are the indexes of the models. `best` is the index whose answers
+    `manifest` is the manifest's summary, and `indexes` are the indexes of the models. `best` is the index whose answers
     are shown. `picture` shows a row of the images, and `printed` are the tables that papers print of this collection.
     """
 
@@ -72,14 +72,14 @@ class RunReport:
         self.comparisons = compare_models(self.evaluations)
         collection = run.config.reproduce.collection
         self.printed = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
-        self.bundles = {name: run.bundle(name) for name in run.config.models}
-        self.cards = [bundle.card for bundle in self.bundles.values()]
+        self.indexes = {name: run.index(name) for name in run.config.models}
+        self.cards = [index.card for index in self.indexes.values()]
         # A multi-vector model must score all pairs, so it is shown only where there is no other.
-        single = [name for name, bundle in self.bundles.items() if bundle.index_name("images") == "images"]
+        single = [name for name, index in self.indexes.items() if index.card.kind == "global"]
         self.has_map = bool(single)
-        candidates = single or list(self.bundles)
+        candidates = single or list(self.indexes)
         self.best_name = best_model(self.evaluations, candidates) if self.evaluations else candidates[0]
-        self.best = self.bundles[self.best_name]
+        self.best = self.indexes[self.best_name]
         limits = ImageLimits.from_settings(run.config.collection)
         moved = Path(run.photographs.root) != run.manifest.root
         self.picture = Photographs(run.photographs.read, limits, moved, partial(first_sentence, run.manifest))
@@ -190,17 +190,17 @@ class RunReport:
     def tradeoffs(self) -> dict[str, dict[str, Any]]:
         """How the indices of the best model were chosen, by their names, where several were tried."""
         suffix = ".tradeoff.json"
-        names = sorted(name for name in self.best.card["files"] if name.endswith(suffix))
-        return {name.removesuffix(suffix): json.loads(self.best.read(name)) for name in names}
+        names = sorted(name for name in self.best.card.files if name.endswith(suffix))
+        return {name.removesuffix(suffix): json.loads(self.best.first.read(name)) for name in names}
 
     @cached_property
     def details(self) -> dict[str, Mapping[str, Any]]:
         """What is recorded of each model."""
-        return {name: bundle.model().details for name, bundle in self.bundles.items()}
+        return {name: index.first.model().details for name, index in self.indexes.items()}
 
     @cached_property
     def models(self) -> list[dict[str, Any]]:
-        classes = {name: model_spec(name).load() for name in {card["registered"] for card in self.cards}}
+        classes = {name: model_spec(name).load() for name in {card.registered for card in self.cards}}
         about = {name: " ".join((it.__doc__ or "").split("\n\n")[0].split()) for name, it in classes.items()}
         return describe_models(self.details, about)
 
@@ -236,7 +236,7 @@ class RunReport:
         return compare_generators(self.described, self.run.manifest.pick, self.picture)
 
     @cached_property
-    def costs(self) -> list[dict[str, Any]]:
+    def costs(self) -> list[RuleCost]:
         """What each rule took; empty where no job was measured."""
         return add_up(read_benchmarks(self.run.layout.benchmarks))
 

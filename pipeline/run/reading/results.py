@@ -15,8 +15,8 @@ from pipeline.run import Run
 
 if TYPE_CHECKING:
     from pipeline.index.queries import QueryEncoder
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import Bundles
+    from pipeline.storage.card import Modality
+    from pipeline.storage.stored_index import StoredIndex
 
 LONGEST, LOOKED_AT = 80, 20
 """Characters of the sentence or photograph in the printed command, and how many it is chosen from."""
@@ -63,23 +63,23 @@ def results_of(run: Path) -> dict[str, Any]:
     `jointspace`. Raises IntegrityError for what is damaged."""
     from pipeline.evaluate.summary import ranking
     from pipeline.report.tables import best_model
-    from pipeline.storage.bundles import open_bundle
     from pipeline.storage.files import plain
     from pipeline.storage.json_files import read_json
+    from pipeline.storage.stored_index import open_index
 
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
     evaluations = read_json(summary) if summary.exists() else []
     ranked = ranking(evaluations) if evaluations else []
-    bundle = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
+    index = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
     indexed = {one["model"] for one in ranked if (run / "index" / plain(one["model"], summary)).exists()}
     if indexed:  # a generator that ranks by perplexity has no index
-        bundle = run / "index" / best_model(evaluations, indexed)
+        index = run / "index" / best_model(evaluations, indexed)
     return {
         "run": str(run),
         "evaluations": ranked,
         "warnings": warnings_of(run),
         "report": str(report) if report.exists() else None,
-        "search": example_search(open_bundle(bundle)) if bundle != run / "index" else None,
+        "search": example_search(open_index(index)) if index != run / "index" else None,
     }
 
 
@@ -91,23 +91,24 @@ def warnings_of(run: Path) -> list[str]:
     return read_json(manifest).get("warnings", []) if manifest.exists() else []
 
 
-def example_search(bundle: "Bundle | Bundles") -> list[str] | None:
-    """A search that the bundle can answer: for a short sentence of its own, all of whose words it knows, else for the
+def example_search(index: "StoredIndex") -> list[str] | None:
+    """A search that the index can answer: for a short sentence of its own, all of whose words it knows, else for the
     known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
     from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder
 
-    encoder = QueryEncoder(bundle)
-    places = named_places([{"model": bundle.card["registered"]}, bundle.card["encoders"], bundle.card["text_encoders"]])
+    encoder = QueryEncoder(index)
+    parts = [*index.card.encoders.values(), *index.card.text_encoders.values()]
+    places = named_places([{"model": index.card.registered}, *(part.to_json() for part in parts)])
     allowed = [word for place in sorted(places) for word in ("--allow", place)]
-    command = [*allowed, "search", "--index", str(bundle.folder)]
+    command = [*allowed, "search", "--index", str(index.folder)]
     with suppress(UsageError):
-        if sentence := _known_sentence(encoder, [*_printable(bundle, "sentences", "text"), FALLBACK]):
+        if sentence := _known_sentence(encoder, [*_printable(index, "sentences", "text"), FALLBACK]):
             return [*command, tidy(sentence)]
     with suppress(UsageError):
         encoder.stored_encoders()  # imported features have none
-        root = Path(bundle.card["data_root"])
-        for photograph in (root / path for path in _printable(bundle, "images", "path")):
+        root = Path(index.card.data_root)
+        for photograph in (root / path for path in _printable(index, "images", "path")):
             if photograph.suffix != ".tar" and photograph.is_file():
                 return [*command, "--image", str(photograph)]
     return None
@@ -128,15 +129,15 @@ def _known_sentence(encoder: "QueryEncoder", sentences: Sequence[str]) -> str | 
 
 
 def search_command(folder: Path) -> str | None:
-    """The same as a command on the bundle in `folder`."""
-    from pipeline.storage.bundles import open_bundle
+    """The same as a command on the index in `folder`."""
+    from pipeline.storage.stored_index import open_index
 
-    example = example_search(open_bundle(folder))
+    example = example_search(open_index(folder))
     return shlex.join(["jointspace", *example]) if example else None
 
 
-def _printable(bundle: "Bundle | Bundles", modality: str, column: str) -> Iterator[str]:
+def _printable(index: "StoredIndex", modality: "Modality", column: str) -> Iterator[str]:
     """Some values of a column that are short, and safe in a command."""
-    table = bundle.packed_table(modality)
+    table = index.packed_table(modality)
     texts = [record[column] or "" for record in table.records(range(min(LOOKED_AT, table.num_rows)))]
     yield from (text for text in texts if 0 < len(text) <= LONGEST and text.isprintable() and text[0] != "-")

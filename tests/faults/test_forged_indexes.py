@@ -20,7 +20,7 @@ from random import Random
 import faiss
 import numpy as np
 import pytest
-from bundle_forgeries import (
+from index_forgeries import (
     JSON,
     UNFIT,
     Commands,
@@ -50,9 +50,9 @@ from pipeline.index import gallery
 from pipeline.index.queries import StoredEncoder
 from pipeline.index.search import Searcher
 from pipeline.storage import commit
-from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundles import open_bundle
 from pipeline.storage.card import read_card
+from pipeline.storage.index_shard import IndexShard, IndexWriter
+from pipeline.storage.stored_index import open_index
 from stages.index.serve import _open_gallery
 
 SECONDS, SAMPLE = 20, 24
@@ -71,7 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def use(folder: Path) -> None:
     """All that a bundle can be asked."""
-    bundle = Bundle(folder)
+    bundle = open_index(folder)
     bundle.check()
     searcher = Searcher(bundle)
     searcher.images("a dog", 3)
@@ -79,11 +79,11 @@ def use(folder: Path) -> None:
     searcher.batch(["a dog", "cat", "zebra"], 2)
     for hit in searcher.images("a dog", 24):
         assert isinstance(hit.row["path"], str | None)
-    for name in bundle.card["encoders"]:
-        bundle.encoder(name)
+    for name in bundle.card.encoders:
+        bundle.first.encoder(name)
         with suppress(UsageError):  # of the made-up architecture
             StoredEncoder(bundle, name).open().encode([Image.new("RGB", (40, 30))])
-    if bundle.card["kind"] == "fragments":
+    if bundle.card.kind == "fragments":
         searcher.regions("a dog", 3)
         bundle.outline("images")
         bundle.outline("sentences")
@@ -171,7 +171,7 @@ IMAGES = {
     "a member outside": (cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
     "a negative offset": (cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
     "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
-    "an id twice": (cell("images", "image_id", 2), "its image_id 2 is that of another row", ("add",)),
+    "an id twice": (cell("images", "image_id", 2), "its image_id 2 is the image_id of another row", ("add",)),
     "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
     "long texts": (long_texts, "would unpack to", ("serve",)),
     "wide bytes": (wide_bytes, "would unpack to", ("serve",)),
@@ -251,7 +251,7 @@ def test_ids_that_are_far_apart_take_no_memory(colours: Path, tmp_path: Path, cl
     for command in ("search", "add", "remove"):
         said, memory = ask(*arguments(command, forged, colours, tmp_path / command))
         assert said.startswith("accepted") and memory < GIGABYTE // 2, (command, said, memory)
-    assert 39 not in Bundle(tmp_path / "remove").table("images")["image_id"].to_pylist()
+    assert 39 not in IndexShard(tmp_path / "remove").table("images")["image_id"].to_pylist()
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -268,7 +268,7 @@ def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, tmp_path: Path,
         server.settimeout(0.2)
         with pytest.raises(TimeoutError):
             server.accept()
-    bundle = open_bundle(forged)
+    bundle = open_index(forged)
     table = bundle.packed_table("images")
     row = table.records([table.num_rows - 1])[0]
     for named in (None, colours / "data") if more else (None,):
@@ -287,9 +287,9 @@ def test_nothing_outside_of_a_bundle_is_read_or_written(name: str, run: Path, tm
     about = {"bytes": len(secret), "sha256": hashlib.sha256(secret).hexdigest()}
     told(forged, "card.json", ("files", name), about)
     with pytest.raises(IntegrityError, match="card.json names '|forged/k is a link"):
-        Bundle(forged).check()
+        IndexShard(forged).check()
     with pytest.raises(IntegrityError, match="names"):
-        BundleWriter(forged).add(name, b"evil")
+        IndexWriter(forged).add(name, b"evil")
     assert (tmp_path / "secret").read_bytes() == secret
 
 
@@ -341,7 +341,7 @@ def test_an_index_that_ends_its_reader_is_refused_in_a_sentence(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(gallery, "_try_index", end_process)
     with pytest.raises(IntegrityError, match=r"images\.faiss ended the process that read it for trial"):
-        gallery.open_index(Bundle(run / "bundle"), "images")
+        gallery.open_faiss(IndexShard(run / "bundle"), "images")
 
 
 def test_an_index_is_tried_once_and_remembered_for_this_user_alone(
@@ -352,12 +352,12 @@ def test_an_index_is_tried_once_and_remembered_for_this_user_alone(
     monkeypatch.setattr(gallery, "try_first", lambda path, *_: tried.append(path))
     for copy in ("one", "two"):
         folder = shutil.copytree(run / "bundle", tmp_path / copy)
-        gallery.open_index(Bundle(folder), "images")
+        gallery.open_faiss(IndexShard(folder), "images")
     assert tried == [tmp_path / "one/images.faiss"]
     remembered = tmp_path / "state/jointspace/tried"
     assert remembered.stat().st_mode & 0o077 == 0 and len(list(remembered.iterdir())) == 1
     remembered.chmod(0o777)  # anybody could have written what is there
-    gallery.open_index(Bundle(folder), "images")
+    gallery.open_faiss(IndexShard(folder), "images")
     assert tried == [tmp_path / "one/images.faiss", tmp_path / "two/images.faiss"]
 
 
@@ -376,7 +376,7 @@ def test_a_process_that_may_have_no_children_says_where_to_open_an_index(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     with pytest.raises(IntegrityError, match=r"images\.faiss was not tried yet, .* process, with XDG_STATE_HOME"):
-        gallery.open_index(Bundle(run / "bundle"), "images")
+        gallery.open_faiss(IndexShard(run / "bundle"), "images")
 
 
 def test_what_this_machine_builds_needs_no_trial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,7 +400,7 @@ SIZES = {
 def test_sizes_of_images_on_a_card_are_bounded(key: str, colours: Path, tmp_path: Path, commands: Commands) -> None:
     for value in SIZES[key]:
         forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
-        name = next(iter(Bundle(forged).card["encoders"]))
+        name = next(iter(IndexShard(forged).card.encoders))
         try:
             told(forged, "card.json", ("encoders", name, "preprocessing", key), value)
         except ValueError:  # of JSON, which has no infinity
@@ -430,9 +430,9 @@ def test_a_card_names_at_most_a_thousand_files(count: int, run: Path, tmp_path: 
     files |= {f"more/{number}": about for number in range(count - len(files))}
     told(forged, "card.json", ("files",), files)
     if count == 1024:
-        assert len(read_card(forged)["files"]) == count
+        assert len(read_card(forged).files) == count
     else:
-        with pytest.raises(IntegrityError, match="is not a bundle's card"):
+        with pytest.raises(IntegrityError, match="is not an index's card"):
             read_card(forged)
 
 
@@ -454,10 +454,10 @@ def test_the_greatest_id_of_a_row_is_the_last_before_the_limit(
     forged = shutil.copytree(run / "bundle", tmp_path / "forged")
     cell("images", "image_id", number)(forged, tmp_path)
     if good:
-        assert number in Bundle(forged).table("images")["image_id"].to_pylist()
+        assert number in IndexShard(forged).table("images")["image_id"].to_pylist()
     else:
         with pytest.raises(IntegrityError, match=f"its image_id is {number}, not from 0 to {(1 << 31) - 1}"):
-            Bundle(forged).table("images")
+            IndexShard(forged).table("images")
 
 
 # --- links
@@ -532,7 +532,7 @@ def test_verify_gives_the_reason_for_which_a_search_refuses(
 ) -> None:
     forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
     if what == "a huge preprocessing":
-        name = next(iter(Bundle(forged).card["encoders"]))
+        name = next(iter(IndexShard(forged).card.encoders))
         told(forged, "card.json", ("encoders", name, "preprocessing", "resize"), 10**6)
     else:
         AGREED[what](forged, tmp_path)

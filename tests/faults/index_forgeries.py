@@ -378,7 +378,7 @@ class Commands:
 
     def __call__(self, *words: object) -> str:
         if self._process is None or self._process.poll() is not None:
-            program = "import sys, json; sys.path = json.loads(sys.argv[1]); import bundle_forgeries as b; b.answer()"
+            program = "import sys, json; sys.path = json.loads(sys.argv[1]); import index_forgeries as b; b.answer()"
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, json.dumps(sys.path)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -12,9 +12,11 @@ from made_up_sets import SCORE, add_fragments
 import jointspace
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Hit, Searcher
-from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import open_bundle, read_removed
-from pipeline.storage.card import CARD, indexes_of_run
+from pipeline.storage.card import CARD
+from pipeline.storage.index_changes import read_removed
+from pipeline.storage.index_folder import indexes_of_run
+from pipeline.storage.index_shard import IndexShard
+from pipeline.storage.stored_index import open_index
 
 MODELS = ["ncca", "cca", "dvsa"]
 
@@ -43,8 +45,8 @@ def told(hits: list[Hit]) -> list[tuple]:
 @pytest.mark.parametrize("model", MODELS)
 def test_the_answers_are_those_of_one_bundle(built: dict[str, dict[int, Path]], model: str) -> None:
     folders = built[model]
-    whole, merged = (Searcher(open_bundle(folders[count])) for count in (1, 3))
-    assert len(merged.bundle.parts) == 3
+    whole, merged = (Searcher(open_index(folders[count])) for count in (1, 3))
+    assert len(merged.index.shards) == 3
     photograph = features_of("cat")
     if model == "dvsa":
         photograph = (folders[1].parent / "data/cat-17.png").read_bytes()
@@ -75,7 +77,7 @@ def test_the_answers_are_those_of_one_bundle(built: dict[str, dict[int, Path]], 
 
 def test_ties_come_in_the_order_of_the_bundles(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
     folder = built["ncca"][3]
-    bundle = open_bundle(folder / "01", folder / "00", shutil.copytree(folder / "01", tmp_path / "copy"))
+    bundle = open_index(folder / "01", folder / "00", shutil.copytree(folder / "01", tmp_path / "copy"))
     hits = Searcher(bundle).images("a dog", 5)
     assert [hit.row["path"] for hit in hits] == [f"dog-{number}.png" for number in (0, 8, 16, 24, 24)]
     assert [hit.row["bundle"] for hit in hits] == [1, 1, 1, 0, 2]
@@ -102,16 +104,16 @@ def test_what_is_not_of_one_model_or_not_all_there_is_refused(
 ) -> None:
     folder = shutil.copytree(built["ncca"][3], tmp_path / "some")
     with pytest.raises(UsageError, match=str(tmp_path / "cca")):
-        open_bundle(folder, other_model(built["cca"][1], tmp_path / "cca"))
+        open_index(folder, other_model(built["cca"][1], tmp_path / "cca"))
     with pytest.raises(UsageError, match=f"{folder / '00'} is given twice"):
-        open_bundle(folder, folder / "00")
+        open_index(folder, folder / "00")
     shutil.rmtree(folder / "01")
     with pytest.raises(IntegrityError, match="01 is missing"):
-        open_bundle(folder)
-    assert len(open_bundle(folder / "00", folder / "02").parts) == 2  # as somebody has asked for
+        open_index(folder)
+    assert len(open_index(folder / "00", folder / "02").shards) == 2  # as somebody has asked for
     other_model(built["ncca"][1], folder / "01")
-    with pytest.raises(IntegrityError, match="holds bundles: 00, 01, 02"):
-        open_bundle(folder)
+    with pytest.raises(IntegrityError, match="holds indexes: 00, 01, 02"):
+        open_index(folder)
 
 
 @pytest.mark.parametrize("inside", [".", "index/ncca", "index"])
@@ -120,9 +122,9 @@ def test_one_part_of_several_is_not_taken_for_the_index(
 ) -> None:
     """The other parts of the run's index are still being built."""
     shutil.copytree(built["ncca"][3] / "00", tmp_path / "run/index/ncca/00")
-    with pytest.raises(IntegrityError, match=r"holds 1 of 3 bundles: 01 is missing; run build-index for it"):
-        open_bundle(tmp_path / "run" / inside)
-    assert open_bundle(tmp_path / "run/index/ncca/00").card["part"] == {"number": 0, "of": 3}
+    with pytest.raises(IntegrityError, match=r"holds 1 of 3 index shards: 01 is missing; run build-index for it"):
+        open_index(tmp_path / "run" / inside)
+    assert open_index(tmp_path / "run/index/ncca/00").card.part.to_json() == {"number": 0, "of": 3}
 
 
 def other_model(bundle: Path, output: Path) -> Path:
@@ -141,10 +143,10 @@ def test_another_number_of_bundles_replaces_the_former_ones(tmp_path: Path) -> N
         names = sorted(path.name for path in folder.iterdir() if (path / CARD).exists())
         assert names == ([f"{number:02d}" for number in range(count)] if count > 1 else [])
         assert (folder / "images.faiss").exists() == (count == 1)
-        bundle = open_bundle(folder)
+        bundle = open_index(folder)
         bundle.check()
-        assert (bundle.card["images"]["count"], bundle.card["fingerprint"] == before) == (40, False)
-        before = bundle.card["fingerprint"]
+        assert (bundle.card.images.count, bundle.card.fingerprint == before) == (40, False)
+        before = bundle.card.fingerprint
     mine = folder / "2024"  # a copy that a user has put there
     mine.mkdir()
     for path in filter(Path.is_file, list(folder.iterdir())):
@@ -153,7 +155,7 @@ def test_another_number_of_bundles_replaces_the_former_ones(tmp_path: Path) -> N
     assert (mine / CARD).exists() and (mine / "images.faiss").exists()
     with pytest.raises(InputError, match="index.bundles"):
         build_bundle(run, {"index": {"bundles": 9}})
-    assert isinstance(bundle, Bundle)
+    assert len(bundle.shards) == 1
 
 
 def test_the_indexes_of_a_run_are_those_beside_each_other(
@@ -178,5 +180,5 @@ def test_a_copy_keeps_the_list_of_what_was_removed_before(built: dict[str, dict[
     less = tmp_path / "less"
     run_command("remove", built["ncca"][3], "id:1", "--output", less)
     run_command("remove", less, "id:20", "--output", tmp_path / "both")  # of another part
-    assert [*read_removed(Bundle(tmp_path / "both/00"))] == ["cat-1.png", "boat-20.png"]
-    assert [*read_removed(Bundle(less / "00"))] == ["cat-1.png"]
+    assert [*read_removed(IndexShard(tmp_path / "both/00"))] == ["cat-1.png", "boat-20.png"]
+    assert [*read_removed(IndexShard(less / "00"))] == ["cat-1.png"]

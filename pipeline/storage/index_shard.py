@@ -1,9 +1,9 @@
-"""The bundle `index/<model>/`: all that a program needs to search, without the run.
+"""An index shard: a folder with all that a program needs to search some photos, without the run.
 
-    images.faiss       sentences.faiss         FAISS indices; position i is row i of the table. Without sentences there
+    images.faiss       sentences.faiss         FAISS indexes; position i is row i of the table. Without sentences there
                                                is no index of them, and their table is empty
     images.parquet     sentences.parquet       the rows: id, path, split; id, image, text
-    images.tradeoff.json, ...                  how candidate indices compared, if one was chosen among several
+    images.tradeoff.json, ...                  how candidate indexes compared, if one was chosen among several
     model.safetensors  model.json              the model that embeds queries
     text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
     vocabulary.json                            the words of models that read tokens or trees
@@ -11,16 +11,16 @@
     background.safetensors                     what scores are compared with (pipeline.index.calibration)
     card.json                                  size and sha256 of every file, and what was measured
 
-A gallery of many millions is several such bundles, each of some shards, in `index/<model>/00/` and so on; see
-pipeline.storage.bundles.
+An index `index/<model>/` is one such folder. An index of many millions of photos is several of them, each of some
+shards of the run, in `index/<model>/00/` and so on: see pipeline.storage.stored_index.
 
 A row keeps its meaning forever: if its image or sentence is removed, only the ids stay in it, and `count` in the card
 is smaller than the table.
 
-The card is written last and removed first: a bundle without it does not exist. All files are written under temporary
-names before the first is renamed, so an older bundle in the folder stays intact until its successor is complete.
+The card is written last and removed first: a shard without it does not exist. All files are written under temporary
+names before the first is renamed, so an older shard in the folder stays intact until its successor is complete.
 
-A multi-vector model (the card's `kind` is `fragments`) has, in place of the two indices,
+A multi-vector model (the card's `kind` is `fragments`) has, in place of the two indexes,
 
     regions.faiss      words.faiss             position i is vector i, row after row, without gaps: removed rows have
                                                no vectors
@@ -29,11 +29,10 @@ A multi-vector model (the card's `kind` is `fragments`) has, in place of the two
 """
 
 import json
-import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -42,38 +41,34 @@ import safetensors.numpy
 from pipeline.compute.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage.batch import FileBatch, FileSum
-from pipeline.storage.card import (
-    CARD,
+from pipeline.storage.card import CARD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
+from pipeline.storage.commit import read_record
+from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
+from pipeline.storage.index_folder import (
     CHANGING,
     COLUMNS,
     IDS,
-    INDEXED,
     NUMBER,
     PLACES,
-    bundles_in,
     listed,
-    read_card,
     remove_files,
     require_distinct,
     require_plain_rows,
     several,
+    shards_in,
 )
-from pipeline.storage.commit import read_record
-from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
-from pipeline.storage.json_files import require_form, require_same, to_json
+from pipeline.storage.json_files import Json, JsonObject, require_form, to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
-from pipeline.storage.parsers import parser_of
 from pipeline.storage.records import JointVocabulary, VocabularyFile
-from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 OUTLINES = "fragments.safetensors"
-log = logging.getLogger(__name__)
+MODALITIES: tuple[Modality, ...] = ("images", "sentences")
 REBUILD = "run build-index again"
 
 
-class BundleWriter:
-    """Writes a bundle file by file, with one file in memory at a time; `commit` completes it."""
+class IndexWriter:
+    """Writes an index shard file by file, with one file in memory at a time; `commit` completes it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -87,7 +82,7 @@ class BundleWriter:
     def add_table(self, name: str, table: pa.Table) -> None:
         self.add(name, to_parquet(table))
 
-    def add_json(self, name: str, value: Any) -> None:
+    def add_json(self, name: str, value: Json) -> None:
         self.add(name, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode())
 
     def add_outlines(self, outlines: Mapping[str, MultiVectors]) -> None:
@@ -103,32 +98,41 @@ class BundleWriter:
         for name in ("model.safetensors", "model.json"):
             self.add(prefix + name, read_bytes(Path(source) / name))
 
-    def link(self, bundle: "Bundle", but: Collection[str] = ()) -> None:
-        """Add all files of another bundle except `but`, without reading them where the file system has links: readers
-        check them against the card. The files of a bundle in the same folder are there.
+    def link(self, shard: "IndexShard", but: Collection[str] = ()) -> None:
+        """Add all files of another shard except `but`, without reading them where the file system has links.
 
-        Raises JointspaceError if another process has changed that bundle since it was opened.
+        Readers check the files against the card. The files of a shard in the same folder are there already. Raises
+        JointspaceError if another process has changed that shard since it was opened.
         """
-        files = {name: about for name, about in bundle.card["files"].items() if name not in but}
-        if bundle.folder == self.folder:
+        files = {name: shard.about(name) for name in shard.card.files if name not in but}
+        if shard.folder == self.folder:
             self.files |= files
             return
         with self._batch.discarded_on_error():
             for name, about in files.items():
                 try:
-                    self._batch.link(self._path(name), inside(bundle.folder, name, bundle.folder / CARD))
+                    self._batch.link(self._path(name), inside(shard.folder, name, shard.folder / CARD))
                     self.files[name] = about
                 except OSError:
-                    self.add(name, bundle.read(name))
-            if read_card(bundle.folder) != bundle.card:
-                raise JointspaceError(f"{bundle.folder} was changed while it was copied; run the same command again")
+                    self.add(name, shard.read(name))
+            if read_card(shard.folder) != shard.card:
+                raise JointspaceError(f"{shard.folder} was changed while it was copied; run the same command again")
 
-    def commit(self, card: Mapping[str, Any]) -> None:
-        """Write the card, which lists the files, and publish everything in place of an older bundle, of which no file
-        stays."""
+    def commit(
+        self,
+        measured: MeasuredIndexes | None = None,
+        source: Card | None = None,
+        but: Collection[str] = (),
+        **facts: Unpack[CardFacts],
+    ) -> None:
+        """Write the card, as `make_card` constructs it, and publish all files in place of an older shard.
+
+        No file of the older shard stays.
+        """
+        card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         encoders = self.folder.glob("*encoders/*/model.*")  # Snakemake has removed the card that lists them
         former = {*listed(self.folder), *CHANGING, *(path.relative_to(self.folder).as_posix() for path in encoders)}
-        self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
+        self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)
         self._batch.publish()
         remove_files(self.folder, former - self.files.keys())
 
@@ -136,96 +140,86 @@ class BundleWriter:
         return inside(self.folder, name, self.folder / CARD)
 
 
-class Bundle:
-    """A published bundle. Each file is checked against the card before it is parsed, on first use. A folder that holds
-    one bundle, as that of a run or of `apply`, stands for this.
+class IndexShard:
+    """A published index shard. Each file is checked against the card before it is parsed, on first use.
 
-    Raises IntegrityError naming a file that is missing or changed, and for a card that names a file outside the folder.
+    A folder that holds one index shard, such as the folder of a run, stands for this shard. Raises IntegrityError
+    naming a file that is missing or changed, and for a card that names a file outside the folder.
     """
 
-    run: Path | None = None
-    """The run that a user has named as the one that it came from."""
-    hidden: Sequence[int] = ()
-    """Ids of images that look as if they were removed in `table`."""
-
     def __init__(self, folder: Path) -> None:
-        self.folder, *others = bundles_in(Path(folder))
+        self.folder, *others = shards_in(Path(folder))
         if others:
             raise several(Path(folder), [self.folder, *others])
-        self.card: dict[str, Any] = read_card(self.folder)
+        self.card: Card = read_card(self.folder)
 
     @property
-    def parts(self) -> "list[Bundle]":
-        """Itself: see pipeline.storage.bundles.Bundles."""
-        return [self]
-
-    @property
-    def shifts(self) -> list[Mapping[str, int]]:
-        return [dict.fromkeys(NUMBER.values(), 0)]
-
-    def bounds(self, modality: str) -> np.ndarray:
-        """(2,) the first row of the table, and the number of all."""
-        return np.array([0, self.packed_table(modality).num_rows])
+    def model_digest(self) -> str:
+        """The digest of the model's files. Raises IntegrityError if the card does not have it."""
+        if (digest := self.card.inputs.get("model")) is None:
+            raise IntegrityError(f"{self.folder / CARD} has no inputs.model; {REBUILD}")
+        return digest
 
     def read(self, name: str) -> bytes:
         return bytes(self.map(name))
 
     def map(self, name: str) -> memoryview:
         """A memory map of the file `name`, after its bytes were checked."""
-        path, about = self._path(name), self.about(name)
+        path = self._path(name)
+        about = self.about(name)
         with refusing(path, REBUILD, f"is missing although its card lists it; {REBUILD}"):
             data, sha256 = map_hashed(path)
         if (len(data), sha256) != (about["bytes"], about["sha256"]):
             raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; {REBUILD}")
         return data
 
-    def about(self, name: str) -> Mapping[str, Any]:
-        """What the card says of a file: its `bytes` and `sha256`."""
-        if name not in self.card["files"]:
+    def about(self, name: str) -> FileSum:
+        """Return the size and the sha256 of a file, as the card has them."""
+        if name not in self.card.files:
             raise IntegrityError(f"{self.folder / CARD} lists no {name}; {REBUILD}")
-        return self.card["files"][name]
+        file = self.card.files[name]
+        return {"bytes": file.bytes, "sha256": file.sha256}
 
     def check(self) -> None:
         """Raises IntegrityError for any file that is missing or changed."""
-        for name in self.card["files"]:
+        for name in self.card.files:
             self.map(name)
 
-    def index_name(self, modality: str) -> str:
-        """The name of the index for `images` or `sentences`: `regions` or `words` for a multi-vector model."""
-        return INDEXED[self.card.get("kind", "global")][modality]
-
     def index(self, name: str) -> memoryview:
+        """Map the bytes of a FAISS index."""
         return self.map(f"{name}.faiss")
 
-    def outline(self, modality: str) -> MultiVectors | None:
-        """Which vectors of the index belong to which row of the table; None unless the model is multi-vector.
+    def outline(self, modality: Modality) -> MultiVectors | None:
+        """Return which vectors of the index belong to which row of the table; None unless the model is multi-vector.
 
         Raises IntegrityError if they do not fit the table or the index.
         """
-        name = self.index_name(modality)
-        if name == modality:
+        if self.card.kind == "global":
             return None
-        rows, total = self.packed_table(modality).num_rows, self.card[name]["count"]
+        rows = self.packed_table(modality).num_rows
+        card = self.card.index_of(modality)
+        total = card.count if card else None
         return read_outline(self.folder / OUTLINES, self.arrays(OUTLINES), SIDES[modality], rows, total)
 
-    def table(self, modality: str) -> pa.Table:
-        """All rows, whose ids are distinct. Raises IntegrityError as `packed_table` does."""
+    def table(self, modality: Modality) -> pa.Table:
+        """Return all rows, whose ids are distinct. Raises IntegrityError as `packed_table` does."""
         packed = self.packed_table(modality)
         table = packed.unpack()
         require_distinct(packed.path, table, NUMBER[modality])
-        return hide(table, self.hidden)
+        return table
 
     def check_rows(self) -> None:
         """Raises IntegrityError for a row that `table` would refuse, whether anybody asks for it or not."""
-        for modality in COLUMNS:
+        for modality in MODALITIES:
             packed = self.packed_table(modality)
             rows = packed.groups([name for name in packed.schema.names if name in (*IDS, *PLACES)])
             ids = [group.select([NUMBER[modality]]) for group in rows]
             if ids:
                 require_distinct(packed.path, pa.concat_tables(ids), NUMBER[modality])
 
-    def packed_table(self, modality: str) -> PackedTable:
-        """The same table, whose rows are unpacked on request, and checked by `require_plain_rows` as they are read."""
+    def packed_table(self, modality: Modality) -> PackedTable:
+        """Open the same table, whose rows are unpacked on request and checked by `require_plain_rows` as they are
+        read."""
         name = f"{modality}.parquet"
         path = self.folder / name
         table = PackedTable(self.map(name), path, partial(require_plain_rows, path))
@@ -235,36 +229,28 @@ class Bundle:
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         return load_tensors(self.read(name), self.folder / name, REBUILD)
 
-    def vocabulary(self) -> dict[str, Any]:
+    def vocabulary(self) -> JsonObject:
+        """Read the vocabulary of a model that reads words."""
         self.read("vocabulary.json")
         path = self.folder / "vocabulary.json"
         value = read_record(path, anywhere=True)
         return require_form(value, JointVocabulary if "views" in value else VocabularyFile, path)
 
     def model(self) -> Parameters:
+        """Read the model that embeds queries."""
         return self._parameters("", MODEL)
 
     def encoder(self, name: str) -> Parameters:
+        """Read an image encoder."""
         return self._parameters(f"encoders/{name}/", ENCODER)
 
     def text_encoder(self, name: str) -> Parameters:
+        """Read a text encoder."""
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)
-
-    def parser(self) -> tuple[Callable[[], Any], Mapping[str, Any]]:
-        """What loads the spaCy pipeline that parsed its sentences, and their label table, of the `run` that a user has
-        named. Raises UsageError as `parser_of`, and IntegrityError for a run with other labels."""
-        load, labels = parser_of(self.run)
-        own = self.model().details["labels"]
-        require_same("label table", {str(self.run): labels["fingerprint"], str(self.folder): own})
-        return load, labels
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors
         return read_parameters(self._path(f"{prefix}model.safetensors"), kind, anywhere=True)
-
-    def photographs(self, named: Path | None = None, follow_links: bool = False) -> ImageSources:
-        """Reads the photographs of the rows: in the folder that a command has `named`, else in that of the card."""
-        return ImageSources([named or Path(self.card["data_root"])], follow_links)
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)

@@ -8,15 +8,16 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_up import ENCODER_SETTINGS, build_bundle, make_run, open_run, run_command
+from made_up import ENCODER_SETTINGS, build_bundle, make_run, open_run, retell, run_command
 
 from pipeline.errors import IntegrityError
 from pipeline.run.reading.indexes import add_indexes
-from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.json_files import CHECK
+from pipeline.storage.index_changes import link_shard
+from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.manifest import Manifest
 
+INDEXES = ("images", "sentences")
 MODELS = ("", "text_encoders/tfidf/", "encoders/colour/")
 FILES = [
     *("images.faiss", "sentences.faiss", "images.parquet", "sentences.parquet"),
@@ -57,23 +58,23 @@ def test_the_card_says_which_vectors_measured_an_index(
 ) -> None:
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
     ids = {"images": np.arange(24), "sentences": np.arange(sentences)}
-    cards = add_indexes(BundleWriter(tmp_path), embeddings, ids, open_run(run).config.index, None, queries)
-    assert {name: card["measured_with"] for name, card in cards.items() if name in ids} == said
+    cards = add_indexes(IndexWriter(tmp_path), embeddings, ids, open_run(run).config.index, None, queries)
+    assert {name: getattr(cards, name).measured_with for name in ids if getattr(cards, name)} == said
 
 
 def test_an_index_that_does_not_say_what_measured_it_still_opens(run: Path, tmp_path: Path) -> None:
-    bundle = Bundle(run / "bundle")
-    card = {key: value for key, value in bundle.card.items() if key != "files"}
-    for name in ("images", "sentences"):
-        card[name] = {key: value for key, value in card[name].items() if key != "measured_with"}
-    for folder, change in (("older", {}), ("forged", {"measured_with": ["images"] * 9})):
-        writer = BundleWriter(tmp_path / folder)
-        writer.link(bundle)
-        writer.commit(card | {"images": {**card["images"], **change}})
-    assert "measured_with" not in Bundle(tmp_path / "older").card["images"]
+    bundle = IndexShard(run / "bundle")
+    link_shard(bundle, tmp_path / "older")
+    shutil.copytree(tmp_path / "older", tmp_path / "forged")
+    card = json.loads((tmp_path / "older/card.json").read_text())
+    older = {name: {key: value for key, value in card[name].items() if key != "measured_with"} for name in INDEXES}
+    retell(tmp_path / "forged/card.json", "images", "measured_with", value=["images"] * 9)
+    for name in INDEXES:
+        retell(tmp_path / "older/card.json", name, value=older[name])
+    assert IndexShard(tmp_path / "older").card.images.measured_with is None
     assert run_command("search", "--index", tmp_path / "older", "dog", "--top", 1)
     with pytest.raises(IntegrityError, match="measured_with"):
-        Bundle(tmp_path / "forged")
+        IndexShard(tmp_path / "forged")
 
 
 def test_the_card_says_what_is_in_it(run: Path) -> None:
@@ -98,28 +99,28 @@ def test_a_tampered_file_is_refused_by_name(run: Path, tmp_path: Path, harm: str
         if harm != "remove":
             (folder / name).write_bytes(data[:-1] if harm == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(IntegrityError, match=name):
-            Bundle(folder).check()
+            IndexShard(folder).check()
         (folder / name).write_bytes(data)
-    Bundle(folder).check()
+    IndexShard(folder).check()
 
 
 def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Path) -> None:
-    card = {name: value for name, value in Bundle(run / "bundle").card.items() if name not in ("files", CHECK)}
-    writer = BundleWriter(tmp_path)
+    card = IndexShard(run / "bundle").card
+    writer = IndexWriter(tmp_path)
     writer.add("images.faiss", b"old")
     writer.add("encoders/former/model.safetensors", b"old")
-    writer.commit(card)
-    newer = BundleWriter(tmp_path)
-    assert Bundle(tmp_path).read("images.faiss") == b"old"
+    writer.commit(source=card)
+    newer = IndexWriter(tmp_path)
+    assert IndexShard(tmp_path).read("images.faiss") == b"old"
     newer.add("images.faiss", b"new")
-    assert Bundle(tmp_path).read("images.faiss") == b"old"
+    assert IndexShard(tmp_path).read("images.faiss") == b"old"
     (tmp_path / "card.json").unlink()  # as Snakemake does before a job
-    newer.commit(card)
-    assert Bundle(tmp_path).read("images.faiss") == b"new"
+    newer.commit(source=card)
+    assert IndexShard(tmp_path).read("images.faiss") == b"new"
     whole = {"images.faiss", "card.json"}
     assert {path.name for path in tmp_path.rglob("*")} == whole
     for _ in range(2):  # the second time over names of the same files
-        copy = BundleWriter(tmp_path / "copy")
-        copy.link(Bundle(tmp_path))
-        copy.commit(card)
+        copy = IndexWriter(tmp_path / "copy")
+        copy.link(IndexShard(tmp_path))
+        copy.commit(source=card)
         assert {path.name for path in (tmp_path / "copy").rglob("*")} == {"images.faiss", "card.json"}

@@ -1,0 +1,248 @@
+"""Changes of an index: the photos that it has, the photos that were removed, and new versions of its shards.
+
+A revision is an index shard from which images and their sentences are removed. The shard that it replaces stays whole
+until the revision is complete.
+"""
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.compute.multivectors import MultiVectors
+from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.foreign.files import read_lines
+from pipeline.foreign.image_names import StoredPhoto, listed_name
+from pipeline.storage.batch import new_folder
+from pipeline.storage.card import CARD, IndexCard, MeasuredIndexes, Modality
+from pipeline.storage.commit import CARRIED
+from pipeline.storage.files import is_regular
+from pipeline.storage.index_folder import NUMBER, REMOVED, added_to, home_of, indexes_of_run, shards_in
+from pipeline.storage.index_shard import MODALITIES, IndexShard, IndexWriter, forget
+from pipeline.storage.json_files import fingerprint, require_same
+from pipeline.storage.locks import hold
+from pipeline.storage.stored_index import StoredIndex, open_index
+
+if TYPE_CHECKING:
+    from pipeline.storage.embeddings import Embeddings
+
+DIGEST = re.compile(r"(.*?)(?:\t([0-9a-f]{64}))?", re.DOTALL)
+"""A line of a list of removed photos: the photo's name, and its sha256, by which `add` knows it in another folder.
+Earlier versions did not write the sha256."""
+KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}
+"""The columns that identify a row in a manifest."""
+
+
+@dataclass(frozen=True)
+class ShardSide:
+    """The images or the sentences of an index shard: the name and the card of their FAISS index, and their table.
+
+    The rows `alive` were not removed. `outline` says which vectors belong to which row of a multi-vector model; it is
+    None for other models.
+    """
+
+    modality: Modality
+    name: str
+    card: IndexCard
+    table: pa.Table
+    outline: MultiVectors | None
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The id (n,) of each row in the manifest."""
+        return self.table[NUMBER[self.modality]].to_numpy()
+
+    @property
+    def owners(self) -> np.ndarray:
+        """The image (n,) of each row."""
+        return self.table["image_id"].to_numpy()
+
+    @property
+    def alive(self) -> np.ndarray:
+        """The rows (k,) that were not removed."""
+        return np.flatnonzero(~is_removed(self.table))
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The ids of the vectors in the index: their rows, or, for a multi-vector model, numbers without gaps."""
+        return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
+
+    def without(self, rows: np.ndarray) -> "ShardSide":
+        """Return this side with only ids left in `rows` (k,)."""
+        less = None if self.outline is None else self.outline.without(rows)
+        return replace(self, table=forget(self.table, rows), outline=less)
+
+
+def sides_of(shard: IndexShard) -> list[ShardSide]:
+    """Return the images, and the sentences if the shard has an index of them."""
+    return [
+        ShardSide(modality, shard.card.index_name(modality), card, shard.table(modality), shard.outline(modality))
+        for modality in MODALITIES
+        if (card := shard.card.index_of(modality)) is not None
+    ]
+
+
+def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings: "Embeddings") -> None:
+    """Raise IntegrityError unless `embeddings` are of the shard's model, and their manifest has the same ids for its
+    rows."""
+    models = {str(shard.folder): shard.model_digest, str(embeddings.folder): embeddings.model}
+    require_same("model", models)
+    for side in sides:
+        keys = KEY_COLUMNS[side.modality]
+        table = getattr(embeddings.manifest, side.modality)
+        ids = side.ids[side.alive]
+        known = ids.max(initial=-1) < table.num_rows
+        if not known or table.select(keys).take(ids) != side.table.select(keys).take(side.alive):
+            raise IntegrityError(
+                f"{embeddings.manifest.folder} numbers its {side.modality} differently from {shard.folder}; give the"
+                " manifest that the index was made from, or a later one of the same run"
+            )
+
+
+@dataclass(frozen=True)
+class Change:
+    """An `index` that is changed: what lies below the folder `home` is written below `root`."""
+
+    index: StoredIndex
+    home: Path
+    root: Path
+
+    def folder(self, shard: IndexShard) -> Path:
+        """Return the folder that a shard is written to."""
+        return self.root / shard.folder.relative_to(self.home)
+
+
+@contextmanager
+def changing(folder: Path, output: Path | None) -> Iterator[Change]:
+    """Open the index in `folder` to be changed in place, or give links to its files in the new folder `output`, which
+    appears when the block has changed them.
+
+    An index that is changed in place is opened when its lock and the locks of its shards and additions are held, so
+    that it is as the last change has left it. Raises JointspaceError if another process holds one of the locks.
+    """
+    home = home_of(shards_in(folder))
+    if output is None:
+        with hold(home), ExitStack() as locks:
+            for shard_folder in sorted({*shards_in(folder), *added_to(home)} - {home}):
+                locks.enter_context(hold(shard_folder))
+            yield Change(open_index(folder), home, home)
+        return
+    index = open_index(folder)
+    with hold(output), new_folder(output) as root:
+        change = Change(index, home, root)
+        yield change
+        for shard in index.shards:
+            if not (change.folder(shard) / CARD).exists():
+                link_shard(shard, change.folder(shard))
+                if is_regular(shard.folder / REMOVED) and not (change.folder(shard) / REMOVED).exists():
+                    shutil.copy(shard.folder / REMOVED, change.folder(shard))
+
+
+def link_shard(shard: IndexShard, output: Path) -> None:
+    """Write the same index shard to the folder `output`, with links to its files where the file system has links."""
+    writer = IndexWriter(output)
+    writer.link(shard)
+    writer.commit(source=shard.card, but=[CARRIED])
+
+
+def photographs_of(shards: Iterable[IndexShard]) -> set[str]:
+    """Return the sha256 of all photos in some index shards."""
+    groups = (group for shard in shards for group in shard.packed_table("images").groups(["sha256"]))
+    return {digest for group in groups for digest in group["sha256"].to_pylist() if digest}
+
+
+def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
+    """Go through the photos of an index that were not removed."""
+    for shard, shift in zip(index.shards, index.shifts, strict=True):
+        for group in shard.packed_table("images").groups(["image_id", "path", "member", "sha256"]):
+            there = group.filter(group["path"].is_valid())
+            ids = (there["image_id"].to_numpy() + shift["image_id"]).tolist()
+            columns = (there[name].to_pylist() for name in ("path", "member", "sha256"))
+            for image_id, path, member, sha256 in zip(ids, *columns, strict=True):
+                yield StoredPhoto(image_id, path, member, sha256, shard.card.data_root)
+
+
+def read_removed(shard: IndexShard) -> dict[str, str]:
+    """Read what was removed from an index shard, as name -> sha256."""
+    path = shard.folder / REMOVED
+    return parse_removed(read_lines(path)) if path.exists() else {}
+
+
+def parse_removed(lines: Iterable[str]) -> dict[str, str]:
+    """Split the lines of a list of removed photos into names and sha256, which may be empty."""
+    pairs = (match.groups("") for line in lines if (match := DIGEST.fullmatch(line)))
+    return {name.replace(r"\n", "\n").replace(r"\r", "\r"): digest for name, digest in pairs}
+
+
+def format_removed(removed: Mapping[str, str]) -> str:
+    """Return the text that `parse_removed` reads. A line break in a name is written with a backslash, which no name
+    has."""
+    lines = (f"{name}\t{digest}" if digest else name for name, digest in removed.items())
+    return "".join(line.replace("\n", r"\n").replace("\r", r"\r") + "\n" for line in lines)
+
+
+def removed_photos(shards: Iterable[IndexShard]) -> set[str]:
+    """Return the whole paths and the sha256 of all photos that were removed from some index shards."""
+    removed = [(shard.card.data_root, read_removed(shard)) for shard in shards]
+    return {text for root, names in removed for name in names for text in (f"{root}/{name}", names[name]) if text}
+
+
+def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.ndarray:
+    """Return (n,) whether each of the images below the folder `root` is among the `removed_photos`."""
+    rows = images.select(["path", "member", "sha256"]).to_pylist()
+    return np.array([not removed.isdisjoint((row["sha256"], f"{root}/{listed_name(row)}")) for row in rows], bool)
+
+
+def hidden_photos(index: StoredIndex, folder: Path) -> list[int]:
+    """Return the ids of the photos of the index in a folder that an index of the same run lists as removed."""
+    gone: set[str] = set()
+    for other in indexes_of_run(folder):
+        with suppress(JointspaceError, OSError):  # another index that is damaged is no reason to serve none
+            gone |= removed_photos(open_index(other).shards)
+    return [photo.image_id for photo in photos_of(index) if photo.whole in gone] if gone else []
+
+
+class Revision:
+    """The index `shard` with other FAISS indexes and tables, which is written to the folder `output`.
+
+    The old shard stays whole until the revision is committed.
+    """
+
+    def __init__(self, shard: IndexShard, output: Path) -> None:
+        self.shard = shard
+        self.writer = IndexWriter(output)
+        self.indexes: dict[str, IndexCard] = {}
+        self.outlines: dict[str, MultiVectors] = {}
+
+    def put(self, side: ShardSide, data: memoryview, factory: str) -> None:
+        """Write the FAISS index and the table of a side."""
+        self.writer.add(f"{side.name}.faiss", data)
+        self.writer.add_table(f"{side.modality}.parquet", side.table)
+        changes = {"count": len(side.numbers), "bytes": len(data), "factory": factory}
+        self.indexes[side.name] = side.card.model_copy(update=changes)
+        if side.outline is not None:
+            self.outlines[side.modality] = side.outline
+
+    def commit(self) -> None:
+        """Link all other files, and write the card. The measurements of the indexes stay on it."""
+        if self.outlines:
+            self.writer.add_outlines(self.outlines)
+        card = self.shard.card
+        changed = {name: about["sha256"] for name, about in self.writer.files.items()}
+        self.writer.link(self.shard, but=set(self.writer.files))
+        measured = MeasuredIndexes(kind=card.kind).model_copy(update=self.indexes)
+        digest = fingerprint("revision", 2, changed, {"bundle": card.fingerprint})
+        inputs = {**card.inputs, "bundle": card.fingerprint}
+        self.writer.commit(measured, card, inputs=inputs, fingerprint=digest)
+
+
+def is_removed(table: pa.Table) -> np.ndarray:
+    """Return (n,) which rows of an index's table were removed."""
+    key = "sha256" if "sha256" in table.column_names else "text"
+    return table[key].is_null().to_numpy()
