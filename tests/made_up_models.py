@@ -19,9 +19,10 @@ from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, ViewBlock
+from pipeline.models.linear.word_start import WordStart
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Checkpoint
-from pipeline.models.neural.word_towers import RecurrentCCA, WordStart
+from pipeline.models.neural.word_towers import RecurrentCCA
 from pipeline.storage.parameters import Checkpoints
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees, pack

@@ -94,3 +94,10 @@ def describe_images(
         return {"text": text, "score": sentence.score, "verbatim": near.verbatim, "nearest": nearest}
 
     return [[entry(sentence) for sentence in image] for image in described]
+
+
+class Learned(NamedTuple):
+    """A trained generator and the log of its training, as JSON values."""
+
+    generator: Generator
+    log: Mapping[str, Any]  # Any: JSON values

@@ -22,7 +22,6 @@ from pipeline.text.sequences import Tokens
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from pipeline.generate.describing import Generator
     from pipeline.models.neural.fragment_models import AlignedModel
 
 Value = TypeVar("Value")
@@ -154,10 +153,3 @@ class HeldOut(NamedTuple):
     vocabulary: Vocabulary
     space: JointSpace | None
     tagger: Tagger | None
-
-
-class Learned(NamedTuple):
-    """A generator and the log of its training, as JSON values."""
-
-    generator: "Generator"
-    log: Mapping[str, Any]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pipeline.config.text import WordVectorsSettings
     from pipeline.models.joint_model import JointModel
     from pipeline.models.linear.views import ImageView
+    from pipeline.models.linear.word_start import WordStart
     from pipeline.models.neural.task import RegionView, TrainingPairs
-    from pipeline.models.neural.word_towers import WordStart
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
     from pipeline.run.reading.texts import Sentences
@@ -196,7 +196,8 @@ def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
     """Return the model that `model` starts from, with the vectors of every word if `model` reads words and the other
     model reads vectors."""
     from pipeline.models.linear.projection import LinearModel
-    from pipeline.models.neural.word_towers import SAMPLE, WordStart
+    from pipeline.models.linear.word_start import WordStart
+    from pipeline.models.neural.word_towers import SAMPLE
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
 
     name = run.config.start(model)

@@ -20,9 +20,9 @@ from pipeline.run.reading.inputs import (
 
 if TYPE_CHECKING:
     import numpy as np
-    from pipeline.config.generators import RankedSnippetsSettings, RegionRecurrentSettings
 
     from pipeline.config.names import Config
+    from pipeline.config.results import RankedSnippetsSettings, RegionRecurrentSettings
     from pipeline.generate.material import Ranker
     from pipeline.models.neural.task import TrainingPairs
     from pipeline.run.jobs import StageRun
@@ -50,7 +50,7 @@ def _training_keys(config: "Config", generator: str) -> dict[str, object]:
 def _training_reads(config: "Config", layout: "Layout", generator: str) -> Inputs:
     configured = config.generator(generator)
     spec, encoders = configured.spec, configured.encoders
-    aligner = configured.settings.snippets if spec.regions else None
+    aligner = configured.snippets if spec.regions else None
     return {
         **generator_inputs(config, layout, generator),
         "features": feature_shards(encoders, layout),
@@ -93,7 +93,8 @@ def train_generator(run: "StageRun", job: Job, generator: str) -> None:
     space = open_space(run, generator)
     ranker = None
     if spec.ranks:
-        ranker = _read_ranker(run, settings.snippets, run.inputs.artefacts("alignments")["train"].path)
+        assert configured.snippets is not None, "the check of configurations requires it"
+        ranker = _read_ranker(run, configured.snippets, run.inputs.artefacts("alignments")["train"].path)
     with follow_training(generator, settings, job) as (checkpoint, after_step):
         learned = spec.load().learn(
             Material(
@@ -154,6 +155,7 @@ def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
     from pipeline.compute.multivectors import several_vectors_each
     from pipeline.generate.material import Ranker
     from pipeline.generate.snippets import sum_words
+    from pipeline.models.neural.fragment_models import AlignedModel
     from pipeline.storage.records import read_alignments
 
     embeddings = run.embeddings(model)
@@ -163,6 +165,7 @@ def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
         raise UsageError(
             f"{model} also reads whole images or the positions of regions; rank snippets with a plain dvsa"
         )
+    assert isinstance(restored, AlignedModel), "the check of configurations requires a model that aligns words"
     segments = read_alignments(alignments)
     ids = np.array([segment["sentence_id"] for segment in segments])
     lengths = np.array([len(segment["words"]) for segment in segments])

@@ -94,9 +94,9 @@ def report(run: "StageRun", job: Job, form: str = "html") -> None:
 
     shown = RunReport(run)
     if form == "json":
-        click.echo(as_json(shown))
+        click.echo(as_json(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with a property
         return
-    publish_text(job.path, render(shown))
+    publish_text(job.path, render(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with a property
     photographs = shown.picture.shown
     missing = list(photographs.values()).count(False)
     if missing and run.config.collection.format != "vectors":  # which has none

@@ -75,9 +75,9 @@ def test_neighbours_of_four_times_as_many_photos_take_as_much_memory(
     exact: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the pairs that are found, and without the principal components that an index holds."""
-    monkeypatch.setattr(copies, "EXACT", exact)
+    monkeypatch.setattr(copies, "MAX_EXACT_PHOTOS", exact)
     monkeypatch.setattr(copies, "BLOCK_ROWS", 200)
-    monkeypatch.setattr(copies, "PRINCIPAL", 4)
+    monkeypatch.setattr(copies, "PRINCIPAL_COMPONENTS", 4)
 
     class Rows:
         def __init__(self, count: int) -> None:

@@ -12,8 +12,8 @@ from pipeline.encoders.averaged import AveragedEncoder
 from pipeline.encoders.tfidf import TfidfEncoder
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import TextView, one_matrix
+from pipeline.models.linear.word_start import WordStart
 from pipeline.models.neural.task import train
-from pipeline.models.neural.word_towers import WordStart
 from pipeline.text.sequences import Tokens
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import build_vocabulary

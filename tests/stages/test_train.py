@@ -15,6 +15,8 @@ from made_up_training import make_trainable, train
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError, IntegrityError
 from pipeline.index.search import Searcher
+from pipeline.models.linear import word_start
+from pipeline.models.linear.projection import LinearModel
 from pipeline.models.neural import word_towers
 from pipeline.run.reading import texts
 from pipeline.storage.commit import open_commit
@@ -36,15 +38,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_start_holds_a_sample_of_the_training_sentences_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every eleventh of 45,056 sentences of 400 bytes, which are 18 MB together."""
     count, started = 11 * word_towers.SAMPLE, []
+    start = object.__new__(LinearModel)
+    start.text = SimpleNamespace(encoders=())
     run = SimpleNamespace(
-        restored=lambda name: (SimpleNamespace(text_encoders=()), None),
+        restored=lambda name: (start, None),
         config=SimpleNamespace(
             start=lambda model: "ncca", model=lambda name: SimpleNamespace(spec=SimpleNamespace(starts_from_terms=True))
         ),
         manifest=SimpleNamespace(texts_of=lambda split: (f"{number:0400}" for number in range(count))),
     )
     monkeypatch.setattr(texts, "read_token_vocabulary", lambda run: (SimpleNamespace(terms=("dog",)), ""))
-    monkeypatch.setattr(word_towers.WordStart, "of", lambda *given: started.append(given))
+    monkeypatch.setattr(word_start.WordStart, "of", lambda *given: started.append(given))
     tracemalloc.start()
     stage_train._read_start(run, "ncca-recurrent")
     most = tracemalloc.get_traced_memory()[1]

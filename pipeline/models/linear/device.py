@@ -4,7 +4,7 @@ The moments are sums of views on a GPU, and of mapped views, which need a second
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from pipeline.models.linear.views import (
 
 if TYPE_CHECKING:
     from pipeline.models.joint_model import TextVectors
-    from pipeline.models.linear.projection import LinearModel
 
 PROJECTED_ROWS = 1 << 15
 """Maximum number of images, or sentences, that are projected at once."""
@@ -87,22 +86,30 @@ def rows_on(rows: Rows, device: torch.device) -> Tensor | Columns[Tensor]:
     return map_matrices(rows, lambda matrix: matrix_on(matrix, device))
 
 
-class Projections:
-    """The projections of both views of a LinearModel on `device`."""
+class ProjectedSide(NamedTuple):
+    """The projection of one view: rows minus `mean` (D,), after the `feature_map` if there is one, times `matrix`
+    (D, c)."""
 
-    def __init__(self, model: "LinearModel", device: torch.device) -> None:
-        self._view = model.view
+    mean: np.ndarray
+    matrix: np.ndarray
+    feature_map: FeatureMap | None
+
+
+class Projections:
+    """The projections of the `image` side, whose features `view` stacks, and of the `text` side on `device`."""
+
+    def __init__(self, view: ImageView, image: ProjectedSide, text: ProjectedSide, device: torch.device) -> None:
+        self._view = view
         self._device = device
-        self._dim = model.directions.w.shape[1]
-        self._image = self._side(model.mean_x, model.directions.w, model.maps.image)
-        self._text = self._side(model.mean_y, model.directions.u, model.maps.text)
+        self._dim = image.matrix.shape[1]
+        self._image = self._side(image)
+        self._text = self._side(text)
         self._batcher = OomBatcher(PROJECTED_ROWS, "row")
 
-    def _side(
-        self, mean: np.ndarray, matrix: np.ndarray, feature_map: FeatureMap | None
-    ) -> Callable[[Tensor | Columns[Tensor]], Tensor]:
+    def _side(self, side: ProjectedSide) -> Callable[[Tensor | Columns[Tensor]], Tensor]:
         """Return a function from rows of a view on the device to their projections (n, c)."""
-        mean_on, matrix_on = upload(mean, self._device), upload(matrix, self._device)
+        mean_on, matrix_on = upload(side.mean, self._device), upload(side.matrix, self._device)
+        feature_map = side.feature_map
         mapped = None
         if feature_map is not None:
             assert isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu

@@ -91,9 +91,11 @@ class LinearModel:
     def to(self, device: "torch.device") -> Self:
         """Embed on `device` with PyTorch from now on, unless a map needs NumPy, and return this model."""
         if self.maps.can_use_gpu():
-            from pipeline.models.linear.device import Projections
+            from pipeline.models.linear.device import ProjectedSide, Projections
 
-            self._projections = Projections(self, device)
+            image = ProjectedSide(self.mean_x, self.directions.w, self.maps.image)
+            text = ProjectedSide(self.mean_y, self.directions.u, self.maps.text)
+            self._projections = Projections(self.view, image, text, device)
         return self
 
     @staticmethod

@@ -1,7 +1,6 @@
 """The registered model `ncca-recurrent`: towers of whole images and of words in order that start as a fitted ncca."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -10,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.config.models import RecurrentTrainSettings
-from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.device import unit_length
-from pipeline.models.linear.projection import LinearModel
-from pipeline.models.linear.views import ImageView, Rows, one_matrix, shape_of, side_by_side
+from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.word_start import WordStart
 from pipeline.models.neural.networks import GlobalNetwork, initial, load_arrays
 from pipeline.models.neural.recurrence import CELLS, Packed, recur
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
@@ -24,40 +22,6 @@ from pipeline.models.neural.word_models import GlobalModel
 
 SAMPLE = 4096
 """Approximate number of images, or sentences, on which lengths are measured."""
-
-
-@dataclass(frozen=True)
-class WordStart:
-    """A fitted ncca, and every word in its text view.
-
-    `terms` (V + 1, d) has the addition of each word of the token vocabulary to the vector of a sentence, before any
-    normalisation. The last row, zeros, is the unknown word.
-    """
-
-    model: LinearModel
-    terms: Rows
-
-    @classmethod
-    def of(
-        cls, model: LinearModel, encoders: Mapping[str, TextEncoder], words: Sequence[str], texts: Sequence[str]
-    ) -> "WordStart":
-        """Encode the `words` by the text `encoders` of `model`.
-
-        A sentence has its own factor in every block of the view, and the sum of its words has none. So each block is
-        scaled as a whole, such that the ratio between the root mean square lengths of sums of words and of sentences,
-        measured on `texts`, is the same as in the first block.
-        """
-        blocks = []
-        factors = []
-        for name in model.text.encoders:
-            view = model.text.select([name])
-            encoder = encoders[name]
-            length = _length(view.stack({name: encoder.encode(texts)}))
-            length_of_sums = _length(view.unnormalised.stack({name: encoder.encode_words(texts)}))
-            factors.append(length / max(length_of_sums, float(np.finfo(np.float32).tiny)))
-            blocks.append(one_matrix(view.unnormalised.stack({name: encoder.encode_words(words)})))
-        scales = np.array(factors, np.float32) / np.float32(factors[0] or 1)
-        return cls(model, side_by_side([block * scale for block, scale in zip(blocks, scales, strict=True)]))
 
 
 class InitialTowers(NamedTuple):
@@ -86,12 +50,6 @@ def initial_towers(task: TrainingTask) -> InitialTowers:
     shrink = SENTENCE_LENGTH / _rms(sums - bias)
     parts = (w / _rms(x), start.mean_x, u * shrink, bias * shrink)
     return InitialTowers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
-
-
-def _length(rows: Rows) -> float:
-    """Compute the root mean square length of the rows, dense or sparse."""
-    matrix = one_matrix(rows)
-    return float(np.sqrt((matrix * matrix).sum() / max(1, shape_of(matrix)[0])))
 
 
 def _rms(x: np.ndarray) -> float:
