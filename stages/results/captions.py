@@ -79,6 +79,7 @@ def _regions(encoders: Iterable[str], layout: "Layout") -> dict[str, Shards]:
 )
 def train_generator(run: "StageRun", job: Job, generator: str) -> None:
     """Train a registered caption generator. Resumable."""
+    from pipeline.config.results import RankedSnippetsSettings, RegionRecurrentSettings
     from pipeline.generate.material import Material
     from pipeline.models.linear.views import ImageView
     from pipeline.run.reading.generators import open_space, read_described, train_tagger
@@ -88,7 +89,9 @@ def train_generator(run: "StageRun", job: Job, generator: str) -> None:
     config, configured = run.config, run.config.generator(generator)
     spec, settings, encoders = configured.spec, configured.settings, configured.encoders
     people = read_described(run, encoders, SNIPPETS_OF)
-    pairs = _read_snippets(run, settings, people) if spec.regions else people.pairs
+    pairs = people.pairs
+    if isinstance(settings, RegionRecurrentSettings | RankedSnippetsSettings):
+        pairs = _read_snippets(run, settings, people)
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
     space = open_space(run, generator)
     ranker = None
