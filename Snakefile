@@ -62,7 +62,7 @@ rule ingest:
 
 rule prepare_encoder:
     input: reads("prepare_encoder")
-    output: LAYOUT.encoder("{encoder}").commit
+    output: LAYOUT.any_encoder("{encoder}").commit
     wildcard_constraints: encoder=any_of("prepare_encoder", "encoder")
     params: decides=decides("prepare_encoder")
     log: LOGS / "prepare_encoder.{encoder}.log"
@@ -86,18 +86,6 @@ if PIXELS:
         shell: on_gpu("extract --part {wildcards.part}")
 
 
-rule prepare_text_encoder:
-    input: reads("prepare_text_encoder")
-    output: LAYOUT.text_encoder("{encoder}").commit
-    wildcard_constraints: encoder=any_of("prepare_text_encoder", "encoder")
-    params: decides=decides("prepare_text_encoder")
-    log: LOGS / "prepare_text_encoder.{encoder}.log"
-    benchmark: BENCHMARKS / "prepare_text_encoder/{encoder}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
-    shell: jointspace("prepare-text-encoder {wildcards.encoder:q}")
-
-
 rule encode_sentences:
     input: reads("encode_sentences")
     output: LAYOUT.sentences("{encoder}").part("{part}")
@@ -106,8 +94,8 @@ rule encode_sentences:
     log: LOGS / "encode_sentences.{encoder}.{part}.log"
     benchmark: BENCHMARKS / "encode_sentences/{encoder}.{part}.tsv"
     threads: 1
-    resources: mem_mb=megabytes(4000)
-    shell: jointspace("encode-sentences {wildcards.encoder:q} --part {wildcards.part}")
+    resources: mem_mb=megabytes(4000), gpu=gpu_of_texts
+    shell: on_gpu("encode-sentences {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule accumulate:

@@ -130,12 +130,13 @@ def end_to_end(bench: Bench) -> None:
         return {"seconds": seconds, "images_per_s": count / seconds, "shards": shards}
 
     def features() -> dict[str, float]:
-        from pipeline.config.stored import restore_encoder
+        from pipeline.encoders.image_encoder import ImageEncoder
+        from pipeline.encoders.restore import restore_encoder
         from pipeline.run.run import Run
 
         run, few = Run(Path("results/gpu")), bench.size(32, 4)
         photographs = [Photograph.from_row(row) for row in run.manifest.table("images", 0).slice(0, few).to_pylist()]
-        encoder = restore_encoder(run.encoder("network").settings, run.encoder("network").tensors)
+        encoder = restore_encoder(ImageEncoder, run.encoder("network"))
         pixels = PhotographReader(run.images.read, LIMITS).pixels(photographs, encoder.preprocessing)
         expected = extract(encoder, pixels, torch.device("cpu"))
         return agreement(run.features.open("network", 0)["features"][:few], expected)

@@ -20,7 +20,7 @@ CONFIG = {
     "models": ["zero-shot"],
     "demo": {"generate": False},
     "encoders": [{"name": "dual", **CLIP}],
-    "text_encoders": [{"name": "dual-text", "kind": "transformers", "transformers": {"architecture": "clip"}}],
+    "text_encoders": [{"name": "dual-text", **CLIP}],
 }
 
 
@@ -35,7 +35,7 @@ def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> 
     for stage, *names in (
         ("prepare_encoder", "dual"),
         ("extract", "dual"),
-        ("prepare_text_encoder", "dual-text"),
+        ("prepare_encoder", "dual-text"),
         ("encode_sentences", "dual-text"),
         ("adopt", "zero-shot"),
         ("embed", "zero-shot"),

@@ -5,13 +5,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline.config.collection import AuxiliarySettings, CollectionSettings, DemoSettings, DocumentsSettings
+from pipeline.config.encoders import ImageEncoderEntry, TermKeys, TextEncoderEntry
 from pipeline.config.generators import (
     DescribeSettings,
     ExtraTextSettings,
     GeneratorVariant,
     OptimisationSettings,
 )
-from pipeline.config.images import Encoder, ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
+from pipeline.config.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
 from pipeline.config.models import (
     EnsembleSettings,
     FitSettings,
@@ -33,8 +34,6 @@ from pipeline.config.results import (
 from pipeline.config.section import Device, Name, Names, Place, Positive, Section, Seed, key, with_kinds
 from pipeline.config.text import (
     ParseSettings,
-    TextEncoderEntry,
-    TextSettings,
     TokenVocabularySettings,
     WordVectorsSettings,
 )
@@ -80,19 +79,19 @@ class Keys(Section):
     cluster: ClusterSettings = key(ClusterSettings, "the Dask cluster that is started for each job")
     demo: DemoSettings = key(DemoSettings, title="Collection: make-demo, ingest")
     collection: CollectionSettings = key(CollectionSettings)
-    encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)] = key(
+    encoders: Annotated[tuple[ImageEncoderEntry, ...], Field(min_length=1)] = key(
         (DEMO_ENCODER,),
         "image encoders, whose features are concatenated",
         title="Images: prepare-encoder, extract, extract-regions, finetune",
     )  # fmt: skip
-    query_encoders: tuple[Encoder, ...] = key((), "encoders for queries only, see made_by")
+    query_encoders: tuple[ImageEncoderEntry, ...] = key((), "encoders for queries only, see made_by")
     extract: ExtractSettings = key(ExtractSettings)
     regions: RegionsSettings = key(RegionsSettings)
     finetune: FinetuneSettings = key(FinetuneSettings, "makes the encoders whose `weights` are finetuned")
-    text: TextSettings = key(
-        TextSettings,
-        "tf-idf; an entry of text_encoders may override these keys as tf_idf",
-        title="Text: prepare-text-encoder, encode-sentences",
+    text: TermKeys = key(
+        TermKeys,
+        "tf-idf; an entry of text_encoders may override these keys",
+        title="Text: prepare-encoder, encode-sentences",
     )
     text_encoders: Annotated[tuple[TextEncoderEntry, ...], Field(min_length=1)] = key(
         ({"name": "tfidf", "kind": "tf-idf", "normalise": []},),

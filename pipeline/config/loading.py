@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from pipeline.config.checks import problems
+from pipeline.config.former import accept_former_spelling
 from pipeline.config.keys import OWN, Keys
 from pipeline.config.messages import explain, listed
 from pipeline.config.names import Config
@@ -99,6 +100,7 @@ def load(path: Path | None = None) -> Config:
 
 def validate(values: Mapping[str, Any], source: Path | str = "configuration") -> Config:
     """`values` over the defaults. Raises UsageError that says all that is wrong, each with its key."""
+    values = accept_former_spelling(values)
     full = dict(values)
     for name, default in NAMED.items():
         if isinstance(values.get(name, {}), Mapping):
@@ -126,9 +128,7 @@ def _inherit(values: dict[str, Any]) -> dict[str, Any]:
         entries = values.get(name, Keys.model_fields[name].default)
         if isinstance(text, Mapping) and isinstance(entries, list | tuple):
             full[name] = [
-                {**entry, "tf_idf": {**text, **entry.get("tf_idf", {})}}
-                if isinstance(entry, Mapping) and entry.get("kind") == "tf-idf" and _maps(entry, "tf_idf")
-                else entry
+                {**text, **entry} if isinstance(entry, Mapping) and entry.get("kind") == "tf-idf" else entry
                 for entry in entries
             ]
     return full

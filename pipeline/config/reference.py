@@ -9,6 +9,7 @@ import yaml
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
+from pipeline.config.encoders import EncoderEntry
 from pipeline.config.keys import OWN, Keys, OwnKeys
 from pipeline.config.loading import default_path, inherited
 from pipeline.config.section import Section
@@ -51,6 +52,13 @@ def rows() -> Iterator[Row]:
 def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry: bool = False) -> Iterator[Row]:
     """A key and those below it; of a section that is like one that is `shown` already, those that it has beside, with
     what it has otherwise in its sentence."""
+    if kinds := _kinds(field.annotation):
+        default = _written(field.default)
+        yield Row(path, default, field.description or "", field.title, entry)
+        if kinds[0] not in shown:
+            shown |= dict.fromkeys(kinds, f"{'.'.join(path)}[]")
+            yield from _kind_rows((*path[:-1], f"{path[-1]}[]"), kinds, shown)
+        return
     whole = _is_section(field.annotation)
     place, section = (path, field.annotation) if whole else _entries(path, field.annotation)
     like = next((kind for kind in section.__mro__ if kind in shown), None) if section else None
@@ -68,6 +76,35 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
     yield Row(path, default, sentence, field.title, entry)
     for name, part in sorted(below.items(), key=lambda named: not named[1].is_required()):
         yield from _rows((*place, name), part, shown, entry or not whole)
+
+
+def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: dict[type, str]) -> Iterator[Row]:
+    """Yield the kinds of an entry, and each key once. Its sentence begins with the kinds that have it."""
+    variants: dict[tuple[str, str, str], list[type[EncoderEntry]]] = {}
+    for kind in kinds:
+        yield Row((*path, "kind"), _kind_name(kind), " ".join((kind.__doc__ or "").split()), None, True)
+        for name, field in kind.model_fields.items():
+            if name != "kind":
+                default = "" if field.is_required() or field.default_factory else _written(field.default)
+                variants.setdefault((name, default, field.description or ""), []).append(kind)
+    for (name, _, sentence), having in sorted(variants.items(), key=lambda variant: variant[0][0] != "name"):
+        first, *below = _rows((*path, name), having[0].model_fields[name], shown, True)
+        names = ", ".join(map(_kind_name, having))
+        yield first._replace(sentence=sentence if len(having) == len(kinds) else f"{names}: {sentence}")
+        yield from below
+
+
+def _kind_name(kind: type[EncoderEntry]) -> str:
+    """Return the name of the kind of an entry; module:Class for a class of the user's."""
+    literals = [value for part in get_args(kind.model_fields["kind"].annotation) for value in get_args(part)]
+    return next((value for value in literals if isinstance(value, str)), "module:Class")
+
+
+def _kinds(annotation: Any) -> list[type[EncoderEntry]]:
+    """Return the classes of entries in the annotation of a list of encoders; nothing for other annotations."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, EncoderEntry) else []
+    return [kind for part in get_args(annotation) for kind in _kinds(part)]
 
 
 def _entries(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], type[Section] | None]:

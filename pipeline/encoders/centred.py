@@ -1,6 +1,6 @@
 """The dense vectors of a text encoder about their mean, and whitened."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -50,11 +50,21 @@ class Centred:
         return cls(encoder, mean.astype(np.float32), matrix)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        rows = self.shift(self.encoder.encode(texts))
+        return self._shift_known(texts, self.encoder.encode(texts))
+
+    def _shift_known(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
+        """Shift the vectors (n, dim) of texts, with zeros for a text that the encoder does not know."""
+        rows = self.shift(vectors)
         rows[[not self.knows(text) for text in texts]] = 0
         return rows
 
-    encode_query, encode_words = TextEncoder.encode_query, TextEncoder.encode_words
+    def on_device(self, device: str, precision: str, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
+        """Return `encode` for many texts, with the other encoder on a device."""
+        encode = self.encoder.on_device(device, precision, batch_size)
+        return lambda texts: self._shift_known(texts, encode(texts))
+
+    encode_query = TextEncoder.encode_query
+    encode_words = TextEncoder.encode_words
 
     def shift(self, rows: np.ndarray) -> np.ndarray:
         """(n, dim) from vectors (n, dim) of the other encoder."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ import torch
 from pipeline.compute.device import LARGEST_BATCH, Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
 from pipeline.compute.precision import fast_at_bfloat16
 from pipeline.images.preprocess import View
-
-if TYPE_CHECKING:
-    from pipeline.encoders.image_encoder import ImageEncoder
 
 BFLOAT16_COSINE = 0.9997
 """Least cosine between a probe's features in bfloat16 and float32 for which `auto` chooses bfloat16. Photographs were
@@ -45,13 +42,27 @@ class ExtractionPlan:
         return str(self.dtype).removeprefix("torch.")
 
 
+class Network(Protocol):
+    """An encoder that computes in batches, on a device and in a precision of choice."""
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+        """Return a faster copy on `device`, in `dtype`, which maps input tensors (n, ...) to features (n, dim)."""
+        ...
+
+
+class ProbedNetwork(Network, Protocol):
+    """An encoder that has a few inputs by which precisions are compared."""
+
+    def probe(self) -> tuple[torch.Tensor, ...]: ...
+
+
 class Extractor:
     """An encoder prepared for a plan: `extractor(images)` are their features; `view` is what it takes of a photograph.
 
     If a GPU runs out of memory, that batch and all later ones are halved.
     """
 
-    def __init__(self, encoder: Any, plan: ExtractionPlan, view: View | None = None) -> None:
+    def __init__(self, encoder: Network, plan: ExtractionPlan, view: View | None = None) -> None:
         self.plan, self.view = plan, view
         self.encode = encoder.optimised(plan.device, plan.dtype)
         self._under_way: Arriving | None = None
@@ -134,8 +145,8 @@ def extract_in_step(
         yield [batches.features() for batches in before]
 
 
-def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> ExtractionPlan:
-    """A plan for an ImageEncoder, `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
+def choose_plan(encoder: ProbedNetwork, device: str, precision: str, batch_size: int) -> ExtractionPlan:
+    """Choose a plan for a `device` (auto, cpu, cuda, cuda:N) and a `precision` (auto, float32, bfloat16).
 
     `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder. Raises UsageError for a missing
     device.
@@ -149,11 +160,11 @@ def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size
     return ExtractionPlan(chosen, dtype, batch_size)
 
 
-def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
-    """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
-    probes = make_probes(encoder.preprocessing.side)
+def bfloat16_cosine(encoder: ProbedNetwork, device: torch.device) -> float:
+    """Return the least cosine, over a few inputs, between an encoder's features in bfloat16 and in float32."""
+    probe = encoder.probe()
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
-    features = [torch.from_numpy(Extractor(encoder, plan)(probes)) for plan in plans]
+    features = [torch.from_numpy(Extractor(encoder, plan).start(*probe).numpy()) for plan in plans]
     return torch.nn.functional.cosine_similarity(*features).min().item()
 
 

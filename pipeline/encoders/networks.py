@@ -5,17 +5,21 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import fx, nn
 from torch.fx.experimental.optimization import fuse
 
-from pipeline.encoders.image_encoder import EncoderMaterial, ModuleEncoder
+from pipeline.encoders.image_encoder import ModuleEncoder, preprocessing_of
+from pipeline.encoders.material import EncoderMaterial
 from pipeline.encoders.weights import State, feature_extraction, fetch, models, ops, parse, select
 from pipeline.errors import UsageError
 from pipeline.images.preprocess import Preprocessing
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
 
 HIDDEN_LAYERS = ("fc6", "fc7")
 CLASSIFIER = "rcnn/"
@@ -149,14 +153,18 @@ class NetworkEncoder(ModuleEncoder):
         return cls(spec, body, settings["node"], settings["weights"])
 
     @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> "NetworkEncoder":
-        """The encoder of a configuration entry: untrained, with torchvision's weights, or with a file's."""
-        spec = NetworkSpec(entry.architecture, entry.layer, Preprocessing.from_entry(entry), entry.flip)
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "NetworkEncoder":
+        """Make the encoder of an entry: untrained, with torchvision's weights, or with the weights in a file."""
+        from pipeline.config.encoders import NetworkEntry
+
+        assert isinstance(entry, NetworkEntry)
+        spec = NetworkSpec(entry.architecture, entry.layer, preprocessing_of(entry), entry.flip)
         if entry.weights == "untrained":
             return untrained(spec, material.seed)
         if entry.weights == "torchvision":
             state, origin = fetch(entry.architecture, "set the encoder's `weights` to file and `file` to its name")
             return trained(spec, state, {"origin": origin})
+        assert entry.file is not None
         data, sha256 = material.weights(entry.file, entry.sha256)
         return trained(spec, parse(data, entry.file), {"origin": entry.file, "sha256": sha256})
 

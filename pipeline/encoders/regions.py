@@ -3,7 +3,8 @@
 import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,13 +16,17 @@ from torch.nn import functional
 
 from pipeline.compute.device import Arriving
 from pipeline.compute.workers import Failure
-from pipeline.config.stored import restore_encoder
 from pipeline.encoders.extraction import ExtractionPlan, Extractor
-from pipeline.encoders.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder
+from pipeline.encoders.image_encoder import ImageEncoder, ModuleEncoder
+from pipeline.encoders.material import EncoderMaterial, EncoderParts, StoredEncoder
 from pipeline.encoders.networks import NetworkEncoder
 from pipeline.encoders.preparation import Crops, Cutting, PreparedImage, WholeImages
+from pipeline.encoders.restore import restore_encoder
 from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE, Candidates, suppress
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
 
 PROBE_SIDE = 224
 """Side in pixels of an image whose map has more than one cell in every network."""
@@ -297,13 +302,29 @@ class PooledEncoder(ImageEncoder):
     def tensors(self) -> dict[str, np.ndarray]:
         return self.network.tensors()
 
-    @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
-        if (settings["regions"]["crop_side"] or 1) > MAX_CROP_SIDE:
-            raise ValueError(f"its crop_side is more than {MAX_CROP_SIDE}")
-        return cls(restore_encoder(settings["network"], tensors), settings["regions"], settings["pooling"])
+    def save(self, folder: Path) -> None:
+        self.network.save(folder)
 
     @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> "PooledEncoder":
-        """The encoder of a configuration entry, on the network of the encoder `entry.of`."""
-        return cls(restore_encoder(material.other.settings, material.other.tensors), material.regions, entry.pooling)
+    def restore(cls, stored: StoredEncoder) -> "PooledEncoder":
+        settings = stored.settings
+        if (settings["regions"]["crop_side"] or 1) > MAX_CROP_SIDE:
+            raise ValueError(f"its crop_side is more than {MAX_CROP_SIDE}")
+        network = restore_encoder(ImageEncoder, EncoderParts(settings["network"], stored.tensors, stored.library))
+        return cls(_require_network(network), settings["regions"], settings["pooling"])
+
+    @classmethod
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "PooledEncoder":
+        """Make the encoder of an entry, on the network of the encoder that it names in `of`."""
+        from pipeline.config.encoders import PooledEntry
+
+        assert isinstance(entry, PooledEntry) and material.base is not None
+        network = restore_encoder(ImageEncoder, material.base)
+        return cls(_require_network(network), material.regions, entry.pooling)
+
+
+def _require_network(encoder: ImageEncoder) -> ModuleEncoder:
+    """Raise ValueError unless the encoder is a network, which describes regions."""
+    if not isinstance(encoder, ModuleEncoder):
+        raise ValueError(f"{type(encoder).__name__} does not describe regions")
+    return encoder

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,9 +15,13 @@ from torch import nn
 from pipeline.compute.device import find_device
 from pipeline.encoders.descriptors import GLOBAL, LOCAL, Codebook, DescriptorSampler, PatchGrid, StandardDescriber
 from pipeline.encoders.extraction import ExtractionPlan, Extractor
-from pipeline.encoders.image_encoder import EncoderMaterial, ImageEncoder
+from pipeline.encoders.image_encoder import ImageEncoder, preprocessing_of
+from pipeline.encoders.material import EncoderMaterial
 from pipeline.errors import UsageError
 from pipeline.images.preprocess import Preprocessing, View
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
 
 KMEANS_BATCH = 4096
 MAX_POINTS = 512
@@ -112,14 +116,19 @@ class StandardEncoder(ImageEncoder):
         return cls(spec, codebooks, PartwiseProjection(parts), settings["weights"])
 
     @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> "StandardEncoder":
-        """The encoder learned from images of the train split; those for the codebooks are read twice."""
-        chosen, seed, train = entry.standard, material.seed, material.train
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "StandardEncoder":
+        """Learn the encoder from images of the train split. The images for the codebooks are read twice."""
+        from pipeline.config.encoders import StandardEntry
+
+        assert isinstance(entry, StandardEntry) and material.images is not None
+        chosen = entry
+        seed = material.seed
+        train = material.images
         photographs = train.draw(chosen.images, seed)
         if len(photographs) < 2:
             have = f"the train split, which has {len(photographs)} images; add some"
             raise UsageError(f"encoder {entry.name} learns from {have}")
-        spec = StandardSpec(Preprocessing.from_entry(entry), PatchGrid(chosen.grid_step, chosen.patch), entry.flip)
+        spec = StandardSpec(preprocessing_of(entry), PatchGrid(chosen.grid_step, chosen.patch), entry.flip)
         sampler = DescriptorSampler(spec.grid, chosen.descriptors, seed)
         samples = train.describe("codebooks", photographs[: chosen.codebook_images], spec.preprocessing, sampler)
         codebooks = learn_codebooks(samples, chosen.codebook, chosen.descriptor_dim, seed)

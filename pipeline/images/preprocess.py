@@ -37,10 +37,6 @@ class Preprocessing:
         return self.crop or self.resize
 
     @classmethod
-    def from_entry(cls, entry: Any) -> "Preprocessing":
-        return cls(entry.resize, entry.crop, entry.mean, entry.std, entry.interpolation)
-
-    @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":
         """Return the preprocessing that was stored as `value`. Raises ValueError for sides that are too large."""
         made = cls(**{**value, "mean": tuple(value["mean"]), "std": tuple(value["std"])})

@@ -161,7 +161,9 @@ class Stage:
         found = [tuple(choice) for choice in self.choices(config)]
         for place, name in enumerate(given):
             there = list(dict.fromkeys(choice[place] for choice in found))
-            found = [choice for choice in found if choice[place] == name]
+            # `encoders/clip` may be given as `clip`, which is every artefact of that name.
+            exact = [choice for choice in found if choice[place] == name]
+            found = exact or [choice for choice in found if choice[place].rpartition("/")[2] == name]
             if not found:
                 raise UsageError(
                     f"{self.command}: the configuration has no {self.names[place]} {name};"

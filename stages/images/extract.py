@@ -10,12 +10,12 @@ from pipeline.run import Job, Run, stage
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.config.images import Encoder
+    from pipeline.config.encoders import EncoderEntry
     from pipeline.config.names import Config
     from pipeline.run.reading.photos import Part
 
 
-def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:
+def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tuple[str]]:
     """Those of the encoders that read photographs, and whose features are not mapped from others."""
     return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
 

@@ -35,7 +35,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 @stage(
     version=10,
     gpu=True,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.finetuned],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),
@@ -48,7 +48,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from pipeline.compute.workers import isolated_map
     from pipeline.encoders.finetune import DescentSchedule, Finetuning
     from pipeline.encoders.preparation import Crops, RegionSampler, batch_samples, schedule_images
-    from pipeline.run.reading.image_encoders import prepare_start
+    from pipeline.run.reading.encoders import prepare_start
     from pipeline.run.reading.photos import photograph_reader
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
 

@@ -57,12 +57,13 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
     import numpy as np
 
     from pipeline.compute.workers import Failure, behind, shared_map
-    from pipeline.config.stored import restore_encoder
     from pipeline.encoders.extraction import Stopwatch, choose_plan
-    from pipeline.encoders.libraries.image_networks import require_vectors
+    from pipeline.encoders.image_encoder import ImageEncoder
+    from pipeline.encoders.libraries.library_encoders import require_vectors
     from pipeline.encoders.networks import CLASSIFIER
     from pipeline.encoders.preparation import Cutting, Preparation, PreparedImage, Request
     from pipeline.encoders.regions import Classifier, DescribedRegions, RegionExtractor, describe
+    from pipeline.encoders.restore import restore_encoder
     from pipeline.images.preprocess import Photograph
     from pipeline.run.reading.photos import describe_parts, missing_parts, photograph_reader
     from pipeline.storage.features import to_stored
@@ -70,7 +71,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
 
     chosen, extract = run.config.regions, run.config.extract
     parameters = run.encoder(encoder)
-    network = restore_encoder(parameters.settings, parameters.tensors)
+    network = restore_encoder(ImageEncoder, parameters, run.layout.encoder(encoder).path)
     cutting = Cutting.from_settings(chosen.model_dump(), network.preprocessing)
     preparation, view = Preparation(photograph_reader(run), cutting), cutting.view
     if chosen.features == "crops":
@@ -181,7 +182,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
     version=3,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],
     keys=lambda config, encoder: {"storage": config.extract.storage},
-    reads=lambda config, layout, encoder: [layout.encoder(encoder), layout.regions(config.encoder(encoder).of)],
+    reads=lambda config, layout, encoder: [layout.encoder(encoder), layout.regions(config.encoder(encoder).base or "")],
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),
 )
@@ -197,7 +198,7 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
     folder, cut = run.layout.encoder(encoder).path, parameters.settings["regions"]
     pooling = parameters.settings["pooling"]
-    source = run.layout.regions(run.config.encoder(encoder).of)
+    source = run.layout.regions(run.config.encoder(encoder).base or "")
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
 
     def make(job: Job) -> None:

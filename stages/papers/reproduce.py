@@ -223,12 +223,8 @@ def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
 def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
     """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
     stands = [config.reproduce.in_place_of.get(name) for name in names]
-    encoders = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
+    encoders = {"encoders": ", ".join(config.encoder(name).label for name in names)}
     return encoders | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
-
-
-def _word(encoder: Any) -> str:
-    return f"{encoder.architecture} {encoder.layer}" if encoder.spec.weights else encoder.architecture
 
 
 def _describe(config: "Config", name: str) -> dict[str, Any]:

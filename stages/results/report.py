@@ -30,7 +30,9 @@ def _reads(config, layout) -> Inputs:
         read += artefacts
     read += [layout.phrases(*names) for names in config.phrase_splits(config.phrases.splits)]
     read += [layout.regions(name) for name in config.regions.encoders]
-    read += [layout.text_encoder(entry.name) for entry in config.prepared_text_encoders if entry.own.learns]
+    read += [
+        layout.text_encoder(entry.name) for entry in config.prepared_text_encoders if entry.remedy and entry.learns
+    ]
     read += [layout.embeddings(model) for model, _ in aligned]
     if aligned:
         read.append(layout.token_vocabulary)

@@ -29,7 +29,7 @@ ROOM = {
     "map_features": (8, 2000),
     "extract_regions": (8, 8000),
     "pool_regions": (1, 3000),
-    "import_sentences": (1, 4000),
+    "import_vectors": (1, 4000),
     "encode_documents": (1, 3000),
     "train_parser": (8, 3000),
     "align": (1, 3000),

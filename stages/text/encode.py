@@ -1,65 +1,41 @@
 """Sentences and documents (the collection's, or simulated ones) as vectors, and sentences as sequences of words."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Run, stage
 
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+
+
+def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
+    """The keys that decide vectors of texts. Only the models of libraries have a precision."""
+    entry = config.text_encoder(encoder)
+    precision = {"precision": config.extract.precision} if entry.spec.library else {}
+    return {"storage": entry.storage, **precision}
+
 
 @stage(
     version=7,
+    gpu=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],
-    keys=lambda config, encoder: {"storage": config.text_encoder(encoder).storage},
+    keys=_text_keys,
     reads=lambda config, layout, encoder: [layout.text_encoder(encoder)],
     columns=("sentences",),
     writes=lambda layout, encoder: layout.sentences(encoder),
 )
 def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     """Encode the captions with a text encoder."""
-    from pipeline.run.reading.texts import open_text_encoder
+    from pipeline.run.reading.texts import encode_on_device
     from pipeline.storage.texts import write_vectors
 
-    text_encoder = open_text_encoder(run, encoder)
+    encode = encode_on_device(run, encoder)
     about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage}
 
     def make(job: Job) -> None:
-        vectors = text_encoder.encode(run.manifest.texts(job.number))
-        owners = run.manifest.owners(job.number)
-        write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
-
-    return make
-
-
-def _imported_reads(config, layout, encoder: str) -> Inputs:
-    from pipeline.run.reading.precomputed import given_inputs
-
-    entry = config.text_encoder(encoder)
-    return [*given_inputs(config, entry), *([layout.text_encoder(encoder)] if entry.prepared else [])]
-
-
-@stage(
-    version=3,
-    choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "vectors"],
-    keys=lambda config, encoder: {
-        "storage": config.text_encoder(encoder).storage,
-        **config.text_encoder(encoder).own.model_dump(include={"features", "names"}),
-    },
-    reads=_imported_reads,
-    columns=("images", "sentences"),
-    writes=lambda layout, encoder: layout.sentences(encoder),
-)
-def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Match imported text vectors to the run's captions by image and number, by text or by order."""
-    from pipeline.run.reading.precomputed import match_given_sentences
-    from pipeline.storage.texts import storage_key, write_vectors
-
-    entry, matched = run.config.text_encoder(encoder), match_given_sentences(run, run.config.text_encoder(encoder))
-    matched.require_stored(entry.storage, storage_key(encoder))  # before the first shard is written
-
-    def make(job: Job) -> None:
-        vectors = matched.features(range(job.rows.first_sentence, job.rows.last_sentence))
-        files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
-        about = {"encoder": encoder, "imported": files, "storage": entry.storage}
+        vectors = encode(run.manifest.texts(job.number))
         owners = run.manifest.owners(job.number)
         write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
 
@@ -108,10 +84,11 @@ def _document_reads(config, layout, documents: str, encoder: str) -> Inputs:
 
 @stage(
     version=7,
+    gpu=True,
     choices=lambda config: [(name, one.name) for name in config.documents for one in config.text_encoders],
     keys=lambda config, documents, encoder: {
         documents: config.documents[documents].model_dump(),
-        "storage": config.text_encoder(encoder).storage,
+        **_text_keys(config, encoder),
     },
     reads=_document_reads,
     columns=("images", "documents"),
@@ -122,10 +99,11 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
     import numpy as np
 
     from pipeline.encoders.tfidf import join_fields
-    from pipeline.run.reading.texts import open_documents, open_text_encoder
+    from pipeline.run.reading.texts import encode_on_device, open_documents
     from pipeline.storage.texts import write_vectors
 
-    encoder_of_texts, read_shard = open_text_encoder(run, encoder), open_documents(run, documents)
+    encode = encode_on_device(run, encoder)
+    read_shard = open_documents(run, documents)
     fields = run.config.documents[documents].fields
     about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
 
@@ -133,7 +111,7 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
         table, first = read_shard(job.rows)
         texts = join_fields(table.to_pylist(), fields)
         present = np.flatnonzero([bool(text) for text in texts])
-        vectors = encoder_of_texts.encode([texts[row] for row in present])
+        vectors = encode([texts[row] for row in present])
         owners = table["image_id"].to_numpy()[present]
         write_vectors(job.path, vectors, first + present, owners, provenance=job.provenance, **about)
 

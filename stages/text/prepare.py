@@ -1,10 +1,10 @@
-"""Vocabularies, vectors of words and text encoders, made from the training sentences or from files."""
+"""Vocabularies and vectors of words, learned from the training captions."""
 
 import logging
 from itertools import chain
 from pathlib import Path
 
-from pipeline.run import Input, Inputs, Job, Outside, Run, outside_files, stage
+from pipeline.run import Job, Outside, Run, stage
 
 log = logging.getLogger(__name__)
 LEARNED = {"dim", "predicts"}
@@ -64,49 +64,3 @@ def train_word_vectors(run: Run, job: Job) -> None:
     details = {"sentences": len(sentences)}
     write_parameters(job.path, WORDS, tensors, settings=settings, provenance=job.provenance, details=details)
     log.info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
-
-
-def _encoder_reads(config, layout, encoder: str) -> Inputs:
-    """The training sentences, the run's word vectors, the file that a person brought, the encoder that made vectors."""
-    from pipeline.run.reading.precomputed import given_inputs
-
-    entry = config.text_encoder(encoder)
-    own, root = entry.own, config.weights_root
-    reads: list[Input] = [Outside(name, path) for name, path in own.files(root).items()]
-    if folder := own.folder(root):
-        reads += outside_files("file", folder)
-    if entry.learns or own.maker:
-        reads.append(layout.manifest)
-    if own.maker:
-        reads += [layout.text_encoder(own.maker), *given_inputs(config, entry)]
-    if own.corpus:
-        reads += [layout.token_vocabulary, layout.word_vectors]
-    return reads
-
-
-@stage(
-    version=9,
-    choices=lambda config: [(entry.name,) for entry in config.prepared_text_encoders],
-    keys=lambda config, encoder: {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive()},
-    reads=_encoder_reads,
-    writes=lambda layout, encoder: layout.text_encoder(encoder),
-)
-def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
-    """Prepare a text encoder from the training captions, word vectors or files of your own.
-
-    Of vectors made elsewhere it is the encoder that made them, compared with them on some sentences.
-    """
-    from pipeline.encoders.centred import Centred
-    from pipeline.run.reading.texts import RunTextMaterial, measure_coverage
-    from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
-
-    entry, material = run.config.text_encoder(encoder), RunTextMaterial(run, encoder)
-    prepared = entry.spec.load().prepare(entry, material)
-    if entry.centre != "none":
-        prepared = Centred.fit(prepared, material.texts(), entry.centre == "whiten")
-    details = {"name": encoder, "dim": prepared.dim}
-    if entry.own.learns:
-        details["coverage"] = measure_coverage(run, encoder, prepared, entry.own.remedy)
-    about = {"settings": prepared.settings() | entry.spec.stored_kind, "provenance": job.provenance, "details": details}
-    write_parameters(job.path / "model.safetensors", TEXT_ENCODER, prepared.tensors(), **about)
-    log.info("%s: %s, %d dimensions", encoder, entry.kind, prepared.dim)

@@ -40,11 +40,12 @@ def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tup
 
 def open_encoder(run: Run, name: str) -> "tuple[Extractor, dict[str, Any]]":
     """An encoder of the run, on its device, and what a shard's commit says of it."""
-    from pipeline.config.stored import restore_encoder
     from pipeline.encoders.extraction import grow
+    from pipeline.encoders.image_encoder import ImageEncoder
+    from pipeline.encoders.restore import restore_encoder
 
     settings, stored = run.config.extract, run.encoder(name)
-    encoder = restore_encoder(stored.settings, stored.tensors)
+    encoder = restore_encoder(ImageEncoder, stored, run.layout.encoder(name).path)
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     if settings.batch_size is None and extractor.view.describe is None:  # it takes pixels
         grow(extractor)

@@ -25,9 +25,8 @@ from pipeline.run import Inputs, Outside, Run
 from pipeline.storage.features import to_stored
 
 if TYPE_CHECKING:
-    from pipeline.config.images import Encoder
+    from pipeline.config.encoders import EncoderEntry
     from pipeline.config.names import Config
-    from pipeline.config.text import TextEncoderEntry
 
 log = logging.getLogger(__name__)
 
@@ -66,26 +65,36 @@ class MatchedFeatures:
             to_stored(features, storage, self.names(these), key)
 
 
-def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Source:
-    """Where the vectors of an imported encoder are."""
-    own, kind = (encoder.own, "sentences") if hasattr(encoder, "own") else (encoder, "images")
-    return Source(Path(config.data_root) / own.path, own.features, own.names, kind)
+def given_source(config: "Config", entry: "EncoderEntry") -> Source:
+    """Return where the precomputed vectors of an entry are."""
+    from pipeline.config.encoders import PrecomputedKeys
+
+    assert isinstance(entry, PrecomputedKeys)
+    kind = "images" if entry.modality == "image" else "sentences"
+    return Source(Path(config.data_root) / entry.path, entry.features, entry.names, kind)
 
 
-def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inputs:
-    """The files that hold them."""
+def given_inputs(config: "Config", encoder: "EncoderEntry") -> Inputs:
+    """Return the files of the precomputed vectors of an entry."""
     return [Outside(f"source/{file.name}", file) for file in foreign_files(given_source(config, encoder))]
 
 
-def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
-    """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
-    features, images = open_foreign(given_source(run.config, encoder)), _image_names(run)
+def match_precomputed(run: Run, entry: "EncoderEntry") -> MatchedFeatures:
+    """Match precomputed vectors to all images, or captions, of the run. Raises InputError if one has no vector."""
+    source = given_source(run.config, entry)
+    match = _match_images if entry.modality == "image" else _match_captions
+    return match(run, source, getattr(entry, "path", ""))
+
+
+def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
+    """Match precomputed features to all images of the run. Raises InputError if an image has none."""
+    features, images = open_foreign(source), _image_names(run)
     without_photographs = run.config.collection.format == FORMAT  # which are called otherwise in the manifest
     names = list(map(relative_name, features.names)) if without_photographs else features.names
-    with _naming(encoder.path):
+    with _naming(path):
         matching = match_names(names, images, run.layout.data_root)
-    _require_alike(matching, features, encoder.path, "name")
-    _require_all(matching, images, encoder.path, "image")
+    _require_alike(matching, features, path, "name")
+    _require_all(matching, images, path, "image")
     return MatchedFeatures(images, matching.rows, features)
 
 
@@ -106,18 +115,19 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
                 yield Failure(NOT_FINITE)
 
 
-def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatures:
-    """The vectors of an imported text encoder for all sentences of the run. Raises InputError where some have none, and
-    where two rows of the same words differ."""
-    path = encoder.own.path
-    vectors = open_foreign(given_source(run.config, encoder))
+def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
+    """Match precomputed vectors to all captions of the run.
+
+    Raises InputError if a caption has none, and if two rows of the same words differ.
+    """
+    vectors = open_foreign(source)
     images, owners = _image_names(run), run.manifest.sentence_images
     numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
     labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
     names = vectors.names
     if run.config.collection.format == FORMAT:
-        source, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
-        names = names or nameless(open_foreign(source).names)
+        photos, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
+        names = names or nameless(open_foreign(photos).names)
         finite = vectors.finite()  # ingest has rejected the others
         names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:

@@ -103,7 +103,7 @@ class RunReport:
     @cached_property
     def coverage(self) -> dict[str, Coverage]:
         """What the vocabularies that were learned from the training sentences know of dev's."""
-        learned = [entry.name for entry in self.run.config.prepared_text_encoders if entry.own.learns]
+        learned = [entry.name for entry in self.run.config.prepared_text_encoders if entry.remedy and entry.learns]
         measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
         for artefact in self.vocabularies:
             measured["tokens"] = read_record(artefact.path).get("coverage")

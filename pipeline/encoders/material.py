@@ -1,0 +1,130 @@
+"""The inputs from which encoders are made, and the parts in which they are stored."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from pipeline.foreign.files import read_weights
+from pipeline.text.tokens import LONGEST_NGRAM, TermSettings
+from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.wordvectors import WordVectors
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from pipeline.images.preprocess import Photograph, Preprocessing
+
+Described = TypeVar("Described")
+
+PLAIN_WORDS = TermSettings(lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM)
+"""The words of a text to encoders of word vectors."""
+
+
+class LibraryFiles(Protocol):
+    """The files of another library that belong to a stored encoder: their folder, and their paths below it."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+
+class EncoderParts(NamedTuple):
+    """A stored encoder: its `settings` (JSON), its `tensors`, and the files of the library that it is a model of."""
+
+    settings: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray]
+    library: LibraryFiles | None = None
+
+
+class StoredEncoder(Protocol):
+    """An object that has the parts of a stored encoder."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def tensors(self) -> Mapping[str, np.ndarray]: ...
+
+    @property
+    def library(self) -> LibraryFiles | None: ...
+
+
+class GivenVectors(NamedTuple):
+    """Some RGB images or texts, their names, and their precomputed `vectors` (n, dim) float32."""
+
+    inputs: Sequence["Image.Image"] | Sequence[str]
+    names: Sequence[str]
+    vectors: np.ndarray
+
+
+class TrainImages(Protocol):
+    """The images of the train split."""
+
+    @property
+    def manifest(self) -> str:
+        """The fingerprint of the manifest that they stand in."""
+        ...
+
+    def draw(self, count: int, seed: int) -> "list[Photograph]":
+        """Draw a random sample of `count` images, or take all if there are fewer."""
+        ...
+
+    def describe(
+        self,
+        what: str,
+        photographs: "Sequence[Photograph]",
+        preprocessing: "Preprocessing",
+        describe: Callable[[np.ndarray], Described],
+    ) -> list[Described]:
+        """Apply `describe` to the pixels of each photo. `what` labels the progress bar."""
+        ...
+
+
+class TrainTexts(Protocol):
+    """The captions of the train split, and what a run and its user have for encoders of texts."""
+
+    def texts(self) -> Iterable[str]:
+        """Return the training captions."""
+        ...
+
+    def learn_vocabulary(self, settings: TermSettings, **chosen: Any) -> Vocabulary:
+        """Learn a vocabulary of the training captions; see pipeline.text.vocabulary.learn_vocabulary."""
+        ...
+
+    def vocabulary(self) -> Vocabulary | None:
+        """Read the vocabulary that the user has given in the entry, if there is one."""
+        ...
+
+    def corpus(self) -> WordVectors:
+        """Read the run's own word vectors."""
+        ...
+
+    def file(self, wanted: Collection[str]) -> WordVectors:
+        """Read the vectors in the entry's file, of its first words and of the `wanted` words."""
+        ...
+
+
+@dataclass(frozen=True)
+class EncoderMaterial:
+    """The inputs of `prepare`, beside the entry of the configuration.
+
+    `regions` are the settings of the section of that name. `base` is the stored encoder that the entry names in `of`
+    or `made_by`, and `given` are some of its precomputed vectors. `images` and `texts` are there for kinds that learn.
+    """
+
+    seed: int
+    weights_root: Path
+    regions: Mapping[str, Any] = field(default_factory=dict)
+    base: StoredEncoder | None = None
+    given: GivenVectors | None = None
+    images: TrainImages | None = None
+    texts: TrainTexts | None = None
+
+    def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:
+        """Read a file of weights, and return it with its SHA-256, which is compared with `sha256` if that is given."""
+        return read_weights(self.weights_root / file, sha256)
