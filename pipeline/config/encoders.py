@@ -360,7 +360,7 @@ class TextEntry(EncoderEntry):
 
     @property
     def own(self) -> "TextEntry":
-        """This entry. The settings of a kind stood in a section of their own until version 1.0."""
+        """This entry. The settings of a kind used to be a section of their own, which classes of users may still ask for."""
         return self
 
     @property

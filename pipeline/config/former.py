@@ -1,4 +1,4 @@
-"""The spelling of encoders in configurations of version 0.9, which is accepted for one release with a warning.
+"""The former spelling of encoders in configurations, which is accepted for one release with a warning.
 
 The settings of a text encoder and of `standard` stood in a section named after the kind, `kind: averaged, averaged:
 {idf: false}`. They are now keys of the entry itself, `kind: averaged, idf: false`.

@@ -40,12 +40,12 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
     what = "encoder" if modality == "image" else "text encoder"
     what = f"{what} in {where}" if where else what
     spec = stored_spec(stored.settings, modality)
-    registered = spec.load()
     if spec.library and stored.library is None:
         raise IntegrityError(
             f"the stored {what} is of an earlier version, without the files of {spec.name}; run {PREPARE} and the"
             " stages after it again, and build indexes of it again"
         )
+    registered = spec.load()
     with known_form(what, PREPARE), limited(stored.tensors, _weight_bytes(stored)):
         encoder = registered.restore(stored)
         if "centred" in stored.settings:
