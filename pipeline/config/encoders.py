@@ -360,7 +360,7 @@ class TextEntry(EncoderEntry):
 
     @property
     def own(self) -> "TextEntry":
-        """This entry. The settings of a kind used to be a section of their own, which classes of users may still ask for."""
+        """This entry. Classes of users may ask for it, since the settings of a kind used to be a section."""
         return self
 
     @property
