@@ -80,6 +80,10 @@ class EncoderEntry(Section):
         """Return the entry of the same network with untrained weights; None if the kind has no untrained weights."""
         return None
 
+    def max_dim(self, word_dim: int) -> int | None:
+        """Return the most dimensions that vectors can have, with word vectors of `word_dim`; None: not known."""
+        return None
+
     def decisive(self) -> dict[str, Any]:
         """Return the keys that decide what the encoder computes."""
         keys = self.model_dump()
@@ -162,6 +166,8 @@ class ImageWeights(Section):
         return {"weights": Path(weights_root, self.file)} if self.file else {}
 
 
+WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
+"""Beginning of the name of a network of torchvision -> channels of its average pooling."""
 UNTRAINED = {"weights": "untrained", "file": None, "sha256": None}
 
 
@@ -182,6 +188,11 @@ class NetworkEntry(ImageWeights, ImageEntry):
     @property
     def finetuned(self) -> bool:
         return self.weights == "finetuned"
+
+    def max_dim(self, word_dim: int) -> int | None:
+        if self.layer != "average":
+            return 4096
+        return next((width for name, width in WIDTHS.items() if self.architecture.startswith(name)), None)
 
     def without_weights(self) -> "NetworkEntry":
         return self.model_copy(update=UNTRAINED)
@@ -224,6 +235,9 @@ class StandardEntry(ImageEntry):
     dimensions: StandardDimensionsSettings = key(
         StandardDimensionsSettings, "that each part is reduced to; at most one fewer than images"
     )
+
+    def max_dim(self, word_dim: int) -> int:
+        return sum(self.dimensions.model_dump().values())
 
     @model_validator(mode="after")
     def _fits_its_patches(self) -> "StandardEntry":
@@ -291,7 +305,7 @@ class LibraryImagesEntry(LibraryEntry, ImageEntry, resize=None, crop=None, mean=
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_weights(cls, values: Any) -> Any:
+    def _choose_weights(cls, values: object) -> object:
         """Weights that are not said are a file, if one is named, and else those of the hub."""
         if isinstance(values, Mapping) and values.get("weights") is None:
             return {**values, "weights": "file" if values.get("file") else "hub"}
@@ -338,7 +352,7 @@ class OwnImageEntry(ImageWeights, ImageEntry):
 # --- texts
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -398,6 +412,9 @@ class TfidfEntry(TermKeys, TextEntry):
     def learns(self) -> bool:
         return self.vocabulary is None or ":" in self.kind
 
+    def max_dim(self, word_dim: int) -> int:
+        return self.size
+
     def files(self, weights_root: str) -> dict[str, Path]:
         return {"file": Path(self.vocabulary)} if self.vocabulary else {}
 
@@ -428,6 +445,9 @@ class AveragedEntry(WordVectorsEntry):
     kind: Literal["averaged"] | ImportPath = key(...)
     idf: bool = key(True, "weight words by inverse document frequency")
 
+    def max_dim(self, word_dim: int) -> int:
+        return word_dim
+
 
 class FisherEntry(WordVectorsEntry):
     """The Fisher vector of a text's words; needs jointspace[fisher]."""
@@ -438,6 +458,9 @@ class FisherEntry(WordVectorsEntry):
     )
     principal: Positive | None = key(50, "principal components of word vectors; null: the vectors themselves")
     sample: Positive = key(200_000, "words of the training captions to fit the mixture to")
+
+    def max_dim(self, word_dim: int) -> int:
+        return self.components * (2 * (self.principal or word_dim) + 1)
 
 
 class LibraryTextsEntry(LibraryEntry, TextEntry):
@@ -474,7 +497,7 @@ class ImportedTextsEntry(PrecomputedKeys, TextEntry):
 AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 
 
-def _kind_of(value: Any) -> Any:
+def _kind_of(value: object) -> object:
     """Return the kind that an entry, or its mapping, names."""
     return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
@@ -482,7 +505,7 @@ def _kind_of(value: Any) -> Any:
 def _tag_of(modality: Modality) -> Discriminator:
     """Choose the class of an entry by its kind. An entry of an image encoder without a kind is a network."""
 
-    def tag(value: Any) -> str | None:
+    def tag(value: object) -> str | None:
         kind = _kind_of(value) or ("network" if modality == "image" else None)
         if not isinstance(kind, str) or not isinstance(value, Mapping | EncoderEntry):
             return None
@@ -501,7 +524,7 @@ def _require_kind(modality: Modality) -> BeforeValidator:
     """Refuse a kind that does not exist, with the nearest name."""
     known = [spec.name for spec in encoder_specs(modality)]
 
-    def require(value: Any) -> Any:
+    def require(value: object) -> object:
         kind = _kind_of(value)
         if isinstance(kind, str) and kind not in known and not re.match(IMPORT_PATH, kind):
             raise ValueError(

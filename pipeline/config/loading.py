@@ -100,8 +100,8 @@ def load(path: Path | None = None) -> Config:
 
 def validate(values: Mapping[str, Any], source: Path | str = "configuration") -> Config:
     """`values` over the defaults. Raises UsageError that says all that is wrong, each with its key."""
-    values = accept_former_spelling(values)
-    full = dict(values)
+    full: dict[str, Any] = dict(accept_former_spelling(dict(values)))
+    values = dict(full)
     for name, default in NAMED.items():
         if isinstance(values.get(name, {}), Mapping):
             full[name] = merge(default, values.get(name, {}))

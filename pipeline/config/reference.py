@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, NamedTuple, TypeGuard, Union, get_args, get_origin
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -59,13 +59,13 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
             shown |= dict.fromkeys(kinds, f"{'.'.join(path)}[]")
             yield from _kind_rows((*path[:-1], f"{path[-1]}[]"), kinds, shown)
         return
+    place, section = _entries(path, field.annotation)
     whole = _is_section(field.annotation)
-    place, section = (path, field.annotation) if whole else _entries(path, field.annotation)
     like = next((kind for kind in section.__mro__ if kind in shown), None) if section else None
-    left = like.model_fields if like else {}
+    left = like.model_fields if like and issubclass(like, Section) else {}
     below = {name: part for name, part in section.model_fields.items() if name not in left} if section else {}
     sentence = field.description or ""
-    if like:
+    if like and section:
         same = inherited(section, like)
         changed = [f"{name}: {_written(section.model_fields[name].default)}" for name in left if name not in same]
         alike = f"defaults as {shown[like]}" + (f", but {', '.join(changed)}" if changed else "")
@@ -100,14 +100,14 @@ def _kind_name(kind: type[EncoderEntry]) -> str:
     return next((value for value in literals if isinstance(value, str)), "module:Class")
 
 
-def _kinds(annotation: Any) -> list[type[EncoderEntry]]:
+def _kinds(annotation: object) -> list[type[EncoderEntry]]:
     """Return the classes of entries in the annotation of a list of encoders; nothing for other annotations."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, EncoderEntry) else []
     return [kind for part in get_args(annotation) for kind in _kinds(part)]
 
 
-def _entries(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], type[Section] | None]:
+def _entries(path: tuple[str, ...], annotation: object) -> tuple[tuple[str, ...], type[Section] | None]:
     """The path and the section of the entries of a list or of a mapping of names, if they are sections."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         found = [_entries(path, kind) for kind in get_args(annotation)]
@@ -120,11 +120,11 @@ def _entries(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], t
     return path, annotation if _is_section(annotation) else None
 
 
-def _is_section(annotation: Any) -> bool:
+def _is_section(annotation: object) -> TypeGuard[type[Section]]:
     return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     if value is PydanticUndefined:
         return ""
     text = yaml.safe_dump(to_jsonable_python(value), default_flow_style=True, width=10**6, sort_keys=False)

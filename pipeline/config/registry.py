@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -170,18 +170,6 @@ class EncoderSpec(Spec):
     """Whether the vectors are a csr_array."""
     adds_words: bool = False
     """Whether the vector of a text is the sum of the vectors of its words (see `encode_words`), but for a factor."""
-    dim: Callable[[Any, int], int | None] = lambda entry, word_dim: None
-    """The most dimensions that vectors can have, by the entry and the dimensions of word vectors; None: not known."""
-
-
-WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
-"""Beginning of the name of a network of torchvision -> channels of its average pooling."""
-
-
-def _network_dim(entry: Any, word_dim: int) -> int | None:
-    if entry.layer != "average":
-        return 4096
-    return next((width for name, width in WIDTHS.items() if entry.architecture.startswith(name)), None)
 
 
 def _image(name: str, place: str, entry: str, **more: Any) -> EncoderSpec:
@@ -197,9 +185,8 @@ def _text(name: str, place: str, entry: str, **more: Any) -> EncoderSpec:
 LIBRARY: dict[str, Any] = {"library": True}
 NETWORK: dict[str, Any] = {"library": True, "regions": True}
 ENCODERS: tuple[EncoderSpec, ...] = (
-    _image("network", "networks:NetworkEncoder", "NetworkEntry", regions=True, roots=True, dim=_network_dim),
-    _image("standard", "standard:StandardEncoder", "StandardEntry", learned=True, roots=True, extra="standard",
-           dim=lambda entry, word_dim: sum(entry.dimensions.model_dump().values())),
+    _image("network", "networks:NetworkEncoder", "NetworkEntry", regions=True, roots=True),
+    _image("standard", "standard:StandardEncoder", "StandardEntry", learned=True, roots=True, extra="standard"),
     _image("pooled", "regions:PooledEncoder", "PooledEntry", reads="regions", roots=True),
     _image("imported", "precomputed:ImportedEncoder", "ImportedImagesEntry", reads="vectors"),
     _image("open_clip", "libraries.open_clip_encoders:OpenClipImages", "OpenClipImagesEntry", extra="open-clip",
@@ -207,12 +194,9 @@ ENCODERS: tuple[EncoderSpec, ...] = (
     _image("timm", "libraries.timm_encoders:TimmImages", "TimmEntry", extra="timm", roots=True, **NETWORK),
     _image("transformers", "libraries.transformers_encoders:TransformersImages", "TransformersImagesEntry",
            extra="transformers", **NETWORK),
-    _text("tf-idf", "tfidf:TfidfEncoder", "TfidfEntry", sparse=True, adds_words=True, learned=True,
-          dim=lambda entry, word_dim: entry.size),
-    _text("averaged", "averaged:AveragedEncoder", "AveragedEntry", adds_words=True, learned=True,
-          dim=lambda entry, word_dim: word_dim),
-    _text("fisher", "fisher:FisherEncoder", "FisherEntry", extra="fisher", learned=True,
-          dim=lambda entry, word_dim: entry.components * (2 * (entry.principal or word_dim) + 1)),
+    _text("tf-idf", "tfidf:TfidfEncoder", "TfidfEntry", sparse=True, adds_words=True, learned=True),
+    _text("averaged", "averaged:AveragedEncoder", "AveragedEntry", adds_words=True, learned=True),
+    _text("fisher", "fisher:FisherEncoder", "FisherEntry", extra="fisher", learned=True),
     _text("transformers", "libraries.transformers_encoders:TransformersTexts", "TransformersTextsEntry",
           extra="transformers", **LIBRARY),
     _text("sentence-transformers", "libraries.sentence_transformers_encoders:SentenceTransformersTexts",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # whose parts it imports when they are used
 
-from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial, TrainTexts
+from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial, Settings, TrainTexts
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.text.lemmas import is_english
 from pipeline.text.tokens import TermSettings, make_analyzer
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 class WordsEncoder(KnownTerms, TextEncoder):
     """The base of encoders of word vectors: `vectors` (V, d) of the words `terms`, and how a text becomes words."""
 
+    terms: Sequence[str]
+
     def __init__(self, split: TermSettings, vectors: WordVectors) -> None:
         count = len(vectors.words)
         if vectors.matrix.ndim != 2 or len(vectors.matrix) != count or len(set(vectors.words)) != count:
             raise ValueError("its words are not each once, with one vector each")
-        self.split, self.terms, self.vectors = split, vectors.words, vectors.matrix.astype(np.float32, copy=False)
+        self.split = split
+        self.terms = vectors.words
+        self.vectors = vectors.matrix.astype(np.float32, copy=False)
 
     def settings(self) -> dict[str, Any]:
         return {"kind": self.kind, "split": {**asdict(self.split), "stop_words": []}, "words": list(self.terms)}
@@ -41,7 +45,7 @@ class WordsEncoder(KnownTerms, TextEncoder):
         return {"vectors": self.vectors}
 
     @staticmethod
-    def read_known(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
+    def read_known(settings: Settings, tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
         """What the constructor takes, from `settings` and `tensors`."""
         split = TermSettings.from_dict(settings["split"])
         if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
@@ -116,5 +120,5 @@ class AveragedEncoder(WordsEncoder):
         return {**super().tensors(), "idf": self.idf}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "AveragedEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "AveragedEncoder":
         return cls(*cls.read_known(settings, tensors), tensors["idf"])

@@ -3,7 +3,6 @@ time goes."""
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -164,8 +163,8 @@ def bfloat16_cosine(encoder: ProbedNetwork, device: torch.device) -> float:
     """Return the least cosine, over a few inputs, between an encoder's features in bfloat16 and in float32."""
     probe = encoder.probe()
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
-    features = [torch.from_numpy(Extractor(encoder, plan).start(*probe).numpy()) for plan in plans]
-    return torch.nn.functional.cosine_similarity(*features).min().item()
+    exact, rounded = (torch.from_numpy(Extractor(encoder, plan).start(*probe).numpy()) for plan in plans)
+    return torch.nn.functional.cosine_similarity(exact, rounded).min().item()
 
 
 def make_probes(side: int) -> np.ndarray:
@@ -182,7 +181,9 @@ def make_probes(side: int) -> np.ndarray:
 
 def grow(extractor: Extractor) -> None:
     """On a GPU, let an extractor of pixels take as many images at once as `grow_batch` finds worth it."""
-    plan, side = extractor.plan, extractor.view.preprocessing.side
+    assert extractor.view is not None
+    plan = extractor.plan
+    side = extractor.view.preprocessing.side
     if plan.device.type != "cuda":
         return
     probes = torch.from_numpy(make_probes(side)).to(plan.device)
@@ -204,7 +205,7 @@ class Stopwatch:
 
     def restart(self) -> None:
         self._start = time.perf_counter()
-        self._seconds = Counter(decode=0.0, write=0.0)
+        self._seconds: dict[str, float] = {"decode": 0.0, "write": 0.0}
 
     def iterate(self, task: str, items: Iterable[Any]) -> Iterator[Any]:
         """`items`; waiting for each counts as `task`, except for time counted under another name meanwhile."""
@@ -223,7 +224,8 @@ class Stopwatch:
             yield
         finally:
             meanwhile = sum(self._seconds.values()) - counted
-            self._seconds[task] += time.perf_counter() - start - meanwhile
+            spent = time.perf_counter() - start - meanwhile
+            self._seconds[task] = self._seconds.get(task, 0.0) + spent
 
     def describe(self, images: int) -> str:
         """Of so many `images` since it was started; starts it again."""

@@ -1,14 +1,14 @@
 """Texts as Fisher vectors of their words: the text encoder `fisher` (Klein et al. 2015)."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from skimage.feature import fisher_vector
 from sklearn.mixture import GaussianMixture
 
 from pipeline.encoders.averaged import WordsEncoder, find_vectors, word_settings
-from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial
+from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial, Settings
 from pipeline.errors import InputError
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
@@ -69,8 +69,8 @@ class FisherEncoder(WordsEncoder):
         options = {"covariance_type": "diag", "random_state": material.seed, "reg_covar": 1e-6}
         mixture = GaussianMixture(settings.components, **options)
         mixture.fit(sample)
-        parts = (mixture.weights_, mixture.means_, mixture.covariances_)
-        return cls(word_settings(texts), WordVectors(known_vectors.words, matrix), *parts)
+        weights, means, variances = map(np.asarray, (mixture.weights_, mixture.means_, mixture.covariances_))
+        return cls(word_settings(texts), WordVectors(known_vectors.words, matrix), weights, means, variances)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         vectors = np.zeros((len(texts), self.dim), np.float32)
@@ -85,7 +85,7 @@ class FisherEncoder(WordsEncoder):
         return {**super().tensors(), **parts}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FisherEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "FisherEncoder":
         return cls(*cls.read_known(settings, tensors), *(tensors[name] for name in ("weights", "means", "variances")))
 
 

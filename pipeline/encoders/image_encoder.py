@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 
 from pipeline.compute.device import find_device
 from pipeline.encoders.extraction import ExtractionPlan, Extractor, choose_plan, make_probes
-from pipeline.encoders.material import EncoderMaterial, StoredEncoder
+from pipeline.encoders.material import EncoderMaterial, Settings, StoredEncoder
 from pipeline.images.preprocess import Preprocessing, View, prepare
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ImageEncoder(nn.Module):
         return cls(preprocessing_of(entry))
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "ImageEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "ImageEncoder":
         """Make the encoder that `settings` and `tensors` came from."""
         encoder = cls(Preprocessing.from_dict(settings["preprocessing"]))
         encoder.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()})
@@ -91,12 +91,23 @@ class ImageEncoder(nn.Module):
         return copy.deepcopy(self).to(device, dtype)
 
 
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def to_channels_last(module: AnyModule) -> AnyModule:
+    """Give the weights of a module the memory format in which pixels come."""
+    return module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # not in torch's stubs
+
+
 class ModuleEncoder(ImageEncoder):
     """Maps pixels (n, side, side, 3) uint8 to features (n, dim) float32, computed in the dtype of `body`.
 
     `body` maps normalised images (n, 3, side, side) to features (n, dim), or to maps (n, dim, height, width), whose
     mean is the feature; `flip` averages over mirror images.
     """
+
+    mean: torch.Tensor
+    std: torch.Tensor
 
     def __init__(self, preprocessing: Preprocessing, body: nn.Module, flip: bool) -> None:
         super().__init__(preprocessing)
@@ -125,7 +136,7 @@ class ModuleEncoder(ImageEncoder):
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "ModuleEncoder":
         """A faster copy on `device`, in `dtype`, channels last like the pixels."""
-        body = self.folded().to(dtype=dtype, memory_format=torch.channels_last)
+        body = to_channels_last(self.folded().to(dtype=dtype))
         return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:

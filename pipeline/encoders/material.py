@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, Unpack
 
 import numpy as np
 
 from pipeline.foreign.files import read_weights
 from pipeline.text.tokens import LONGEST_NGRAM, TermSettings
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Vocabulary, VocabularySizes
 from pipeline.text.wordvectors import WordVectors
 
 if TYPE_CHECKING:
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from pipeline.images.preprocess import Photograph, Preprocessing
 
 Described = TypeVar("Described")
+
+Settings = Mapping[str, Any]
+"""The JSON settings of a stored encoder. Each class has keys of its own, and `known_form` of pipeline.config.stored
+turns whatever a class raises about another form into an IntegrityError."""
+
+WeightsOrigin = Mapping[str, str | int]
+"""Where the weights of an encoder come from: `origin`, and a seed, a commit or a SHA-256."""
 
 PLAIN_WORDS = TermSettings(lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM)
 """The words of a text to encoders of word vectors."""
@@ -36,7 +43,7 @@ class LibraryFiles(Protocol):
 class EncoderParts(NamedTuple):
     """A stored encoder: its `settings` (JSON), its `tensors`, and the files of the library that it is a model of."""
 
-    settings: Mapping[str, Any]
+    settings: Settings
     tensors: Mapping[str, np.ndarray]
     library: LibraryFiles | None = None
 
@@ -45,7 +52,7 @@ class StoredEncoder(Protocol):
     """An object that has the parts of a stored encoder."""
 
     @property
-    def settings(self) -> Mapping[str, Any]: ...
+    def settings(self) -> Settings: ...
 
     @property
     def tensors(self) -> Mapping[str, np.ndarray]: ...
@@ -55,9 +62,10 @@ class StoredEncoder(Protocol):
 
 
 class GivenVectors(NamedTuple):
-    """Some RGB images or texts, their names, and their precomputed `vectors` (n, dim) float32."""
+    """Some RGB images, or some texts, their names, and their precomputed `vectors` (n, dim) float32."""
 
-    inputs: Sequence["Image.Image"] | Sequence[str]
+    images: Sequence["Image.Image"]
+    texts: Sequence[str]
     names: Sequence[str]
     vectors: np.ndarray
 
@@ -92,7 +100,7 @@ class TrainTexts(Protocol):
         """Return the training captions."""
         ...
 
-    def learn_vocabulary(self, settings: TermSettings, **chosen: Any) -> Vocabulary:
+    def learn_vocabulary(self, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
         """Learn a vocabulary of the training captions; see pipeline.text.vocabulary.learn_vocabulary."""
         ...
 

@@ -29,8 +29,13 @@ class ImportedEncoder:
 
         assert isinstance(entry, PrecomputedKeys) and material.base is not None and material.given is not None
         given = material.given
-        encoder = restore_encoder(ImageEncoder if entry.modality == "image" else TextEncoder, material.base)
-        ours = encoder.encode(given.inputs)
+        encoder: ImageEncoder | TextEncoder
+        if entry.modality == "image":
+            encoder = restore_encoder(ImageEncoder, material.base)
+            ours = encoder.encode(given.images)
+        else:
+            encoder = restore_encoder(TextEncoder, material.base)
+            ours = np.asarray(encoder.encode(given.texts))
         require_made_by(given.vectors, ours, given.names, entry.path, entry.name, entry.made_by or "")
         return encoder
 

@@ -1,16 +1,14 @@
 """Stored encoders, restored. Settings and files may be a stranger's."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.config.registry import EncoderSpec, Modality, encoder_spec, encoder_specs
 from pipeline.config.stored import known_form, limited
-from pipeline.encoders.material import StoredEncoder
+from pipeline.encoders.material import Settings, StoredEncoder
 from pipeline.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.encoders.text_encoder import TextEncoder
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 PREPARE = "prepare-encoder"
 
 
-def stored_spec(settings: "Mapping[str, Any]", modality: Modality) -> EncoderSpec:
+def stored_spec(settings: Settings, modality: Modality) -> EncoderSpec:
     """Return the spec of the kind of a stored encoder. Raises IntegrityError if the settings name none."""
     with known_form("encoder" if modality == "image" else "text encoder", PREPARE):
         if modality == "text":
@@ -52,6 +50,8 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
             from pipeline.encoders.centred import Centred
 
             encoder = Centred.around(encoder, stored.tensors)
+        if not isinstance(encoder, expected):
+            raise ValueError(f"{type(encoder).__name__} is not an {expected.__name__}")
         return encoder
 
 

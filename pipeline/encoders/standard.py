@@ -16,7 +16,7 @@ from pipeline.compute.device import find_device
 from pipeline.encoders.descriptors import GLOBAL, LOCAL, Codebook, DescriptorSampler, PatchGrid, StandardDescriber
 from pipeline.encoders.extraction import ExtractionPlan, Extractor
 from pipeline.encoders.image_encoder import ImageEncoder, preprocessing_of
-from pipeline.encoders.material import EncoderMaterial
+from pipeline.encoders.material import EncoderMaterial, Settings, WeightsOrigin
 from pipeline.errors import UsageError
 from pipeline.images.preprocess import Preprocessing, View
 
@@ -76,7 +76,7 @@ class StandardEncoder(ImageEncoder):
         spec: StandardSpec,
         codebooks: Mapping[str, Codebook],
         projection: PartwiseProjection,
-        weights: Mapping[str, Any],
+        weights: WeightsOrigin,
     ) -> None:
         super().__init__(spec.preprocessing)
         self.spec = spec
@@ -106,7 +106,7 @@ class StandardEncoder(ImageEncoder):
         return tensors
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = StandardSpec(preprocessing, PatchGrid(**settings["grid"]), settings["flip"])
         if not (0 < spec.grid.patch <= preprocessing.side and preprocessing.side <= MAX_POINTS * spec.grid.step):
@@ -153,11 +153,10 @@ def learn_codebooks(
         descriptors = np.concatenate([sample[kind] for sample in samples]).astype(np.float64)
         with threadpool_limits(1):
             reduction = PCA(min(dim, *descriptors.shape), random_state=seed).fit(descriptors)
-            kmeans = MiniBatchKMeans(
-                min(words, len(descriptors)), batch_size=KMEANS_BATCH, n_init=3, random_state=seed
-            ).fit(reduction.transform(descriptors))
+            options: dict[str, Any] = {"batch_size": KMEANS_BATCH, "n_init": 3, "random_state": seed}
+            kmeans = MiniBatchKMeans(min(words, len(descriptors)), **options).fit(reduction.transform(descriptors))
         learned = (reduction.mean_, reduction.components_, kmeans.cluster_centers_)
-        codebooks[kind] = Codebook(*(array.astype(np.float32) for array in learned))
+        codebooks[kind] = Codebook(*(np.asarray(array, np.float32) for array in learned))
     return codebooks
 
 
@@ -174,10 +173,11 @@ def learn_projection(
         n, size = stacked.shape
         with threadpool_limits(1):
             pca = PCA(min(dims[part], n - 1, size), random_state=seed).fit(stacked)
-        scale = np.sqrt(pca.explained_variance_.sum()) or 1
-        parts[part] = pca.mean_.astype(np.float32), (pca.components_ / scale).astype(np.float32)
-        if len(pca.components_) < dims[part]:
-            short.append(f"{part} {len(pca.components_)} instead of {dims[part]}")
+        components = np.asarray(pca.components_)
+        scale = np.sqrt(np.asarray(pca.explained_variance_).sum()) or 1
+        parts[part] = np.asarray(pca.mean_, np.float32), (components / scale).astype(np.float32)
+        if len(components) < dims[part]:
+            short.append(f"{part} {len(components)} instead of {dims[part]}")
     if short:
         log.warning("dimensions from %d images: %s; more images allow more", len(described), ", ".join(short))
     return PartwiseProjection(parts)

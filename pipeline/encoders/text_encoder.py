@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from pipeline.encoders.material import EncoderMaterial, StoredEncoder
+from pipeline.encoders.material import EncoderMaterial, Settings, StoredEncoder
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -49,7 +49,7 @@ class TextEncoder:
         return {}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "TextEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "TextEncoder":
         """Make the encoder that `settings` and `tensors` came from. Raises ValueError if they do not fit together."""
         return cls()
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy  # whose parts it imports when they are used: queries do without
 
 from pipeline.compute.precision import scale_to_unit_length
-from pipeline.encoders.material import EncoderMaterial
+from pipeline.encoders.material import EncoderMaterial, Settings
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, english_stop_words
 from pipeline.text.vocabulary import KnownTerms, Vocabulary
@@ -80,12 +80,13 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         return {"kind": self.kind, **self.vocabulary.to_dict()}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "TfidfEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "TfidfEncoder":
         return cls(Vocabulary.from_dict(settings))
 
 
 def unit_rows(matrix: "csr_array") -> "csr_array":
     """Return `matrix` with every nonzero row scaled to unit length. Squares are summed in double precision."""
+    assert matrix.shape is not None
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(matrix.data, dtype=np.float64)))[rows]
     data = np.divide(matrix.data, lengths, out=np.zeros_like(lengths), where=lengths > 0).astype(np.float32)

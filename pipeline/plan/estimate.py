@@ -84,12 +84,12 @@ def _dim(config: "Config", encoder: "EncoderEntry", speeds: Mapping[str, Speed])
         return speeds[encoder.name].dim
     if encoder.base is not None:
         return _dim(config, config.encoder(encoder.base), speeds)
-    return encoder.spec.dim(encoder, WORD) or WIDEST
+    return encoder.max_dim(WORD) or WIDEST
 
 
 def _text_dim(config: "Config", encoder: "EncoderEntry") -> int:
     """The most dimensions that the vectors of an encoder of texts can have."""
-    return encoder.spec.dim(encoder, config.word_vectors.dim if encoder.corpus else WORD) or WIDEST
+    return encoder.max_dim(config.word_vectors.dim if encoder.corpus else WORD) or WIDEST
 
 
 def lines_of(found: Estimate) -> list[str]:

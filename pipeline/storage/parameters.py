@@ -87,9 +87,10 @@ def write_parameters(
     value = {"kind": kind, "rows": len(tensors), "details": {"settings": dict(settings), **(details or {})}}
     writer = FileBatch() if batch is None else batch
     files = {}
-    for name in sorted(library.names) if library else ():
-        file = f"{LIBRARY}/{name}"
-        files[file] = writer.add(path.parent / file, _parts_of(library.folder / name))
+    if library is not None:
+        for name in sorted(library.names):
+            file = f"{LIBRARY}/{name}"
+            files[file] = writer.add(path.parent / file, _parts_of(library.folder / name))
     former = _library_files(path)
     commit = publish_record(commit_path(path), value, {path.name: data}, provenance, files, batch=writer)
     if batch is None:

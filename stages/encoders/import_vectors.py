@@ -72,6 +72,7 @@ def import_vectors(run: Run, encoder: str) -> Callable[[Job], None]:
         else:
             rows = range(job.rows.first_sentence, job.rows.last_sentence)
             about = {"encoder": entry.name, "imported": files, "storage": storage, "provenance": job.provenance}
+            assert job.number is not None
             owners = run.manifest.owners(job.number)
             write_vectors(job.path, matched.features(rows), job.sentence_id, owners, **about)
 

@@ -60,6 +60,7 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
 
     For precomputed vectors this is the encoder that made them; it is compared with them on some photos or captions.
     """
+    from pipeline.config.encoders import TextEntry
     from pipeline.encoders.centred import Centred
     from pipeline.run.reading.encoders import encoder_material, write_encoder
     from pipeline.run.reading.texts import measure_coverage
@@ -67,7 +68,8 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     entry = run.config.entry(encoder)
     material = encoder_material(run, entry)
     made = entry.spec.load().prepare(entry, material)
-    if getattr(entry, "centre", "none") != "none":
+    if isinstance(entry, TextEntry) and entry.centre != "none":
+        assert material.texts is not None
         made = Centred.fit(made, material.texts.texts(), entry.centre == "whiten")
     details: dict[str, Any] = {"name": entry.name, "dim": made.dim}
     if entry.remedy and entry.learns:

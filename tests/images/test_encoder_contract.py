@@ -71,7 +71,7 @@ def make(spec: EncoderSpec, root: Path) -> ImageEncoder:
     entry = config.encoder(spec.name)
     assert entry.spec is spec
     made = spec.load().prepare(entry, material)
-    assert spec.dim(entry, 300) in (None, made.dim)
+    assert entry.max_dim(300) in (None, made.dim)
     return made
 
 

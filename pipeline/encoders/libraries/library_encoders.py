@@ -20,7 +20,7 @@ from torch import nn
 from pipeline.encoders.extraction import Extractor, choose_plan
 from pipeline.encoders.image_encoder import ImageEncoder, ModuleEncoder
 from pipeline.encoders.libraries.folder import check_folder, malformed, offline
-from pipeline.encoders.material import EncoderMaterial, StoredEncoder
+from pipeline.encoders.material import EncoderMaterial, Settings, StoredEncoder, WeightsOrigin
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import MALFORMED, InputError, JointspaceError, UsageError, brief
 from pipeline.images.preprocess import Preprocessing
@@ -46,8 +46,8 @@ class FetchedImages(NamedTuple):
 
     body: nn.Module
     preprocessing: Mapping[str, Any]
-    weights: Mapping[str, Any]
-    about: Mapping[str, Any] = MappingProxyType({})
+    weights: WeightsOrigin
+    about: Settings = MappingProxyType({})
     """Whatever else `load` has to know."""
 
 
@@ -56,7 +56,7 @@ class LibraryImages(ModuleEncoder):
 
     kind: ClassVar[str]
 
-    def __init__(self, preprocessing: Preprocessing, body: nn.Module, about: Mapping[str, Any]) -> None:
+    def __init__(self, preprocessing: Preprocessing, body: nn.Module, about: Settings) -> None:
         super().__init__(preprocessing, body, about["flip"])
         self.about = about
 
@@ -67,7 +67,7 @@ class LibraryImages(ModuleEncoder):
 
     @staticmethod
     @abstractmethod
-    def load(folder: Path, about: Mapping[str, Any]) -> nn.Module:
+    def load(folder: Path, about: Settings) -> nn.Module:
         """Read the `body` from a folder that `save` has written. The folder has been checked."""
 
     @classmethod
@@ -106,19 +106,19 @@ class LibraryTexts(TextEncoder):
 
     kind: ClassVar[str]
 
-    def __init__(self, body: nn.Module, weights: Mapping[str, Any]) -> None:
+    def __init__(self, body: nn.Module, weights: WeightsOrigin) -> None:
         self.body = body.eval()
         self.weights = weights
         self.dim = self.encode(["a"]).shape[1]
 
     @classmethod
     @abstractmethod
-    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, Any], place: str | Path) -> "LibraryTexts":
+    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path) -> "LibraryTexts":
         """Get the model from a `place`, the user's folder or the name of the entry, and add to `weights`."""
 
     @classmethod
     @abstractmethod
-    def load(cls, folder: Path, weights: Mapping[str, Any]) -> "LibraryTexts":
+    def load(cls, folder: Path, weights: WeightsOrigin) -> "LibraryTexts":
         """Read the encoder from a folder that `save` has written. The folder has been checked."""
 
     @abstractmethod
@@ -188,7 +188,7 @@ class Float32Output(nn.Module):
 
 def user_folder(
     entry: "LibraryImagesEntry | LibraryTextsEntry", material: EncoderMaterial
-) -> tuple[Path | None, dict[str, Any]]:
+) -> tuple[Path | None, dict[str, str | int]]:
     """Return the folder under weights_root that an entry names, if there is one, and the origin of its weights."""
     folder = entry.folder(str(material.weights_root))
     return folder, {"origin": entry.architecture if folder else f"{entry.architecture}, from its hub"}

@@ -24,7 +24,7 @@ from pipeline.encoders.libraries.library_encoders import (
     only_side,
     user_folder,
 )
-from pipeline.encoders.material import EncoderMaterial
+from pipeline.encoders.material import EncoderMaterial, Settings, WeightsOrigin
 from pipeline.encoders.weights import parse
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ TOKENIZER_OPTIONS = ("clean", "strip_sep_token")
 class ImageTower(nn.Module):
     """The image side of a model, with the configuration of the whole model."""
 
+    config: dict[str, Any]
+
     def __init__(self, visual: nn.Module, config: dict[str, Any]) -> None:
         super().__init__()
         self.visual = visual
@@ -54,7 +56,10 @@ class ImageTower(nn.Module):
 class TextTower(nn.Module):
     """A model without its image side."""
 
-    def __init__(self, model: nn.Module, config: dict[str, Any]) -> None:
+    model: "open_clip.CLIP"
+    config: dict[str, Any]
+
+    def __init__(self, model: "open_clip.CLIP", config: dict[str, Any]) -> None:
         super().__init__()
         self.model = model
         self.model.visual = nn.Identity()
@@ -91,10 +96,11 @@ class OpenClipImages(LibraryImages):
         return FetchedImages(body, read_preprocessing(model.visual.preprocess_cfg), weights)
 
     def save(self, folder: Path) -> None:
+        assert isinstance(self.body, ImageTower)
         write_side(folder, self.body.config, self.body.state_dict())
 
     @staticmethod
-    def load(folder: Path, about: Mapping[str, Any]) -> nn.Module:
+    def load(folder: Path, about: Settings) -> nn.Module:
         model, config = build(folder)
         load_half(model, safetensors.torch.load_file(folder / WEIGHTS), lambda name: not name.startswith("visual."))
         return ImageTower(model.visual, config)
@@ -105,7 +111,12 @@ class OpenClipTexts(LibraryTexts):
 
     kind = "open_clip"
 
-    def __init__(self, body: TextTower, weights: Mapping[str, Any], tokenizer: Any) -> None:
+    def __init__(
+        self,
+        body: TextTower,
+        weights: WeightsOrigin,
+        tokenizer: "open_clip.SimpleTokenizer | open_clip.tokenizer.HFTokenizer",
+    ) -> None:
         if not isinstance(tokenizer, open_clip.SimpleTokenizer | open_clip.tokenizer.HFTokenizer):
             raise ValueError(f"its tokenizer {type(tokenizer).__name__} is not supported")
         self.tokenizer = tokenizer
@@ -113,7 +124,7 @@ class OpenClipTexts(LibraryTexts):
         super().__init__(body, weights)
 
     @classmethod
-    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, Any], place: str | Path) -> "OpenClipTexts":
+    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path) -> "OpenClipTexts":
         from pipeline.config.encoders import OpenClipTextsEntry
 
         assert isinstance(entry, OpenClipTextsEntry)
@@ -134,7 +145,7 @@ class OpenClipTexts(LibraryTexts):
             self.tokenizer.tokenizer.save_pretrained(folder)
 
     @classmethod
-    def load(cls, folder: Path, weights: Mapping[str, Any]) -> "OpenClipTexts":
+    def load(cls, folder: Path, weights: WeightsOrigin) -> "OpenClipTexts":
         model, config = build(folder)
         load_half(model, safetensors.torch.load_file(folder / WEIGHTS), lambda name: name.startswith("visual."))
         return cls(TextTower(model.float(), config), weights, open_clip.get_tokenizer(f"local-dir:{folder}"))
@@ -166,7 +177,7 @@ def write_side(folder: Path, config: Mapping[str, Any], state: Mapping[str, torc
     safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
 
 
-def build(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
     """Build the model that a folder describes, without its weights."""
     config: Any = read_config(folder, CONFIG)
     config = config["model_cfg"]

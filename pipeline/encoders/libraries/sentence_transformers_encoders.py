@@ -12,6 +12,7 @@ from torch import nn
 from pipeline.encoders.libraries.folder import read_config
 from pipeline.encoders.libraries.library_encoders import LibraryTexts
 from pipeline.encoders.libraries.transformers_encoders import max_length, quiet
+from pipeline.encoders.material import WeightsOrigin
 
 try:
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
@@ -47,7 +48,7 @@ class SentenceTransformersTexts(LibraryTexts):
 
     kind = "sentence-transformers"
 
-    def __init__(self, whole: SentenceTransformer, weights: Mapping[str, Any]) -> None:
+    def __init__(self, whole: SentenceTransformer, weights: WeightsOrigin) -> None:
         first, pooling, *rest = whole
         if not isinstance(first, Transformer) or not isinstance(pooling, Pooling):
             raise ValueError("it does not begin with a transformer and a pooling")
@@ -61,7 +62,7 @@ class SentenceTransformersTexts(LibraryTexts):
 
     @classmethod
     def fetch(
-        cls, entry: "LibraryTextsEntry", weights: dict[str, Any], place: str | Path
+        cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path
     ) -> "SentenceTransformersTexts":
         whole = open_model(place)
         modules = list(whole)
@@ -79,7 +80,7 @@ class SentenceTransformersTexts(LibraryTexts):
             self.whole.save(str(folder), create_model_card=False, safe_serialization=True)
 
     @classmethod
-    def load(cls, folder: Path, weights: Mapping[str, Any]) -> "SentenceTransformersTexts":
+    def load(cls, folder: Path, weights: WeightsOrigin) -> "SentenceTransformersTexts":
         check_modules(folder)
         return cls(open_model(folder, local_files_only=True), weights)
 

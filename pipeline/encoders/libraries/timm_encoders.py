@@ -1,6 +1,5 @@
 """Networks of timm as encoders: what they compute before their classifier."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from pipeline.encoders.libraries.folder import read_config
 from pipeline.encoders.libraries.library_encoders import FetchedImages, LibraryImages, only_side, user_folder
-from pipeline.encoders.material import EncoderMaterial
+from pipeline.encoders.material import EncoderMaterial, Settings
 from pipeline.encoders.weights import parse, select
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class TimmImages(LibraryImages):
         timm.models.save_for_hf(self.body, folder, safe_serialization=True)
 
     @staticmethod
-    def load(folder: Path, about: Mapping[str, Any]) -> nn.Module:
+    def load(folder: Path, about: Settings) -> nn.Module:
         config = read_config(folder, "config.json")
         if not isinstance(config, dict) or not timm.is_model(name := str(config["architecture"])):
             raise ValueError("its architecture is not a network of timm")

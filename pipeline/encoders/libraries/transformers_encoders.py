@@ -24,7 +24,7 @@ from pipeline.encoders.libraries.library_encoders import (
     only_side,
     user_folder,
 )
-from pipeline.encoders.material import EncoderMaterial
+from pipeline.encoders.material import EncoderMaterial, Settings, WeightsOrigin
 from pipeline.errors import InputError, brief
 from pipeline.images.preprocess import Preprocessing, prepare
 
@@ -61,7 +61,9 @@ class ImageFeatures(nn.Module):
     or the hidden state of the first token if it has no pooling layer (`pooled=False`).
     """
 
-    def __init__(self, model: nn.Module, pooled: bool) -> None:
+    model: transformers.PreTrainedModel
+
+    def __init__(self, model: transformers.PreTrainedModel, pooled: bool) -> None:
         super().__init__()
         self.model = drop_parts(model, TEXT_PARTS)
         self.pooled = pooled
@@ -96,11 +98,12 @@ class TransformersImages(LibraryImages):
         return FetchedImages(ImageFeatures(model, pooled), stated, weights, {"pooled": pooled})
 
     def save(self, folder: Path) -> None:
+        assert isinstance(self.body, ImageFeatures)
         with quiet():
             self.body.model.save_pretrained(folder)
 
     @staticmethod
-    def load(folder: Path, about: Mapping[str, Any]) -> nn.Module:
+    def load(folder: Path, about: Settings) -> nn.Module:
         pooled = about["pooled"]
         model, missing = load_model(folder, local_files_only=True)
         require_weights(missing, TEXT_PARTS if pooled else (*TEXT_PARTS, "pooler."))
@@ -113,7 +116,9 @@ class TextFeatures(nn.Module):
     A dual encoder returns the projected text embedding. A text-only model returns the mean of its tokens' states.
     """
 
-    def __init__(self, model: nn.Module, masked: bool) -> None:
+    model: transformers.PreTrainedModel
+
+    def __init__(self, model: transformers.PreTrainedModel, masked: bool) -> None:
         super().__init__()
         self.model = drop_parts(model, IMAGE_PARTS)
         self.masked = masked
@@ -133,7 +138,12 @@ class TransformersTexts(LibraryTexts):
 
     kind = "transformers"
 
-    def __init__(self, model: Any, tokenizer: Any, weights: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: transformers.PreTrainedModel,
+        tokenizer: transformers.PreTrainedTokenizerFast,
+        weights: WeightsOrigin,
+    ) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
             raise ValueError("it has no tokenizer.json")
         self.model = model
@@ -148,7 +158,7 @@ class TransformersTexts(LibraryTexts):
         super().__init__(TextFeatures(model, masked and not self.siglip), weights)
 
     @classmethod
-    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, Any], place: str | Path) -> "TransformersTexts":
+    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path) -> "TransformersTexts":
         model, missing = load_model(place)
         require_weights(missing, ("pooler.",))
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
@@ -164,7 +174,7 @@ class TransformersTexts(LibraryTexts):
         self.tokenizer.save_pretrained(folder)
 
     @classmethod
-    def load(cls, folder: Path, weights: Mapping[str, Any]) -> "TransformersTexts":
+    def load(cls, folder: Path, weights: WeightsOrigin) -> "TransformersTexts":
         model, missing = load_model(folder, local_files_only=True)
         require_weights(missing, (*IMAGE_PARTS, "pooler."))
         tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
@@ -178,7 +188,7 @@ class TransformersTexts(LibraryTexts):
         return encoded["input_ids"], encoded["attention_mask"]
 
 
-def max_length(model: Any, tokenizer: Any) -> int:
+def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerFast) -> int:
     """Return the number of tokens that a model takes of a text."""
     config = getattr(model.config, "text_config", model.config)
     limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", MAX_TOKENS), MAX_TOKENS)
@@ -208,7 +218,7 @@ def quiet() -> Iterator[None]:
             logs.enable_progress_bar()
 
 
-def load_model(place: str | Path, local_files_only: bool = False) -> tuple[Any, list[str]]:
+def load_model(place: str | Path, local_files_only: bool = False) -> tuple[transformers.PreTrainedModel, list[str]]:
     """Load the model of a folder or of the hub, in float32, and the names of parameters that its weights lack.
 
     Only safetensors are read, and no code of the hub is run.
@@ -227,7 +237,7 @@ def require_weights(missing: Sequence[str], but: tuple[str, ...]) -> None:
         raise ValueError(f"its weights lack {lost[0]}")
 
 
-def drop_parts(model: nn.Module, beginnings: tuple[str, ...]) -> nn.Module:
+def drop_parts(model: transformers.PreTrainedModel, beginnings: tuple[str, ...]) -> transformers.PreTrainedModel:
     """Remove the parts of a dual encoder whose names begin so. An image-only or text-only model stays whole."""
     if hasattr(model, "get_image_features") and hasattr(model, "get_text_features"):
         for name in [name for name, _ in model.named_children() if name.startswith(beginnings)]:
@@ -252,7 +262,7 @@ def load_preprocessing(place: str | Path, encoder_name: str) -> dict[str, Any]:
     return preprocessing
 
 
-def check_same_pixels(processor: Any, preprocessing: Mapping[str, Any]) -> None:
+def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing: Mapping[str, Any]) -> None:
     """Check that our preprocessing produces the same pixels as the library's processor on a gradient image.
 
     Raises ValueError if the shapes differ or a pixel differs by more than PIXEL_TOLERANCE.

@@ -1,12 +1,13 @@
 """Encoders of a run: the material that they are made from, and how they are stored."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import numpy as np
+from pydantic import JsonValue
 
 from pipeline.config.encoders import EncoderEntry, NetworkEntry, WordVectorsEntry
 from pipeline.encoders.material import EncoderMaterial, GivenVectors
@@ -20,7 +21,7 @@ from pipeline.storage.json_files import read_json, require_form
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, LibraryFiles, write_parameters
 from pipeline.storage.records import VocabularyForm
 from pipeline.text.tokens import TermSettings
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Vocabulary, VocabularySizes
 from pipeline.text.wordvectors import WordVectors
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class RunTexts:
     def texts(self) -> Iterable[str]:
         return self.run.manifest.texts_of("train")
 
-    def learn_vocabulary(self, settings: TermSettings, **chosen: Any) -> Vocabulary:
-        return learn_vocabulary(self.run, self.entry.name, settings, **chosen)
+    def learn_vocabulary(self, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
+        return learn_vocabulary(self.run, self.entry.name, settings, **sizes)
 
     def vocabulary(self) -> Vocabulary | None:
         path = self._files().get("file")
@@ -89,7 +90,7 @@ class RunTexts:
 
     def corpus(self) -> WordVectors:
         terms = read_token_vocabulary(self.run)[0].terms
-        return WordVectors(terms, read_corpus_vectors(self.run)[: len(terms)])
+        return WordVectors(tuple(terms), read_corpus_vectors(self.run)[: len(terms)])
 
     def file(self, wanted: Collection[str]) -> WordVectors:
         assert isinstance(self.entry, WordVectorsEntry)
@@ -123,12 +124,12 @@ def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
     rows = range(min(COMPARED[entry.modality], len(matched.labels)))
     if entry.modality == "text":
         texts = run.manifest.rows("sentences", rows)["text"].to_pylist()
-        return GivenVectors(texts, texts, matched.features(rows))
+        return GivenVectors([], texts, texts, matched.features(rows))
     opened = list(open_photographs(run, list(rows)))
     if reasons := [reason for _, reason in opened if reason]:
         raise InputError(f"{max(reasons)}; it was readable before; run ingest again")
     images = [image for image, _ in opened if image is not None]
-    return GivenVectors(images, matched.names(rows), matched.features(rows))
+    return GivenVectors(images, [], matched.names(rows), matched.features(rows))
 
 
 def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings") -> "NetworkEncoder":
@@ -144,7 +145,7 @@ def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings")
 
 
 def write_encoder(
-    job: Job, entry: EncoderEntry, encoder: "ImageEncoder | TextEncoder", details: dict[str, Any]
+    job: Job, entry: EncoderEntry, encoder: "ImageEncoder | TextEncoder", details: Mapping[str, JsonValue]
 ) -> None:
     """Store an encoder in the folder of its job, with the files of its library, if it is a model of one.
 

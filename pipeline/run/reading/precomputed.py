@@ -57,9 +57,9 @@ class MatchedFeatures:
         for start in range(0, n, BLOCK):
             these = range(start, min(start + BLOCK, n))
             features = self.features(these)
-            for row in start + np.flatnonzero(~np.isfinite(features).all(axis=1))[:1]:
+            for row in (start + np.flatnonzero(~np.isfinite(features).all(axis=1))[:1]).tolist():
                 raise InputError(
-                    f"{self.source.where(self.rows[row])}: the row of {self.labels[row]} is not finite (NaN or"
+                    f"{self.source.where(int(self.rows[row]))}: the row of {self.labels[row]} is not finite (NaN or"
                     " infinity); make it again, or leave it out of the collection"
                 )
             to_stored(features, storage, self.names(these), key)
@@ -90,6 +90,7 @@ def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
     """Match precomputed features to all images of the run. Raises InputError if an image has none."""
     features, images = open_foreign(source), _image_names(run)
     without_photographs = run.config.collection.format == FORMAT  # which are called otherwise in the manifest
+    assert features.names is not None  # a source of images has names, or is refused
     names = list(map(relative_name, features.names)) if without_photographs else features.names
     with _naming(path):
         matching = match_names(names, images, run.layout.data_root)
@@ -104,7 +105,7 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
     source, _ = sources(CollectionFolder(root, options))
     features = open_foreign(source)
     rows: dict[str, int] = {}
-    for row, name in enumerate(features.names):
+    for row, name in enumerate(features.names or ()):
         rows.setdefault(relative_name(name), row)
     remaining = iter(paths)
     while block := list(islice(remaining, BLOCK)):
@@ -127,7 +128,7 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     names = vectors.names
     if run.config.collection.format == FORMAT:
         photos, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
-        names = names or nameless(open_foreign(photos).names)
+        names = names or nameless(open_foreign(photos).names or ())
         finite = vectors.finite()  # ingest has rejected the others
         names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:

@@ -7,7 +7,7 @@ from itertools import compress, repeat
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.sequences import Tokens
 from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.trees import SentenceTrees, Trees, fit_trees
-from pipeline.text.vocabulary import Coverage, Vocabulary
+from pipeline.text.vocabulary import CountsWords, Coverage, Vocabulary, VocabularySizes
 from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def read_trees(
     shard = ParseShard(run.layout.parses.folder, number)
     parses = (entry.parse for entry in read_conllu(shard.conllu, str(shard.path)))
     trees = (tree for _, tree in read_brackets(shard.brackets, str(shard.brackets_path)))
-    columns = (compress(column, chosen) for column in (parses, trees, run.manifest.texts(number)))
-    return fit_trees(*columns, analyze)
+    texts = run.manifest.texts(number)
+    return fit_trees(compress(parses, chosen), compress(trees, chosen), compress(texts, chosen), analyze)
 
 
 def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:
@@ -88,9 +88,9 @@ def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_
     return trees
 
 
-def learn_vocabulary(run: Run, name: str, settings: TermSettings, **chosen: Any) -> Vocabulary:
+def learn_vocabulary(run: Run, name: str, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
     """The vocabulary of the training sentences for the text encoder `name`, or for `tokens`: their terms are counted by
-    part, where the run sums. `chosen` is what `learn_vocabulary` of pipeline.text.vocabulary takes. Raises
+    part, where the run sums. `sizes` is what `learn_vocabulary` of pipeline.text.vocabulary takes. Raises
     JointspaceError where there is no room."""
     parts = chunks(run.manifest.n_shards, run.manifest.shard_size) or [range(0)]
     # Other machines that count see the run's folder alone.
@@ -102,7 +102,7 @@ def learn_vocabulary(run: Run, name: str, settings: TermSettings, **chosen: Any)
                 shared = run.root.absolute(), settings, Path(folder)
                 return map_reduce(count_part, parts, add, run.sums, shared)
 
-            return vocabulary.learn_vocabulary(count, settings, **chosen)
+            return vocabulary.learn_vocabulary(count, settings, **sizes)
     except OSError as error:
         raise cannot_write(parent / f"jointspace-counts-{name}", 0, error, key) from error
 
@@ -112,7 +112,7 @@ def count_part(part: range, root: Path, settings: TermSettings, folder: Path) ->
     return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
 
 
-def measure_coverage(run: Run, name: str, encoder: TextEncoder, remedy: str) -> dict[str, int]:
+def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> dict[str, int]:
     """How much of dev's sentences a text encoder knows; says so, with a remedy where that is little."""
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
