@@ -1,9 +1,9 @@
 """The inputs from which encoders are made, and the parts in which they are stored."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from pipeline.text.wordvectors import WordVectors
 if TYPE_CHECKING:
     from PIL import Image
 
-    from pipeline.images.preprocess import Photograph, Preprocessing
-
-Described = TypeVar("Described")
+    from pipeline.images.preprocess import TrainImages
 
 Settings = Mapping[str, Any]
 """The JSON settings of a stored encoder. Each class has keys of its own, and `known_form` of pipeline.config.stored
@@ -70,29 +68,6 @@ class GivenVectors(NamedTuple):
     vectors: np.ndarray
 
 
-class TrainImages(Protocol):
-    """The images of the train split."""
-
-    @property
-    def manifest(self) -> str:
-        """The fingerprint of the manifest that they stand in."""
-        ...
-
-    def draw(self, count: int, seed: int) -> "list[Photograph]":
-        """Draw a random sample of `count` images, or take all if there are fewer."""
-        ...
-
-    def describe(
-        self,
-        what: str,
-        photographs: "Sequence[Photograph]",
-        preprocessing: "Preprocessing",
-        describe: Callable[[np.ndarray], Described],
-    ) -> list[Described]:
-        """Apply `describe` to the pixels of each photo. `what` labels the progress bar."""
-        ...
-
-
 class TrainTexts(Protocol):
     """The captions of the train split, and what a run and its user have for encoders of texts."""
 
@@ -130,7 +105,7 @@ class EncoderMaterial:
     regions: Mapping[str, Any] = field(default_factory=dict)
     base: StoredEncoder | None = None
     given: GivenVectors | None = None
-    images: TrainImages | None = None
+    images: "TrainImages | None" = None
     texts: TrainTexts | None = None
 
     def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import tee
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -15,6 +15,9 @@ from pipeline.config.registry import MAX_SIDE
 from pipeline.errors import InputError
 from pipeline.images.decode import decode, decode_each
 from pipeline.images.opening import ImageLimits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -121,3 +124,34 @@ class PhotographReader:
         if hashlib.sha256(data).hexdigest() != photograph.sha256:
             raise InputError("changed: its bytes are not those that were ingested")
         return data
+
+
+Described = TypeVar("Described")
+
+
+@dataclass(frozen=True)
+class TrainImages:
+    """The images of the train split: `rows` of the table `images`, in the manifest with the fingerprint `manifest`."""
+
+    images: "pa.Table"
+    rows: np.ndarray
+    manifest: str
+    reader: PhotographReader
+
+    def draw(self, count: int, seed: int) -> list[Photograph]:
+        """Draw a random sample of `count` images, or take all if there are fewer."""
+        rows = np.random.default_rng(seed).permutation(self.rows)[:count]
+        return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
+
+    def describe(
+        self,
+        what: str,
+        photographs: Sequence[Photograph],
+        preprocessing: Preprocessing,
+        describe: Callable[[np.ndarray], Described],
+    ) -> list[Described]:
+        """Apply `describe` to the pixels of each photo. `what` labels the progress bar."""
+        from tqdm import tqdm
+
+        described = self.reader.views(photographs, [View(preprocessing, describe)])
+        return [view for (view,) in tqdm(described, what, len(photographs), unit=" images", disable=None)]

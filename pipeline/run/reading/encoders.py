@@ -1,10 +1,10 @@
 """Encoders of a run: the material that they are made from, and how they are stored."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from pydantic import JsonValue
@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from pipeline.config.encoders import EncoderEntry, NetworkEntry, WordVectorsEntry
 from pipeline.encoders.material import EncoderMaterial, GivenVectors
 from pipeline.errors import InputError
-from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View
+from pipeline.images.preprocess import TrainImages
 from pipeline.run import Job, Run
 from pipeline.run.reading.photos import open_photographs, photograph_reader
 from pipeline.run.reading.precomputed import match_precomputed
@@ -25,8 +25,6 @@ from pipeline.text.vocabulary import Vocabulary, VocabularySizes
 from pipeline.text.wordvectors import WordVectors
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pipeline.config.images import FinetuneSettings
     from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.encoders.networks import NetworkEncoder
@@ -34,36 +32,6 @@ if TYPE_CHECKING:
 
 COMPARED = {"image": 4, "text": 16}
 """Number of precomputed vectors that are compared with the vectors of the encoder that made them."""
-
-Described = TypeVar("Described")
-
-
-@dataclass(frozen=True)
-class RunImages:
-    """The images of the train split of a run, as pipeline.encoders.material.TrainImages."""
-
-    images: "pa.Table"
-    rows: np.ndarray
-    manifest: str
-    reader: PhotographReader
-
-    def draw(self, count: int, seed: int) -> list[Photograph]:
-        """Draw a random sample of `count` images, or take all if there are fewer."""
-        rows = np.random.default_rng(seed).permutation(self.rows)[:count]
-        return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
-
-    def describe(
-        self,
-        what: str,
-        photographs: Sequence[Photograph],
-        preprocessing: Preprocessing,
-        describe: Callable[[np.ndarray], Described],
-    ) -> list[Described]:
-        """Apply `describe` to the pixels of each photo. `what` labels the progress bar."""
-        from tqdm import tqdm
-
-        described = self.reader.views(photographs, [View(preprocessing, describe)])
-        return [view for (view,) in tqdm(described, what, len(photographs), unit=" images", disable=None)]
 
 
 @dataclass(frozen=True)
@@ -110,7 +78,7 @@ def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
     if is_image and entry.learns:
         manifest = run.manifest
         rows = np.flatnonzero(manifest.splits == "train")
-        images = RunImages(manifest.images, rows, manifest.fingerprint, photograph_reader(run))
+        images = TrainImages(manifest.images, rows, manifest.fingerprint, photograph_reader(run))
     given = read_given(run, entry) if entry.base is not None and entry.spec.reads == "vectors" else None
     texts = None if is_image else RunTexts(run, entry)
     return EncoderMaterial(
