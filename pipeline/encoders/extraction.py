@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ class _Batches:
 
 
 def extract_in_step(
-    pictures: Iterable[Sequence[Any]], extractors: Sequence[Extractor], lengths: Iterable[int]
+    pictures: Iterable[Sequence[np.ndarray]], extractors: Sequence[Extractor], lengths: Iterable[int]
 ) -> Iterator[list[np.ndarray]]:
     """The features (n, dim) float32 of each `n` of `lengths` pictures in turn, by each of the `extractors`, each of
     which takes its own of every picture's views.
@@ -197,6 +197,9 @@ def grow(extractor: Extractor) -> None:
     log.info("%d images at once", extractor.plan.batch_size)
 
 
+Item = TypeVar("Item")
+
+
 class Stopwatch:
     """Where the time of an extraction goes; the rest, beside decoding and writing, is the forward pass."""
 
@@ -207,15 +210,15 @@ class Stopwatch:
         self._start = time.perf_counter()
         self._seconds: dict[str, float] = {"decode": 0.0, "write": 0.0}
 
-    def iterate(self, task: str, items: Iterable[Any]) -> Iterator[Any]:
-        """`items`; waiting for each counts as `task`, except for time counted under another name meanwhile."""
-        items = iter(items)
+    def iterate(self, task: str, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items. Waiting for each counts as `task`, except for time counted under another name meanwhile."""
+        remaining = iter(items)
         while True:
             with self.measure(task):
-                item = next(items, self)
-            if item is self:
+                waiting = list(islice(remaining, 1))
+            if not waiting:
                 return
-            yield item
+            yield waiting[0]
 
     @contextmanager
     def measure(self, task: str) -> Iterator[None]:

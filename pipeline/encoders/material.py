@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pipeline.images.preprocess import TrainImages
 
 Settings = Mapping[str, Any]
-"""The JSON settings of a stored encoder. Each class has keys of its own, and `known_form` of pipeline.config.stored
-turns whatever a class raises about another form into an IntegrityError."""
+"""The JSON settings of a stored encoder, or of a library. Each class has keys of its own, and `known_form` of
+pipeline.config.stored turns whatever a class raises about another form into an IntegrityError."""
 
 WeightsOrigin = Mapping[str, str | int]
 """Where the weights of an encoder come from: `origin`, and a seed, a commit or a SHA-256."""

@@ -68,7 +68,9 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
         log.info("resumed after iteration %d", len(losses))
-    sampler = RegionSampler(photograph_reader(run), Crops(tuning.side, tuning.context, chosen.mean), settings.seed)
+    sampler = RegionSampler(
+        photograph_reader(run), Crops(tuning.side, tuning.context, start.spec.preprocessing.mean), settings.seed
+    )
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
     batches = batch_samples(isolated_map(sampler, items, run.decoders), tuning.images)

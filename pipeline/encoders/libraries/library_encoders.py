@@ -211,7 +211,7 @@ def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
         ) from error
 
 
-def choose_preprocessing(entry: "LibraryImagesEntry", stated: Mapping[str, Any]) -> Preprocessing:
+def choose_preprocessing(entry: "LibraryImagesEntry", stated: Settings) -> Preprocessing:
     """Return the preprocessing of an entry, with what the model has `stated` in place of null.
 
     The geometry (`resize` and `crop`) is the entry's or the model's as a whole. Raises InputError for a key that

@@ -41,9 +41,9 @@ TOKENIZER_OPTIONS = ("clean", "strip_sep_token")
 class ImageTower(nn.Module):
     """The image side of a model, with the configuration of the whole model."""
 
-    config: dict[str, Any]
+    config: Settings
 
-    def __init__(self, visual: nn.Module, config: dict[str, Any]) -> None:
+    def __init__(self, visual: nn.Module, config: Settings) -> None:
         super().__init__()
         self.visual = visual
         self.config = config
@@ -57,9 +57,9 @@ class TextTower(nn.Module):
     """A model without its image side."""
 
     model: "open_clip.CLIP"
-    config: dict[str, Any]
+    config: Settings
 
-    def __init__(self, model: "open_clip.CLIP", config: dict[str, Any]) -> None:
+    def __init__(self, model: "open_clip.CLIP", config: Settings) -> None:
         super().__init__()
         self.model = model
         self.model.visual = nn.Identity()
@@ -170,7 +170,7 @@ def config_of(place: str, model: nn.Module) -> dict[str, Any]:
     return {**config, "vision_cfg": vision, "quick_gelu": quick}
 
 
-def write_side(folder: Path, config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+def write_side(folder: Path, config: Settings, state: Mapping[str, torch.Tensor]) -> None:
     """Write the configuration of a whole model, and the weights of one side."""
     text = json.dumps({"model_cfg": config, "preprocess_cfg": {}}, indent=1)
     (folder / CONFIG).write_text(text, encoding="utf-8")
@@ -191,7 +191,7 @@ def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
         logging.disable(logging.NOTSET)
 
 
-def read_preprocessing(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_preprocessing(config: Settings) -> dict[str, Any]:
     """Return the preprocessing of an OpenCLIP model. Raises ValueError for one that ours cannot express."""
     side = only_side(config["size"])
     if config["resize_mode"] not in ("shortest", "squash"):

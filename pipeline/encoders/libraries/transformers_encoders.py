@@ -5,7 +5,7 @@ A side is saved by `save_pretrained`. Of a dual encoder, only the weights of thi
 
 import inspect
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,7 +262,7 @@ def load_preprocessing(place: str | Path, encoder_name: str) -> dict[str, Any]:
     return preprocessing
 
 
-def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing: Mapping[str, Any]) -> None:
+def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing: Settings) -> None:
     """Check that our preprocessing produces the same pixels as the library's processor on a gradient image.
 
     Raises ValueError if the shapes differ or a pixel differs by more than PIXEL_TOLERANCE.
@@ -281,7 +281,7 @@ def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing:
         raise ValueError(f"{name} makes pixels that differ by {difference:.2f} of their range")
 
 
-def convert_processor(settings: Mapping[str, Any]) -> dict[str, Any]:
+def convert_processor(settings: Settings) -> dict[str, Any]:
     """Convert the settings of a transformers image processor (`to_dict()`) to our preprocessing."""
     size = settings["size"]
     crop_size = settings.get("crop_size") if settings.get("do_center_crop") else None
