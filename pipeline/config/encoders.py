@@ -50,7 +50,7 @@ class EncoderEntry(Section):
 
     @property
     def base(self) -> str | None:
-        """The name of the encoder that this encoder is made from, if there is one."""
+        """The name of the encoder that this encoder is made from, or None."""
         return None
 
     @property
@@ -77,11 +77,11 @@ class EncoderEntry(Section):
         return None
 
     def without_weights(self) -> "EncoderEntry | None":
-        """Return the entry of the same network with untrained weights; None if the kind has no untrained weights."""
+        """Return the entry of the same network with untrained weights, or None if the kind has none."""
         return None
 
     def max_dim(self, word_dim: int) -> int | None:
-        """Return the most dimensions that vectors can have, with word vectors of `word_dim`; None: not known."""
+        """Return the most dimensions that vectors can have, with word vectors of `word_dim`, or None."""
         return None
 
     def decisive(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ NETWORKS_WITHOUT_MAPS = ("vit_",)
 """Beginnings of the names of networks that have no map of activations."""
 
 Deviation = Annotated[Number, Field(ge=0.001)]
-"""Standard deviation of a channel whose values lie in [0, 1]. A smaller one would make features that are not finite."""
+"""Standard deviation of a channel with values in [0, 1]. With a smaller deviation, features would not be finite."""
 
 OWN_PREPROCESSING = ("resize", "mean", "std", "interpolation")
 """Keys that only the models of libraries may leave out."""
@@ -222,7 +222,7 @@ class StandardDimensionsSettings(Section):
 
 
 class StandardEntry(ImageEntry):
-    """Descriptors: GIST, colours, VLAD of CSIFT, RGBSIFT and HOG; needs jointspace[standard]."""
+    """Descriptors: GIST, colours, VLAD of CSIFT, RGBSIFT and HOG. It needs jointspace[standard]."""
 
     kind: Literal["standard"] | ImportPath = key(...)
     images: Annotated[Positive, Field(ge=2)] = key(4000, "train images that the reductions are learned from")
@@ -301,19 +301,19 @@ class LibraryEntry(Section):
 
 
 class LibraryImagesEntry(LibraryEntry, ImageEntry, resize=None, crop=None, mean=None, std=None, interpolation=None):
-    """Null stands for what the model itself says."""
+    """The base of image models of other libraries. A key that is null takes the value that the model states."""
 
     @model_validator(mode="before")
     @classmethod
     def _choose_weights(cls, values: object) -> object:
-        """Weights that are not said are a file, if one is named, and else those of the hub."""
+        """Take the weights from the file that the entry names. Without a file, take them from the hub."""
         if isinstance(values, Mapping) and values.get("weights") is None:
             return {**values, "weights": "file" if values.get("file") else "hub"}
         return values
 
 
 class OpenClipImagesEntry(ImageWeights, LibraryImagesEntry):
-    """The image side of an OpenCLIP model; needs jointspace[open-clip]."""
+    """The image side of an OpenCLIP model. It needs jointspace[open-clip]."""
 
     kind: Literal["open_clip"] | ImportPath = key(...)
     weights: str = key("hub", "OpenCLIP's name for its pretrained weights | hub | file")
@@ -322,7 +322,7 @@ class OpenClipImagesEntry(ImageWeights, LibraryImagesEntry):
 
 
 class TimmEntry(ImageWeights, LibraryImagesEntry):
-    """A network of timm; needs jointspace[timm]."""
+    """A network of timm. It needs jointspace[timm]."""
 
     kind: Literal["timm"] | ImportPath = key(...)
     weights: Literal["hub", "file", "untrained"] = key("hub", "hub | file | untrained")
@@ -334,7 +334,7 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
 
 
 class TransformersImagesEntry(LibraryImagesEntry):
-    """An image model, or the image side of a dual encoder, of transformers; needs jointspace[transformers]."""
+    """An image model, or the image side of a dual encoder, of transformers. It needs jointspace[transformers]."""
 
     kind: Literal["transformers"] | ImportPath = key(...)
     weights: Literal["hub"] = key("hub", "hub")
@@ -450,7 +450,7 @@ class AveragedEntry(WordVectorsEntry):
 
 
 class FisherEntry(WordVectorsEntry):
-    """The Fisher vector of a text's words; needs jointspace[fisher]."""
+    """The Fisher vector of a text's words. It needs jointspace[fisher]."""
 
     kind: Literal["fisher"] | ImportPath = key(...)
     components: Annotated[Positive, Field(ge=2)] = key(
@@ -468,19 +468,19 @@ class LibraryTextsEntry(LibraryEntry, TextEntry):
 
 
 class TransformersTextsEntry(LibraryTextsEntry):
-    """A text model, or the text side of a dual encoder, of transformers; needs jointspace[transformers]."""
+    """A text model, or the text side of a dual encoder, of transformers. It needs jointspace[transformers]."""
 
     kind: Literal["transformers"] | ImportPath = key(...)
 
 
 class SentenceTransformersEntry(LibraryTextsEntry):
-    """A model of sentence-transformers; needs jointspace[sentence-transformers]."""
+    """A model of sentence-transformers. It needs jointspace[sentence-transformers]."""
 
     kind: Literal["sentence-transformers"] | ImportPath = key(...)
 
 
 class OpenClipTextsEntry(LibraryTextsEntry):
-    """The text side of an OpenCLIP model; needs jointspace[open-clip]."""
+    """The text side of an OpenCLIP model. It needs jointspace[open-clip]."""
 
     kind: Literal["open_clip"] | ImportPath = key(...)
     weights: str | None = key(None, "OpenCLIP's name for its pretrained weights")

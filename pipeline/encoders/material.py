@@ -69,7 +69,7 @@ class GivenVectors(NamedTuple):
 
 
 class TrainTexts(Protocol):
-    """The captions of the train split, and what a run and its user have for encoders of texts."""
+    """The captions of the train split, and the vocabularies and word vectors of a run and its user."""
 
     def texts(self) -> Iterable[str]:
         """Return the training captions."""
@@ -80,7 +80,7 @@ class TrainTexts(Protocol):
         ...
 
     def vocabulary(self) -> Vocabulary | None:
-        """Read the vocabulary that the user has given in the entry, if there is one."""
+        """Read the vocabulary that the user has given in the entry, or return None."""
         ...
 
     def corpus(self) -> WordVectors:
@@ -94,7 +94,7 @@ class TrainTexts(Protocol):
 
 @dataclass(frozen=True)
 class EncoderMaterial:
-    """The inputs of `prepare`, beside the entry of the configuration.
+    """Everything that `prepare` needs besides the entry of the configuration.
 
     `regions` are the settings of the section of that name. `base` is the stored encoder that the entry names in `of`
     or `made_by`, and `given` are some of its precomputed vectors. `images` and `texts` are there for kinds that learn.

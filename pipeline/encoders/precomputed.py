@@ -20,7 +20,7 @@ they were encoded differ by less; the vectors of another encoder differ by more.
 
 
 class ImportedEncoder:
-    """The kind of precomputed vectors. The stored encoder is the one that has made them, as their entry says."""
+    """The kind of precomputed vectors. The stored encoder is the encoder that made them, which the entry names."""
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> ImageEncoder | TextEncoder:

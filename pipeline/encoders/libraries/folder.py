@@ -31,7 +31,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "a
 """Files of words. All other JSON files are configurations."""
 
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
-"""Beginnings of the names of networks that lie in a folder or on a hub, or that another library builds."""
+"""Beginnings of the names of networks that lie in a folder or on a hub, and of networks of another library."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",
@@ -54,8 +54,8 @@ SHOWN = 80
 def check_folder(files: LibraryFiles) -> Path:
     """Check the folder of a stored encoder, and return it. Raises ValueError for the first thing that is wrong.
 
-    Its files are exactly those of the commit record, regular files of the known kinds and of modest size. There is no
-    link. The configurations are plain, as `require_plain_config` says.
+    The folder has exactly the files of the commit record, which are regular files of known kinds and of modest size.
+    There is no link. The configurations are plain, as `require_plain_config` says.
     """
     if files.folder.is_symlink():
         raise ValueError("its folder is a link")

@@ -189,7 +189,7 @@ class Float32Output(nn.Module):
 def user_folder(
     entry: "LibraryImagesEntry | LibraryTextsEntry", material: EncoderMaterial
 ) -> tuple[Path | None, dict[str, str | int]]:
-    """Return the folder under weights_root that an entry names, if there is one, and the origin of its weights."""
+    """Return the folder under weights_root that an entry names, or None, and the origin of its weights."""
     folder = entry.folder(str(material.weights_root))
     return folder, {"origin": entry.architecture if folder else f"{entry.architecture}, from its hub"}
 
@@ -212,7 +212,7 @@ def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
 
 
 def choose_preprocessing(entry: "LibraryImagesEntry", stated: Settings) -> Preprocessing:
-    """Return the preprocessing of an entry, with what the model has `stated` in place of null.
+    """Return the preprocessing of an entry, with the values that the model has `stated` in place of null.
 
     The geometry (`resize` and `crop`) is the entry's or the model's as a whole. Raises InputError for a key that
     neither says.

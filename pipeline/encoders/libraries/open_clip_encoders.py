@@ -192,7 +192,7 @@ def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
 
 
 def read_preprocessing(config: Settings) -> dict[str, Any]:
-    """Return the preprocessing of an OpenCLIP model. Raises ValueError for one that ours cannot express."""
+    """Return the preprocessing of an OpenCLIP model. Raises ValueError if ours cannot express it."""
     side = only_side(config["size"])
     if config["resize_mode"] not in ("shortest", "squash"):
         raise ValueError(f"its resize_mode {config['resize_mode']} is not supported")

@@ -64,7 +64,7 @@ class TimmImages(LibraryImages):
 
 
 def read_preprocessing(body: nn.Module) -> dict[str, Any]:
-    """Return the preprocessing of a network of timm. Raises ValueError for one that ours cannot express."""
+    """Return the preprocessing of a network of timm. Raises ValueError if ours cannot express it."""
     data = timm.data.resolve_data_config({}, model=body)
     side = only_side(data["input_size"][1:])
     if data["crop_mode"] not in ("center", "squash"):

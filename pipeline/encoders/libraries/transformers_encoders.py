@@ -1,6 +1,6 @@
 """Models of Hugging Face's transformers as encoders: CLIP, SigLIP, DINOv2, ViT, ConvNeXt, BERT and others.
 
-A side is saved by `save_pretrained`. Of a dual encoder, only the weights of this side are saved.
+A side is saved by `save_pretrained`. Only the weights of this side of a dual encoder are saved.
 """
 
 import inspect
@@ -232,7 +232,7 @@ def load_model(place: str | Path, local_files_only: bool = False) -> tuple[trans
 
 
 def require_weights(missing: Sequence[str], but: tuple[str, ...]) -> None:
-    """Raise ValueError for missing parameters, except those whose names begin with one of `but`."""
+    """Raise ValueError for a missing parameter, unless its name begins with an element of `but`."""
     if lost := [name for name in missing if not name.startswith(but)]:
         raise ValueError(f"its weights lack {lost[0]}")
 

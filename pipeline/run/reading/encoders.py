@@ -115,7 +115,7 @@ def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings")
 def write_encoder(
     job: Job, entry: EncoderEntry, encoder: "ImageEncoder | TextEncoder", details: Mapping[str, JsonValue]
 ) -> None:
-    """Store an encoder in the folder of its job, with the files of its library, if it is a model of one.
+    """Store an encoder in the folder of its job, with the files of its library if it is a model of a library.
 
     Raises InputError if these files are of a kind that would not be read again.
     """
