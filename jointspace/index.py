@@ -12,8 +12,9 @@ from PIL import Image
 from jointspace.arguments import Views, require_text, to_array, to_count, to_dense, to_dense_views, to_number, to_views
 from pipeline.compute.multivectors import Items, one_vector_each
 from pipeline.config import registry
-from pipeline.config.stored import restore_text_encoder
 from pipeline.encoders.centred import CENTRED, Centred
+from pipeline.encoders.restore import restore_encoder
+from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.decode import decode, to_rgb
 from pipeline.images.opening import ImageLimits
@@ -164,7 +165,7 @@ class Index:
         """The text encoders of the bundle that subtract a mean from their vectors."""
         stored = {name: self.bundle.text_encoder(name) for name in self.card.get("text_encoders", {})}
         return {
-            name: restore_text_encoder(parameters.settings, parameters.tensors, self.bundle.folder)
+            name: restore_encoder(TextEncoder, parameters, self.bundle.folder)
             for name, parameters in stored.items()
             if CENTRED in parameters.settings
         }

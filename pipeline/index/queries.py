@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
-from pipeline.config.stored import restore, restore_encoder, restore_text_encoder
+from pipeline.config.stored import restore
+from pipeline.encoders.material import EncoderParts
+from pipeline.encoders.restore import restore_encoder
+from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.models.joint_model import JointModel
@@ -22,7 +25,7 @@ from pipeline.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from pipeline.encoders.text_encoder import TextEncoder
+    from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.text.trees import Trees
 
 TREES = ("dependency-trees", "phrase-trees")
@@ -174,10 +177,9 @@ class QueryForms:
                     " cannot be searched in words; search by vectors (Index.search), or name the one that made them in"
                     " made_by, and build the index again"
                 )
-            stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
             self.encoders = {
-                name: restore_text_encoder(parameters.settings, parameters.tensors, bundle.folder)
-                for name, parameters in stored.items()
+                name: restore_encoder(TextEncoder, bundle.text_encoder(name), bundle.folder)
+                for name in model.text_encoders
             }
         words = [view for view in self.views if view != VECTORS]
         if parsed := [view for view in words if view in TREES]:
@@ -260,20 +262,26 @@ class StoredEncoder:
 
     @property
     def key(self) -> str:
-        """The same for two that read the same file and have the same settings, whatever their bundles say of them."""
-        about = self._bundle.about(f"encoders/{self._name}/model.safetensors")
-        return f"{about['sha256']}{json.dumps(self.settings, sort_keys=True)}"
+        """The same text for two encoders with the same files and settings, whatever their indexes say of them."""
+        folder = f"encoders/{self._name}/"
+        files = {name: about for name, about in self._bundle.card["files"].items() if name.startswith(folder)}
+        digests = [files[name]["sha256"] for name in sorted(files) if name != f"{folder}model.json"]
+        return json.dumps([digests, self.settings], sort_keys=True)
 
     def open(self) -> "OpenedEncoder":
-        """What has `encode`, of RGB images, (n, dim) float32."""
+        """Restore the encoder. Its `encode` maps RGB images to (n, dim) float32."""
+        from pipeline.encoders.image_encoder import ImageEncoder  # needs torch, which plain words do without
+
         where = f"{self._bundle.folder}/encoders/{self._name}"
-        return OpenedEncoder(restore_encoder(self.settings, self._bundle.encoder(self._name).tensors, where), where)
+        stored = self._bundle.encoder(self._name)
+        parts = EncoderParts(self.settings, stored.tensors, stored.library)
+        return OpenedEncoder(restore_encoder(ImageEncoder, parts, where), where)
 
 
 class OpenedEncoder:
     """The image encoder of an index in the folder `where`."""
 
-    def __init__(self, encoder: Any, where: str) -> None:
+    def __init__(self, encoder: "ImageEncoder", where: str) -> None:
         self.encoder, self.where = encoder, where
 
     def encode(self, images: "Sequence[Image]") -> np.ndarray:

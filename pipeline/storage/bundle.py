@@ -58,8 +58,8 @@ from pipeline.storage.card import (
     require_plain_rows,
     several,
 )
-from pipeline.storage.commit import read_record
-from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
+from pipeline.storage.commit import read_commit, read_record
+from pipeline.storage.files import inside, is_regular, map_hashed, read_bytes, refusing
 from pipeline.storage.json_files import require_form, require_same, to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.parsers import parser_of
@@ -99,9 +99,10 @@ class BundleWriter:
         self.add(OUTLINES, safetensors.numpy.save(arrays))
 
     def add_parameters(self, source: Path, prefix: str = "") -> None:
-        """Copy `model.safetensors` and `model.json` from the folder `source`."""
-        for name in ("model.safetensors", "model.json"):
-            self.add(prefix + name, read_bytes(Path(source) / name))
+        """Copy a model or an encoder from the folder `source`: its commit record and all files that this lists."""
+        commit = Path(source) / "model.json"
+        for name in (*read_commit(commit).files, commit.name):
+            self.add(prefix + name, read_bytes(inside(Path(source), name, commit)))
 
     def link(self, bundle: "Bundle", but: Collection[str] = ()) -> None:
         """Add all files of another bundle except `but`, without reading them where the file system has links: readers
@@ -126,7 +127,9 @@ class BundleWriter:
     def commit(self, card: Mapping[str, Any]) -> None:
         """Write the card, which lists the files, and publish everything in place of an older bundle, of which no file
         stays."""
-        encoders = self.folder.glob("*encoders/*/model.*")  # Snakemake has removed the card that lists them
+        encoders = filter(
+            is_regular, self.folder.glob("*encoders/**/*")
+        )  # Snakemake has removed the card that lists them
         former = {*listed(self.folder), *CHANGING, *(path.relative_to(self.folder).as_posix() for path in encoders)}
         self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
         self._batch.publish()

@@ -52,11 +52,12 @@ class OpenedEncoder(NamedTuple):
 
 def open_encoder(run: Run, name: str) -> OpenedEncoder:
     """Open an image encoder of the run."""
-    from pipeline.config.stored import restore_encoder
     from pipeline.encoders.extraction import grow
+    from pipeline.encoders.image_encoder import ImageEncoder
+    from pipeline.encoders.restore import restore_encoder
 
     settings, stored = run.config.extract, run.encoder(name)
-    encoder = restore_encoder(stored.settings, stored.tensors)
+    encoder = restore_encoder(ImageEncoder, stored, run.layout.encoder(name).path)
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     view = extractor.view
     assert view is not None
