@@ -164,11 +164,12 @@ class Index:
     def _centring(self) -> dict[str, Centred]:
         """The text encoders of the bundle that subtract a mean from their vectors."""
         stored = {name: self.bundle.text_encoder(name) for name in self.card.get("text_encoders", {})}
-        return {
+        restored = {
             name: restore_encoder(TextEncoder, parameters, self.bundle.folder)
             for name, parameters in stored.items()
             if CENTRED in parameters.settings
         }
+        return {name: encoder for name, encoder in restored.items() if isinstance(encoder, Centred)}
 
     def _embedded(self, embed: Callable[[], Items]) -> np.ndarray:
         """Return what `embed` computes. Raises InputError if its vectors have other dimensions than the model's."""

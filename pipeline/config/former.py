@@ -5,14 +5,14 @@ The settings of a text encoder and of `standard` stood in a section named after 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import yaml
-from pydantic import JsonValue
 
 log = logging.getLogger(__name__)
 
-Json = dict[str, JsonValue]
+Values = dict[str, object]
+"""Keys and values as YAML has them, before they are checked."""
 
 TEXT_SECTIONS = (
     "tf_idf", "averaged", "fisher", "transformers", "sentence_transformers", "open_clip", "imported"
@@ -30,7 +30,7 @@ IMAGE_KEYS = {
 """Kind of image encoder -> keys that its entry could have without any effect."""
 
 
-def accept_former_spelling(values: Json) -> Json:
+def accept_former_spelling(values: Mapping[str, object]) -> Values:
     """Return the configuration in the spelling of this version. Each change is logged with its new spelling."""
     full = dict(values)
     if isinstance(text := full.get("text"), dict) and "normalise" in text:
@@ -42,7 +42,7 @@ def accept_former_spelling(values: Json) -> Json:
     return full
 
 
-def _rewrite(values: Json, names: tuple[str, ...], rewrite: Callable[[Json, str], Json]) -> Json:
+def _rewrite(values: Values, names: tuple[str, ...], rewrite: Callable[[Values, str], Values]) -> Values:
     """Rewrite each entry of the lists under some keys."""
     full = dict(values)
     for name in names:
@@ -52,7 +52,7 @@ def _rewrite(values: Json, names: tuple[str, ...], rewrite: Callable[[Json, str]
     return full
 
 
-def _image_entry(entry: Json, where: str) -> Json:
+def _image_entry(entry: Values, where: str) -> Values:
     flat = {name: value for name, value in entry.items() if (name, value) != ("kind", None)}
     if flat.get("architecture") in ("standard", "pooled") and flat.get("kind") in (None, flat["architecture"]):
         flat["kind"] = flat.pop("architecture")
@@ -64,7 +64,7 @@ def _image_entry(entry: Json, where: str) -> Json:
     return _warn(entry, flat, where)
 
 
-def _text_entry(entry: Json, where: str) -> Json:
+def _text_entry(entry: Values, where: str) -> Values:
     kind = str(entry.get("kind"))
     flat = {name: value for name, value in entry.items() if not (name in TEXT_SECTIONS and isinstance(value, dict))}
     for name in TEXT_SECTIONS:
@@ -74,13 +74,13 @@ def _text_entry(entry: Json, where: str) -> Json:
     return _warn(entry, flat, where)
 
 
-def _rename_normalise(section: Json, where: str = "") -> Json:
+def _rename_normalise(section: Values, where: str = "") -> Values:
     """Rename `normalise` of tf-idf, since `normalise` of a text encoder lists the steps on its vectors."""
     renamed = {"unit_length" if name == "normalise" else name: value for name, value in section.items()}
     return _warn(section, renamed, where) if where else renamed
 
 
-def _warn(before: Json, now: Json, where: str) -> Json:
+def _warn(before: Values, now: Values, where: str) -> Values:
     if {name: value for name, value in before.items() if (name, value) != ("kind", None)} != now:
         spelling = yaml.safe_dump(now, default_flow_style=True, sort_keys=False, width=10**6).strip()
         log.warning("%s: the next release will not read this spelling. Write %s instead", where, spelling)

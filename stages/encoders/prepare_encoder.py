@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from pipeline.run import Inputs, Job, Outside, outside_files, stage
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
     from pipeline.config.names import Config
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Artefact, Layout
+    from pipeline.storage.json_files import Json
 
 
 def _choices(config: "Config") -> Iterator[tuple[str]]:
@@ -77,7 +76,7 @@ def prepare_encoder(run: "StageRun", job: Job, encoder: str) -> None:
     if isinstance(entry, TextEntry) and entry.centre != "none":
         assert material.texts is not None
         made = Centred.fit(made, material.texts.texts(), entry.centre == "whiten")
-    details: dict[str, JsonValue] = {"name": entry.name, "dim": made.dim}
+    details: dict[str, Json] = {"name": entry.name, "dim": made.dim}
     if entry.remedy and entry.learns:
         details["coverage"] = measure_coverage(run, entry.name, made, entry.remedy)
     write_encoder(job, entry, made, details)

@@ -113,8 +113,10 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
         else:
             continue
         extractor = encoder.extractor(settings.device, settings.extract.precision, run.batch_size)
+        view = extractor.view
+        assert view is not None
         start = perf_counter()
-        pictures = [view for photograph in sample.photographs for view in reader.load([extractor.view], photograph)]
+        pictures = [picture for photograph in sample.photographs for picture in reader.load([view], photograph)]
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes
         dim = extractor(pictures[: run.batch_size]).shape[1]  # kernels are chosen in the first pass

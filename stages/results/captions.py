@@ -20,9 +20,9 @@ from pipeline.run.reading.inputs import (
 
 if TYPE_CHECKING:
     import numpy as np
-    from pipeline.config.generators import RankedSnippetsSettings, RegionRecurrentSettings
 
     from pipeline.config.names import Config
+    from pipeline.config.results import RankedSnippetsSettings, RegionRecurrentSettings
     from pipeline.generate.material import Ranker
     from pipeline.models.neural.task import TrainingPairs
     from pipeline.run.jobs import StageRun

@@ -35,11 +35,12 @@ def encode_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) ->
     from pipeline.storage.texts import write_vectors
 
     encode = encode_on_device(run, encoder)
-    about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage}
+    storage = run.config.text_encoder(encoder).storage
     for job in jobs:
         vectors = encode(run.manifest.texts(job.number))
         owners = run.manifest.owners(job.number)
-        write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
+        ids = job.sentence_id
+        write_vectors(job.path, vectors, ids, owners, encoder=encoder, storage=storage, provenance=job.provenance)
         yield job.number
 
 
@@ -111,14 +112,23 @@ def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, 
     encode = encode_on_device(run, encoder)
     read_shard = open_documents(run, documents)
     fields = run.config.documents[documents].fields
-    about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
+    storage = run.config.text_encoder(encoder).storage
     for job in jobs:
         table, first = read_shard(job.rows)
         texts = join_fields(table.to_pylist(), fields)
         present = np.flatnonzero([bool(text) for text in texts])
         vectors = encode([texts[row] for row in present])
         owners = table["image_id"].to_numpy()[present]
-        write_vectors(job.path, vectors, first + present, owners, provenance=job.provenance, **about)
+        write_vectors(
+            job.path,
+            vectors,
+            first + present,
+            owners,
+            encoder=encoder,
+            storage=storage,
+            documents=documents,
+            provenance=job.provenance,
+        )
         yield job.number
 
 

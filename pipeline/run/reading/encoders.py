@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
-from pydantic import JsonValue
 
 from pipeline.config.encoders import EncoderEntry, NetworkEntry, WordVectorsEntry
 from pipeline.encoders.material import EncoderMaterial, GivenVectors
@@ -17,7 +16,7 @@ from pipeline.run import Job, Run
 from pipeline.run.reading.photos import open_photographs, photograph_reader
 from pipeline.run.reading.precomputed import match_precomputed
 from pipeline.run.reading.texts import learn_vocabulary, read_corpus_vectors, read_token_vocabulary, read_word_file
-from pipeline.storage.json_files import read_json, require_form
+from pipeline.storage.json_files import Json, read_json, require_form
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, LibraryFiles, write_parameters
 from pipeline.storage.records import VocabularyForm
 from pipeline.text.tokens import TermSettings
@@ -113,7 +112,7 @@ def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings")
 
 
 def write_encoder(
-    job: Job, entry: EncoderEntry, encoder: "ImageEncoder | TextEncoder", details: Mapping[str, JsonValue]
+    job: Job, entry: EncoderEntry, encoder: "ImageEncoder | TextEncoder", details: Mapping[str, Json]
 ) -> None:
     """Store an encoder in the folder of its job, with the files of its library if it is a model of a library.
 

@@ -15,6 +15,7 @@ from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph, PhotographReader, View
 from pipeline.run import Run
 from pipeline.storage.features import UnfinishedShard, to_stored
+from pipeline.storage.json_files import Json
 from pipeline.storage.sources import ImageSource
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class OpenedEncoder(NamedTuple):
 
     extractor: "Extractor"
     view: View
-    details: dict[str, object]
+    details: dict[str, Json]
 
 
 def open_encoder(run: Run, name: str) -> OpenedEncoder:
