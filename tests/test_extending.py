@@ -58,7 +58,7 @@ from pipeline.run import Job, Run, stage
 @stage(
     version=1,
     wanted=lambda config: [()],
-    reads=lambda config, layout: [layout.manifest],
+    reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.file("lengths.json"),
 )
 def count_lengths(run: Run, job: Job) -> None:
