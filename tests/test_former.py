@@ -18,6 +18,7 @@ from pipeline.encoders.material import EncoderParts
 from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import IntegrityError
+from pipeline.run.jobs import Jobs
 from pipeline.run.run import Run
 from pipeline.storage.commit import read_commit
 from pipeline.storage.texts import VectorShard
@@ -134,9 +135,12 @@ def test_what_was_made_from_its_encoders_is_still_valid(place: Path, monkeypatch
     make_stage("prepare_encoder", run.root, "tfidf")
     assert read_commit(run.layout.text_encoder("glove").commit).digest == before
     run = Run(run.root)
+    jobs = Jobs(run)
     for name in ("glove", "tfidf"):
-        jobs = (run.job(declared()["encode_sentences"], (name,), number) for number in range(run.manifest.n_shards))
-        assert all(map(run.is_done, jobs)), name
+        stage = declared()["encode_sentences"]
+        assert all(jobs.is_done(jobs.shard_job(stage, (name,), number)) for number in range(run.manifest.n_shards)), (
+            name
+        )
 
 
 def test_a_model_of_a_library_without_its_files_is_named() -> None:
