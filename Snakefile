@@ -62,7 +62,7 @@ rule ingest:
 
 rule prepare_encoder:
     input: reads("prepare_encoder")
-    output: LAYOUT.encoder("{encoder}").commit
+    output: LAYOUT.any_encoder("{encoder}").commit
     wildcard_constraints: encoder=any_of("prepare_encoder", "encoder")
     params: decides=decides("prepare_encoder")
     log: LOGS / "prepare_encoder.{encoder}.log"
@@ -99,18 +99,6 @@ rule extract_more:
     shell: on_gpu("extract {wildcards.encoder:q} --part {wildcards.part}")
 
 
-rule prepare_text_encoder:
-    input: reads("prepare_text_encoder")
-    output: LAYOUT.text_encoder("{encoder}").commit
-    wildcard_constraints: encoder=any_of("prepare_text_encoder", "encoder")
-    params: decides=decides("prepare_text_encoder")
-    log: LOGS / "prepare_text_encoder.{encoder}.log"
-    benchmark: BENCHMARKS / "prepare_text_encoder/{encoder}.tsv"
-    threads: STAGES["prepare_text_encoder"].threads
-    resources: mem_mb=memory("prepare_text_encoder")
-    shell: jointspace("prepare-text-encoder {wildcards.encoder:q}")
-
-
 rule encode_sentences:
     input: reads("encode_sentences")
     output: LAYOUT.sentences("{encoder}").part("{part}")
@@ -119,8 +107,8 @@ rule encode_sentences:
     log: LOGS / "encode_sentences.{encoder}.{part}.log"
     benchmark: BENCHMARKS / "encode_sentences/{encoder}.{part}.tsv"
     threads: STAGES["encode_sentences"].threads
-    resources: mem_mb=memory("encode_sentences")
-    shell: jointspace("encode-sentences {wildcards.encoder:q} --part {wildcards.part}")
+    resources: mem_mb=memory("encode_sentences"), gpu=gpu_of_texts
+    shell: on_gpu("encode-sentences {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule accumulate:

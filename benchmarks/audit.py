@@ -27,7 +27,8 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 from PIL import Image, ImageOps  # noqa: E402
 from sklearn.metrics import roc_auc_score  # noqa: E402
 
-from pipeline.config.stored import restore_encoder  # noqa: E402
+from pipeline.encoders.image_encoder import ImageEncoder  # noqa: E402
+from pipeline.encoders.restore import restore_encoder  # noqa: E402
 from pipeline.images.copies import MIN_COPY_CORRELATION, SIDE, grey, near_pairs, verify  # noqa: E402
 from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds  # noqa: E402
 from pipeline.models.linear.sets import Restriction  # noqa: E402
@@ -123,7 +124,7 @@ def find_copies(run: Run, count: int) -> Iterator[dict[str, Any]]:
     entry = run.config.encoders[0]
     steps = run.config.image_steps([entry.name])
     stored = run.encoder(entry.name)
-    encoder = restore_encoder(stored.settings, stored.tensors)
+    encoder = restore_encoder(ImageEncoder, stored)
     shards = [run.features.open(entry.name, number)["features"] for number in range(run.manifest.n_shards)]
     features = np.concatenate(shards, dtype=np.float32)
     rng = np.random.default_rng(0)

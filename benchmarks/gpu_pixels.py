@@ -114,11 +114,12 @@ def extraction(bench: Bench) -> None:
         return {**line, "busy": busy(bench, begun), **compare(name)}
 
     def compare(name: str) -> dict[str, Any]:
-        from pipeline.config.stored import restore_encoder
+        from pipeline.encoders.image_encoder import ImageEncoder
+        from pipeline.encoders.restore import restore_encoder
         from pipeline.run.run import Run
 
         run = Run(Path("results/gpu"))
-        encoder = restore_encoder(run.encoder(name).settings, run.encoder(name).tensors)
+        encoder = restore_encoder(ImageEncoder, run.encoder(name))
         images = [decode(data, LIMITS) for data in make_jpegs(bench.size(500, 5))[: bench.size(16, 2)]]
         expected = extract(encoder, [prepare(image, encoder.preprocessing) for image in images], torch.device("cpu"))
         found = run.features.open(name, 0)["features"][: len(images)]

@@ -46,7 +46,7 @@ BLOCK = 4096
 FOLDERS = {
     "encode_sentences": "text/tfidf", "encode_documents": "text/documents", "accumulate": "moments",
     "fit": "models", "embed": "embeddings", "build_index": "index", "evaluate": "evaluation",
-    "prepare_text_encoder": "text/encoders",
+    "prepare_encoder": "text/encoders",
 }  # fmt: skip
 
 

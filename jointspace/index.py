@@ -12,8 +12,9 @@ from PIL import Image
 from jointspace.arguments import Views, require_text, to_array, to_count, to_dense, to_dense_views, to_number, to_views
 from pipeline.compute.multivectors import Items, one_vector_each
 from pipeline.config import registry
-from pipeline.config.stored import restore_text_encoder
 from pipeline.encoders.centred import CENTRED, Centred
+from pipeline.encoders.restore import restore_encoder
+from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.decode import decode, to_rgb
 from pipeline.images.opening import ImageLimits
@@ -165,11 +166,12 @@ class Index:
     def _centring(self) -> dict[str, Centred]:
         """The text encoders of the index that subtract a mean from their vectors."""
         stored = {name: self.stored.first.text_encoder(name) for name in self.stored.card.text_encoders}
-        return {
-            name: restore_text_encoder(parameters.settings, parameters.tensors, self.stored.folder)
+        restored = {
+            name: restore_encoder(TextEncoder, parameters, self.stored.folder)
             for name, parameters in stored.items()
             if CENTRED in parameters.settings
         }
+        return {name: encoder for name, encoder in restored.items() if isinstance(encoder, Centred)}
 
     def _embedded(self, embed: Callable[[], Items]) -> np.ndarray:
         """Return what `embed` computes. Raises InputError if its vectors have other dimensions than the model's."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "collections": "Collections",
+    "encoders": "Encoders",
     "images": "Images",
     "text": "Text",
     "models": "Models",
@@ -28,8 +29,8 @@ GROUPS = {
 SEVERAL = {
     "extract": ("extract", "fit-map", "map-features"),
     "regions": ("extract-regions", "pool-regions"),
-    "prepare": ("build-token-vocabulary", "train-word-vectors", "prepare-text-encoder"),
-    "encode": ("encode-sentences", "import-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
+    "prepare": ("build-token-vocabulary", "train-word-vectors"),
+    "encode": ("encode-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
     "trees": ("train-parser", "parse", "build-label-table", "encode-trees"),
     "fit": ("fit", "adopt"),
     "embed": ("embed", "combine", "join-embeddings"),

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import shlex
 import sys
 from typing import NoReturn
 
@@ -14,8 +15,13 @@ from pipeline.printable import printable
 from stages.catalogue import COMMANDS, FIRST, GROUPS, help_text, open_command
 from stages.commands import command_of, first_sentence
 
-FORMER = {"index-add": "add", "index-remove": "remove"}
+FORMER = {
+    "index-add": "add", "index-remove": "remove", "prepare-text-encoder": "prepare-encoder",
+    "import-features": "import-vectors", "import-sentences": "import-vectors",
+}  # fmt: skip
 """Former names of commands. They work until the next release."""
+FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}
+"""Former name of a stage -> the folder of the run that it wrote to, which is now a part of the name of the encoder."""
 
 
 class OneLine(logging.Formatter):
@@ -72,6 +78,15 @@ class Commands(click.Group):
 
 def _translate(former: str, args: list[str]) -> list[str]:
     """Translate a former command: `index-add --index A --from B --output C` becomes `add A B --output C`."""
+    if former in FOLDERS:
+        named = [
+            word if word.startswith("-") or before in ("--run", "--config", "--part") else f"{FOLDERS[former]}/{word}"
+            for before, word in zip(["", *args], args, strict=False)
+        ]
+        logging.getLogger(__name__).warning(
+            "%s is called %s now", former, shlex.join(["jointspace", FORMER[former], *named])
+        )
+        return [FORMER[former], *named]
     if not any(word.startswith("--index") for word in args):
         return [FORMER[former], *args]
     words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]

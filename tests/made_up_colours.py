@@ -42,7 +42,7 @@ def make_colours(
     (folder / "data/captions.tsv").write_text("".join(captions))
     (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **parts}))
     ingest(folder, folder / "data")
-    for stage in ("prepare_encoder", "prepare_text_encoder", "extract", "encode_sentences"):
+    for stage in ("prepare_encoder", "extract", "encode_sentences"):
         make_stage(stage, folder)
     make_stage("accumulate", folder, "target")
     model = parts["models"][0]["name"] if "models" in parts else "ncca"

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.encoders.material import EncoderParts
+from pipeline.storage.parameters import LibraryFiles
+
 WIDTH, DIM, LENGTH = 16, 12, 9
 SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 """Of transformers' text and image sides."""
@@ -20,6 +23,15 @@ def store(kind: str, side: int, root: Path) -> Path:
         torch.default_generator.manual_seed(0)
         STORES.get(kind, lambda *_: None)(side, root)
     return root
+
+
+def parts_of(encoder: Any, folder: Path) -> EncoderParts:
+    """The parts of an encoder as a run stores them: its settings as JSON, and the files of its library in `folder`."""
+    (library := folder / "library").mkdir()
+    encoder.save(library)
+    names = frozenset(path.relative_to(library).as_posix() for path in library.rglob("*") if path.is_file())
+    files = LibraryFiles(library, names) if names else None
+    return EncoderParts(json.loads(json.dumps(encoder.settings())), encoder.tensors(), files)
 
 
 def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:

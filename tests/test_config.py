@@ -75,12 +75,12 @@ def test_a_configuration_names_only_what_differs(tmp_path: Path) -> None:
         "name: mine\nfit: {dimensions: [7]}\ntext: {size: 9}\n"
         "encoders:\n"
         "  - {name: a, architecture: alexnet, layer: fc7}\n  - {name: b, kind: timm, architecture: x, weights: null}\n"
-        "text_encoders: [{name: t, kind: tf-idf, tf_idf: {idf: false}}]\n"
+        "text_encoders: [{name: t, kind: tf-idf, idf: false}]\n"
     )
     config = load(path)
     assert (config.name, config.fit.dimensions, config.fit.image_ridge) == ("mine", (7,), load().fit.image_ridge)
     assert (config.encoder("a").resize, config.encoder("b").resize, config.encoder("b").weights) == (256, None, "hub")
-    own = config.text_encoder("t").tf_idf
+    own = config.text_encoder("t")
     assert (own.size, own.idf, own.min_count) == (9, False, load().text.min_count)
     assert config.model("ncca").encoders == ("a", "b") and "sae" in config.variants
 
@@ -220,7 +220,7 @@ def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given(
         ("data_root: s3://bucket/photos", ["data_root", "must be a folder or file of this machine"]),
         ("text_encoders: [{name: tokens, kind: tf-idf}]", ["text encoder tokens"]),
         ("text_encoders: [{name: one, kind: tf-idf, centre: mean}]", ["text encoder one", "centre"]),
-        ("text_encoders: [{name: one, kind: transformers}]", ["text encoder one needs transformers.architecture"]),
+        ("text_encoders: [{name: one, kind: transformers}]", ["key text_encoders.0.architecture is missing"]),
         ("text_encoders: [{name: one, kind: tf-idf, weight: 0}]", ["no text encoder has a positive weight"]),
         (f"{ONE}\nregions: {{encoders: [net], proposals: faster-rcnn, detector: {{architecture: fasterrcnn_res}}}}",
          ["regions.detector", "fasterrcnn_resnet50_fpn?"]),

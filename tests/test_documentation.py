@@ -18,7 +18,6 @@ from made_up import build_bundle, make_run
 
 from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import ENCODERS, named_places
-from pipeline.config.text_encoders import TEXT_ENCODERS
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
 from pipeline.storage.shards import FEATURES, write_shard
@@ -192,7 +191,7 @@ def test_printed_options_and_modules_are_there() -> None:
 
 def test_every_extra_that_is_named_to_a_user_can_be_installed_by_that_name() -> None:
     """Spelt as pip normalises names (PEP 685): versions before 23.3 find no other."""
-    named = {spec.extra for spec in (*ENCODERS, *TEXT_ENCODERS) if spec.extra} | machine.EXTRAS.keys()
+    named = {spec.extra for spec in ENCODERS if spec.extra} | machine.EXTRAS.keys()
     assert named <= EXTRAS == machine.EXTRAS.keys()
     assert all(re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name) for name in EXTRAS)
 

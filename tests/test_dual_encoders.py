@@ -5,12 +5,14 @@ import json
 from itertools import product
 from pathlib import Path
 
+import pytest
 import yaml
 from made_up import ingest, make_stage
 from made_up_colours import COLOURS, draw
 from made_up_libraries import save_dual
 
 import jointspace
+from pipeline.errors import IntegrityError
 from pipeline.run.reading.results import closing_lines
 
 SIDE, WORDS = 16, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
@@ -20,7 +22,7 @@ CONFIG = {
     "models": ["zero-shot"],
     "demo": {"generate": False},
     "encoders": [{"name": "dual", **CLIP}],
-    "text_encoders": [{"name": "dual-text", "kind": "transformers", "transformers": {"architecture": "clip"}}],
+    "text_encoders": [{"name": "dual-text", **CLIP}],
 }
 
 
@@ -35,7 +37,7 @@ def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> 
     for stage, *names in (
         ("prepare_encoder", "dual"),
         ("extract", "dual"),
-        ("prepare_text_encoder", "dual-text"),
+        ("prepare_encoder", "dual-text"),
         ("encode_sentences", "dual-text"),
         ("adopt", "zero-shot"),
         ("embed", "zero-shot"),
@@ -49,5 +51,19 @@ def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> 
     assert len(hits) == 10
     assert json.loads((run / "evaluation/zero-shot.test.all-sentences.json").read_text())["n_images"] == 0
     assert json.loads((run / "evaluation/summary.json").read_text()) == []
+    draw(tmp_path / "others", 8, 1)
+    applied = jointspace.load(run / "index/zero-shot").apply(tmp_path / "others", tmp_path / "applied")
+    assert len(applied.search("a red picture", k=20)) == 8
+    assert applied.search(image=next((tmp_path / "others").glob("red-*.png")), k=1)[0].row["path"].startswith("red-")
+    for folder in (run / "index/zero-shot", tmp_path / "applied"):
+        copies = list(folder.glob("**/encoders/dual/library/model.safetensors"))
+        original = (run / "encoders/dual/library/model.safetensors").read_bytes()
+        assert copies and all(copy.read_bytes() == original for copy in copies)
+    (changed,) = (tmp_path / "applied").glob("**/text_encoders/dual-text/library/config.json")
+    content = changed.read_text()
+    changed.unlink()  # it is a link to the file of the first index
+    changed.write_text(content.replace("clip", "evil", 1))
+    with pytest.raises(IntegrityError, match="changed"):
+        jointspace.load(tmp_path / "applied").search("a red picture")
     report, search = closing_lines(run)
     assert report == f"report: {run}/report/index.html" and f"search --index {run}/index/zero-shot" in search

@@ -1,5 +1,6 @@
 """Parts that are added as docs/extending.md says: a module of the user's own, and a stage."""
 
+import ast
 import json
 import re
 import shlex
@@ -144,6 +145,35 @@ def test_a_stage_is_a_file(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"count_lengths", "fit"} <= rules_of(snakemake(mine, "all", "-n", "--configfile", "mine.yaml"))
     printed(warm.jointspace(mine, "count-lengths", "--run", run))
     assert read_json(run / "lengths.json")["lengths"] == [2, 5] * 24
+
+
+def test_the_steps_to_an_encoder_name_files_and_what_is_in_them() -> None:
+    """A step pairs a name with the file after it (`NAME` in `FILE`, `FILE` ... `NAME` there)."""
+    page = (ROOT / "docs/extending.md").read_text()
+    section = page.partition("## An encoder")[2].partition("\n## ")[0]
+    files = [ROOT / file for file in dict.fromkeys(re.findall(r"`([\w/]+\.py)`", section))]
+    names = set(re.findall(r"`([A-Za-z]\w+)`", section)) - {"encoders", "text_encoders"}
+    assert len(files) > 6 and len(names) > 12 and all(file.is_file() for file in files)
+    for name, file in re.findall(r"`(\w+)`(?: in| of| \()\s*`([\w/]+\.py)`", section):
+        assert re.search(rf"\b{name}\b", (ROOT / file).read_text()), f"{file} has no {name}"
+    texts = "\n".join(file.read_text() for file in files)
+    assert {name for name in names if not re.search(rf"\b(class|def) {name}\b|^{name}\b", texts, re.M)} == set()
+
+
+def test_an_encoder_of_texts_is_added_by_few_lines() -> None:
+    """The files of the steps of an encoder of texts, and of two of them only the parts that they name."""
+    whole = ("encoders/text_encoder.py", "encoders/averaged.py", "encoders/material.py")
+    lines = sum(len((ROOT / "pipeline" / file).read_text().splitlines()) for file in whole)
+    parts = {
+        "config/encoders.py": ("TextEntry", "WordVectorsEntry", "AveragedEntry"),
+        "config/registry.py": ("EncoderSpec",),
+    }
+    for file, classes in parts.items():
+        tree = ast.parse((ROOT / "pipeline" / file).read_text())
+        found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        lines += sum(found[name].end_lineno - found[name].lineno + 1 for name in classes)
+    section = (ROOT / "docs/extending.md").read_text().partition("## An encoder")[2].partition("\n## ")[0]
+    assert lines + len(section.splitlines()) <= 550
 
 
 def test_an_encoder_may_import_a_module_by_its_former_name(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.encoders.libraries.hubs import require_plain_config
+from pipeline.encoders.libraries.folder import require_plain_config
 
 HONEST = {
     "model_type": "clip", "projection_dim": 512, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5,

@@ -94,8 +94,8 @@ def begin(folder: Path, data: Path) -> Path:
 def make_bundle(run: Path) -> jointspace.Index:
     for stage, *names in (
         ("ingest",),
-        ("import_features", "images"),
-        ("import_sentences", "texts"),
+        ("import_vectors", "features/images"),
+        ("import_vectors", "text/texts"),
         ("accumulate", "target"),
         ("fit", "ncca"),
         ("embed", "ncca"),
@@ -145,8 +145,8 @@ def test_captions_have_words_and_images_of_their_own(planted: SimpleNamespace, t
         pq.write_table(pa.table(table), data / "texts.parquet")
     run = begin(tmp_path, data)
     make_stage("ingest", run)
-    make_stage("import_features", run, "images")
-    make_stage("import_sentences", run, "texts")
+    make_stage("import_vectors", run, "features/images")
+    make_stage("import_vectors", run, "text/texts")
     sentences = Manifest(run / "manifest").sentences.to_pylist()
     assert sorted((one["image_id"], one["text"]) for one in sentences) == sorted(zip(rows, words, strict=True))
 
@@ -196,7 +196,7 @@ def test_what_is_wrong_with_vectors_is_said(planted: SimpleNamespace, tmp_path: 
     reasons = {(reject["what"], reject["row"]): reject["reason"] for reject in rejects}
     assert all("not finite" in reasons[place] for place in (("images", None), ("sentences", 8)))
     assert len(Manifest(run / "manifest").images) == PAIRS - 1
-    make_stage("import_sentences", run, "texts")
+    make_stage("import_vectors", run, "text/texts")
     assert len(Manifest(run / "manifest").sentences) == PAIRS - 2
     (data / "images.txt").unlink()
     with pytest.raises(InputError, match=r"images\.txt"):

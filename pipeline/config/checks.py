@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from pipeline.config.encoders import NetworkEntry
 from pipeline.config.models import FragmentTrainSettings, Model, TrainSettings, Variant
 from pipeline.config.names import Config
-from pipeline.config.registry import GENERATORS, MODELS, TRAINED, TRAININGS, Named, model_spec
+from pipeline.config.registry import GENERATORS, MODELS, TRAININGS, Named, model_spec
 from pipeline.config.text import RESERVED
 from pipeline.errors import UsageError, meant
 
@@ -62,12 +63,12 @@ def _encoders(config: Config) -> Iterator[str]:
     yield from _each_once("encoders", (*config.encoders, *config.query_encoders))
     for key, encoders in (("study.encoders", config.study.encoders), ("query_encoders", config.query_encoders)):
         for encoder in encoders:
-            if encoder.of is not None or encoder.weights in TRAINED:
+            if encoder.finetuned or encoder.spec.reads == "regions":
                 yield f"{key}: {encoder.name} is made by another stage; give it among encoders"
     makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
     for encoder in config.every_encoder:
-        if encoder.made_by is not None and encoder.made_by not in makers:
-            yield from _maker(f"encoder {encoder.name}", encoder.made_by, "encoder of photos", sorted(makers))
+        if encoder.spec.reads == "vectors" and encoder.base is not None and encoder.base not in makers:
+            yield from _maker(f"encoder {encoder.name}", encoder.base, "encoder of photos", sorted(makers))
 
 
 def _each_once(kind: str, encoders: Iterable[Named]) -> Iterator[str]:
@@ -89,12 +90,10 @@ def _text_encoders(config: Config) -> Iterator[str]:
         where = f"text encoder {encoder.name}"
         if encoder.name.partition(".")[0].lower() in RESERVED:
             yield f"{where}: this is the name of something else among a run's texts; choose another"
-        if encoder.own.needs and not getattr(encoder.own, encoder.own.needs):
-            yield f"{where} needs {encoder.spec.key}.{encoder.own.needs}; give it"
         if encoder.centre != "none" and (encoder.spec.sparse or encoder.spec.reads == "vectors"):
             yield f"{where}: vectors that are sparse, or made elsewhere, are not centred; set centre to none"
-        if encoder.own.maker is not None and encoder.own.maker not in makers:
-            yield from _maker(where, encoder.own.maker, "dense encoder of texts", makers)
+        if encoder.base is not None and encoder.base not in makers:
+            yield from _maker(where, encoder.base, "dense encoder of texts", makers)
     for encoder in config.query_text_encoders:
         if encoder.spec.reads == "vectors":
             yield f"query_text_encoders: {encoder.name} encodes no text; give it among text_encoders"
@@ -103,19 +102,20 @@ def _text_encoders(config: Config) -> Iterator[str]:
 def _regions(config: Config) -> Iterator[str]:
     regions = config.regions
     for encoder in config.encoders:
-        if encoder.of is not None and encoder.of not in regions.encoders:
-            yield f"encoder {encoder.name}: {encoder.of} is not in regions.encoders; add it"
-        if encoder.of is not None and regions.score == "classifier":
+        pools = encoder.spec.reads == "regions"
+        if pools and encoder.base not in regions.encoders:
+            yield f"encoder {encoder.name}: {encoder.base} is not in regions.encoders; add it"
+        if pools and regions.score == "classifier":
             yield f"encoder {encoder.name} pools regions; set regions.score to proposal"
         if encoder.name not in regions.encoders:
             continue
         if not encoder.spec.regions:
             yield f"regions.encoders: {encoder.name} describes whole images only; name a network"
-        elif regions.features == "roi-align" and encoder.spec.own_defaults:
+        elif regions.features == "roi-align" and not isinstance(encoder, NetworkEntry):
             yield f"regions.features: roi-align needs a network of torchvision's, not {encoder.name}; choose crops"
-        elif regions.features == "roi-align" and encoder.layer != "average":
+        elif regions.features == "roi-align" and isinstance(encoder, NetworkEntry) and encoder.layer != "average":
             yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
-        elif regions.score == "classifier" and encoder.weights != "finetuned":
+        elif regions.score == "classifier" and not encoder.finetuned:
             yield f"regions.score: finetune makes the classifier; set weights of {encoder.name} to finetuned"
 
 

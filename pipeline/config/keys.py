@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from pipeline.config.collection import AuxiliarySettings, CollectionSettings, DemoSettings, DocumentsSettings
-from pipeline.config.images import Encoder, ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
+from pipeline.config.encoders import EncoderEntry, ImageEncoderEntry, TermKeys, TextEncoderEntry
+from pipeline.config.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
 from pipeline.config.models import (
     EnsembleSettings,
     FitSettings,
@@ -39,8 +40,6 @@ from pipeline.config.results import (
 from pipeline.config.section import Device, Name, Names, Place, Positive, Section, Seed, key, with_kinds
 from pipeline.config.text import (
     ParseSettings,
-    TextEncoderEntry,
-    TextSettings,
     TokenVocabularySettings,
     WordVectorsSettings,
 )
@@ -103,19 +102,19 @@ class Keys(Section):
     cluster: ClusterSettings = key(ClusterSettings, "the Dask cluster that is started for each job")
     demo: DemoSettings = key(DemoSettings, title="Collection: make-demo, ingest")
     collection: CollectionSettings = key(CollectionSettings)
-    encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)] = key(
+    encoders: Annotated[tuple[ImageEncoderEntry, ...], Field(min_length=1)] = key(
         (DEMO_ENCODER,),
         "image encoders, whose features are concatenated",
         title="Images: prepare-encoder, extract, extract-regions, finetune",
     )  # fmt: skip
-    query_encoders: tuple[Encoder, ...] = key((), "encoders for queries only, see made_by")
+    query_encoders: tuple[ImageEncoderEntry, ...] = key((), "encoders for queries only, see made_by")
     extract: ExtractSettings = key(ExtractSettings)
     regions: RegionsSettings = key(RegionsSettings)
     finetune: FinetuneSettings = key(FinetuneSettings, "makes the encoders whose `weights` are finetuned")
-    text: TextSettings = key(
-        TextSettings,
-        "tf-idf; an entry of text_encoders may override these keys as tf_idf",
-        title="Text: prepare-text-encoder, encode-sentences",
+    text: TermKeys = key(
+        TermKeys,
+        "tf-idf; an entry of text_encoders may override these keys",
+        title="Text: prepare-encoder, encode-sentences",
     )
     text_encoders: Annotated[tuple[TextEncoderEntry, ...], Field(min_length=1)] = key(
         ({"name": "tfidf", "kind": "tf-idf", "normalise": []},),
@@ -203,6 +202,12 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
     `shown` are the sections that have been shown, with their paths. A section that extends one of them shows only the
     keys that it adds, and its sentence lists the defaults that differ.
     """
+    if kinds := _kinds(field.annotation):
+        yield Row(path, _written(field.default), field.description or "", field.title, entry)
+        if kinds[0] not in shown:
+            shown |= dict.fromkeys(kinds, f"{'.'.join(path)}[]")
+            yield from _kind_rows((*path[:-1], f"{path[-1]}[]"), kinds, shown)
+        return
     is_section = _as_section(field.annotation) is not None
     place, section = _entries(path, field.annotation)
     sentence = field.description or ""
@@ -226,6 +231,35 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
     yield Row(path, default, sentence, field.title, entry)
     for name, part in sorted(below.items(), key=lambda named: not named[1].is_required()):
         yield from _rows((*place, name), part, shown, entry or not is_section)
+
+
+def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: dict[type, str]) -> Iterator[Row]:
+    """Yield the kinds of an entry, and each key once. Its sentence begins with the kinds that have it."""
+    variants: dict[tuple[str, str, str], list[type[EncoderEntry]]] = {}
+    for kind in kinds:
+        yield Row((*path, "kind"), _kind_name(kind), " ".join((kind.__doc__ or "").split()), None, True)
+        for name, field in kind.model_fields.items():
+            if name != "kind":
+                default = "" if field.is_required() or field.default_factory else _written(field.default)
+                variants.setdefault((name, default, field.description or ""), []).append(kind)
+    for (name, _, sentence), having in sorted(variants.items(), key=lambda variant: variant[0][0] != "name"):
+        first, *below = _rows((*path, name), having[0].model_fields[name], shown, True)
+        names = ", ".join(map(_kind_name, having))
+        yield first._replace(sentence=sentence if len(having) == len(kinds) else f"{names}: {sentence}")
+        yield from below
+
+
+def _kind_name(kind: type[EncoderEntry]) -> str:
+    """Return the name of the kind of an entry; module:Class for a class of the user's."""
+    literals = [value for part in get_args(kind.model_fields["kind"].annotation) for value in get_args(part)]
+    return next((value for value in literals if isinstance(value, str)), "module:Class")
+
+
+def _kinds(annotation: object) -> list[type[EncoderEntry]]:
+    """Return the classes of entries in the annotation of a list of encoders; nothing for other annotations."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, EncoderEntry) else []
+    return [kind for part in get_args(annotation) for kind in _kinds(part)]
 
 
 def _entries(path: tuple[str, ...], annotation: object) -> tuple[tuple[str, ...], type[Section] | None]:

@@ -8,6 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from pipeline.config.checks import problems
+from pipeline.config.former import accept_former_spelling
 from pipeline.config.keys import OWN, Keys, OwnKeys, default_path, inherited
 from pipeline.config.messages import explain, listed
 from pipeline.config.names import Config
@@ -98,6 +99,7 @@ def load(path: Path | None = None) -> Config:
 
 def validate(values: Mapping[str, object], source: Path | str = "configuration") -> Config:
     """Lay `values` over the defaults and check the configuration. Raises UsageError that lists all problems."""
+    values = accept_former_spelling(values)
     full = dict(values)
     for name in MERGED_KEYS:
         if isinstance(given := full.get(name, {}), Mapping):
@@ -202,7 +204,4 @@ def _inherit(values: Mapping[str, object]) -> dict[str, object]:
 
 def _with_tf_idf(entry: object, text: Mapping[str, object]) -> object:
     """Lay the section `text` below the entry of a tf-idf encoder."""
-    if not isinstance(entry, Mapping) or entry.get("kind") != "tf-idf":
-        return entry
-    own = entry.get("tf_idf", {})
-    return {**entry, "tf_idf": {**text, **own}} if isinstance(own, Mapping) else entry
+    return {**text, **entry} if isinstance(entry, Mapping) and entry.get("kind") == "tf-idf" else entry

@@ -42,7 +42,9 @@ def explain(
     there, is reported only where it is given.
     """
     found = error.errors(include_url=False)
-    inside_lists = {fault["loc"][:-1] for fault in found}  # a list that lost wrong values is also called too short
+    inside_lists = {
+        fault["loc"][:length] for fault in found for length in range(len(fault["loc"]))
+    }  # a list that lost wrong values is also called too short
     faults = [fault for fault in found if fault["type"] != "too_short" or fault["loc"] not in inside_lists]
     stated = [fault for fault in faults if given is None or fault["type"] == "missing" or _stands(given, fault["loc"])]
     problems: dict[tuple[str, str], list[str]] = {}
@@ -52,7 +54,7 @@ def explain(
         context = fault.get("ctx", {})
         last = str(fault["loc"][-1])  # which is not in the path if the user's key has a bracket
         if fault["type"] == "extra_forbidden":
-            legal = [*_legal(schema, path[:-1]), *(beside if len(path) == 1 else ())]
+            legal = [*_legal(schema, [str(part) for part in fault["loc"]][:-1]), *(beside if len(path) == 1 else ())]
             problems[f"unknown key {key or last}; {suggest(last, legal, 'legal here:')}", ""] = []
         elif fault["type"] == "missing":
             problems[f"key {key} is missing", ""] = []
@@ -112,9 +114,13 @@ def _stands(values: object, location: Sequence[str | int]) -> bool:
 
 
 def _legal(schema: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """Return the names of the keys at `path`. The user's names, and rows of lists, add no level to the sections."""
+    """Return the names of the keys at `path`. Names of the user's and places in lists are of the section above them.
+
+    A part `[Name]` is the class of a union that an entry belongs to.
+    """
     sections = [schema]
     for part in path:
+        sections = [section for section in sections if part == f"[{section.__name__}]"] or sections
         fields = [section.model_fields[part] for section in sections if part in section.model_fields]
         sections = [below for field in fields for below in _sections(field.annotation)] or sections
     return [name for section in sections for name in section.model_fields]

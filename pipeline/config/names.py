@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from pipeline.config.images import Encoder
+from pipeline.config.encoders import EncoderEntry, TextEntry
 from pipeline.config.keys import OWN, OwnKeys
 from pipeline.config.messages import explain
 from pipeline.config.models import ChosenHubness, EnsembleSettings, Model, Variant
@@ -26,7 +26,6 @@ from pipeline.config.registry import (
 )
 from pipeline.config.results import ChosenGenerator, GeneratorVariant
 from pipeline.config.section import DESCRIBED, Section
-from pipeline.config.text import TextEncoderEntry
 from pipeline.errors import UsageError, meant
 
 UNIT = ("l2",)
@@ -258,32 +257,44 @@ class Config(OwnKeys):
         return {one.name: one.weight for one in self.text_encoders} | self.study.fit.text_weights
 
     @property
-    def every_encoder(self) -> tuple[Encoder, ...]:
+    def every_encoder(self) -> tuple[EncoderEntry, ...]:
         """The encoders of the run, and the encoders that only the study uses."""
         return (*self.encoders, *self.study.encoders)
 
     def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
         """The steps of an ImageView: the steps of each of the `encoders`, or once if all have the same steps."""
         chosen = self.image_view.normalise
-        specs = [self.encoder(self.encoder(name).made_by or name).spec for name in encoders]
+        specs = [self.encoder(self._maker(name)).spec for name in encoders]
         steps = tuple(chosen if chosen is not None else ROOTS if spec.roots else UNIT for spec in specs)
         return steps[0] if len(set(steps)) == 1 else steps
 
-    @property
-    def prepared_encoders(self) -> tuple[Encoder, ...]:
-        """The encoders that can describe an image, with the encoders that only queries use."""
-        return tuple(one for one in (*self.every_encoder, *self.query_encoders) if one.prepared)
+    def _maker(self, name: str) -> str:
+        """Return the encoder whose features the encoder `name` has: another encoder for precomputed features."""
+        entry = self.encoder(name)
+        return entry.base or name if entry.spec.reads == "vectors" else name
 
-    def encoder(self, name: str) -> Encoder:
+    @property
+    def prepared_encoders(self) -> tuple[EncoderEntry, ...]:
+        """The encoders of images that can encode a new image, with the encoders that only queries use."""
+        return tuple(entry for entry in (*self.every_encoder, *self.query_encoders) if entry.prepared)
+
+    def encoder(self, name: str) -> EncoderEntry:
+        """Return the entry of an encoder of images. Raises UsageError that lists the known names."""
         return find("encoder", name, (*self.every_encoder, *self.query_encoders))
 
-    def text_encoder(self, name: str) -> TextEncoderEntry:
+    def text_encoder(self, name: str) -> TextEntry:
+        """Return the entry of an encoder of texts. Raises UsageError that lists the known names."""
         return find("text encoder", name, (*self.text_encoders, *self.query_text_encoders))
 
+    def entry(self, path: str) -> EncoderEntry:
+        """Return the entry of the encoder whose artefact, or vectors, lie in the folder `path` of the run."""
+        folder, _, name = path.rpartition("/")
+        return self.encoder(name) if folder in ("encoders", "features") else self.text_encoder(name)
+
     @property
-    def prepared_text_encoders(self) -> tuple[TextEncoderEntry, ...]:
-        """The text encoders that can encode a text, with the text encoders that only queries use."""
-        return tuple(one for one in (*self.text_encoders, *self.query_text_encoders) if one.prepared)
+    def prepared_text_encoders(self) -> tuple[TextEntry, ...]:
+        """The encoders of texts that can encode a new text, with the encoders that only queries use."""
+        return tuple(entry for entry in (*self.text_encoders, *self.query_text_encoders) if entry.prepared)
 
 
 def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]:

@@ -1,4 +1,4 @@
-"""The lists of all models, trainings, image encoders and generators (`text_encoders.py` has the list of text encoders).
+"""The lists of all models, trainings, encoders and generators.
 
 No other place names them. Other code asks the spec of a model or encoder for its properties, which imports neither its
 class nor pydantic. A model, encoder or collection reader that is not listed has its import path, `module:Class`, as its
@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal, Protocol, TypeVar
@@ -54,11 +54,6 @@ class Spec:
                 raise
             remedy = f"pip install 'jointspace[{self.extra}]'"
             raise UsageError(f"{self.name} needs {error.name}; {remedy}") from error
-
-
-def extra_of(library: str) -> str:
-    """Return the extra of a library, with hyphens: old versions of pip accept no other spelling."""
-    return library.replace("_", "-")
 
 
 log = logging.getLogger(__name__)
@@ -166,83 +161,92 @@ def _outside(what: str, outside: type, place: str, specs: Sequence[AnySpec], oth
         raise UsageError(f"the {what} {place}: its SPEC is wrong ({error})") from error
 
 
+Modality = Literal["image", "text"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec(Spec):
-    """A kind of image encoder; its own settings are a key of its entry in a configuration.
+    """A kind of encoder, of images or of texts, whose class is at `place`.
 
-    The class is a pipeline.encoders.image_encoder.ImageEncoder. `prepare(entry, material)` makes the encoder from its
-    entry and an EncoderMaterial of that module. `settings()` (JSON; `architecture`, `layer` and `weights` with their
-    `origin`, and `kind` if the architecture is not its name) and `tensors()` are what `from_parts(settings, tensors)`
-    turns back into it. `encode(images)` maps n RGB images to (n, dim) float32, and `extractor(device,
-    precision, batch_size)` is the Extractor by which many are described.
+    The class is an ImageEncoder or a TextEncoder, which state its methods (pipeline/encoders/image_encoder.py and
+    pipeline/encoders/text_encoder.py). The keys of its entry in a configuration are the class at `section`, an
+    EncoderEntry of pipeline/config/encoders.py. A class at an import path that has no registered base has the keys of
+    OwnImageEntry or TextEntry there.
     """
 
-    reads: Literal["pixels", "regions", "vectors"] = "pixels"
-    """What it takes of an image; `regions`: those that another encoder, its entry's `of`, has described; `vectors`:
-    features that were made elsewhere."""
-    architectures: bool = False
-    """Whether `architecture` says which of several it is; of all others it is the name of the kind."""
-    weights: tuple[str, ...] = ()
-    """What `weights` of its entry may be; nothing: it has none from elsewhere."""
-    tags: bool = False
-    """Whether `weights` may be a name that its library has for weights, too."""
-    own_defaults: bool = False
-    """Whether the model itself says what its entry does not: size, colours, interpolation and weights."""
+    modality: Modality
+    reads: Literal["pixels", "regions", "texts", "vectors"]
+    """What the encoder takes. `regions` are features of regions by the encoder that its entry names in `of`; `vectors`
+    are precomputed."""
+    library: bool = False
+    """Whether the encoder is a model of another library, in the library's own files."""
     learned: bool = False
-    """Whether it is learned from the images of the train split."""
+    """Whether the encoder is learned from the train split."""
     regions: bool = False
-    """Whether it describes regions of images too."""
+    """Whether the encoder describes regions of images, too."""
     roots: bool = False
-    """Whether its features have hardly any negative values, so that their signed roots are worth taking."""
-    check: str | None = None
-    """The place of a function that raises ValueError for an entry that cannot be."""
-    dim: Callable[[Any], int | None] = lambda entry: None
-    """The dimension of its features by its entry, or None."""
+    """Whether the features have hardly any negative values, so that their signed roots are worth taking."""
+    sparse: bool = False
+    """Whether the vectors are a csr_array."""
+    adds_words: bool = False
+    """Whether the vector of a text is the sum of the vectors of its words (see `encode_words`), but for a factor."""
 
 
-WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
-"""How torchvision's networks begin -> the channels that their average pooling has."""
+def _image(name: str, place: str, entry: str, **more: Any) -> EncoderSpec:
+    more = {"reads": "pixels", "section": f"pipeline.config.encoders:{entry}", **more}
+    return EncoderSpec(name=name, place=f"pipeline.encoders.{place}", modality="image", **more)
 
 
-def _network_dim(entry: Any) -> int | None:
-    if entry.layer != "average":
-        return 4096
-    return next((width for name, width in WIDTHS.items() if entry.architecture.startswith(name)), None)
+def _text(name: str, place: str, entry: str, **more: Any) -> EncoderSpec:
+    more = {"reads": "texts", "section": f"pipeline.config.encoders:{entry}", **more}
+    return EncoderSpec(name=name, place=f"pipeline.encoders.{place}", modality="text", **more)
 
 
-def _encoder(name: str, place: str, **more: Any) -> EncoderSpec:
-    return EncoderSpec(name=name, place=f"pipeline.encoders.{place}", **more)
-
-
-def _library(name: str, place: str, **more: Any) -> EncoderSpec:
-    """Networks of another library, which is an extra."""
-    more = {"architectures": True, "extra": extra_of(name), "own_defaults": True, "regions": True, **more}
-    return _encoder(name, f"libraries.{name}_models:{place}", **more)
-
-
-IMAGES = "pipeline.config.images"
-TRAINED = ("finetuned",)
-"""Weights that a stage of the run makes: `finetune` on labelled boxes."""
+LIBRARY: dict[str, Any] = {"library": True}
+NETWORK: dict[str, Any] = {"library": True, "regions": True}
 ENCODERS: tuple[EncoderSpec, ...] = (
-    _encoder("network", "networks:NetworkEncoder", architectures=True, regions=True, roots=True, dim=_network_dim,
-             weights=("untrained", "torchvision", "file", *TRAINED), check=f"{IMAGES}:check_network"),
-    _encoder("standard", "standard:StandardEncoder", learned=True, roots=True, extra="standard",
-             section=f"{IMAGES}:StandardSettings", check=f"{IMAGES}:check_standard",
-             dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
-    _encoder("pooled", "regions:PooledEncoder", reads="regions", roots=True),
-    _encoder("imported", "image_encoder:ImportedEncoder", reads="vectors"),
-    _library("open_clip", "OpenClipEncoder", weights=("hub", "file"), tags=True),
-    _library("timm", "TimmEncoder", weights=("hub", "file", "untrained"), roots=True),
-    _library("transformers", "TransformersEncoder", weights=("hub",)),
+    _image("network", "networks:NetworkEncoder", "NetworkEntry", regions=True, roots=True),
+    _image("standard", "standard:StandardEncoder", "StandardEntry", learned=True, roots=True, extra="standard"),
+    _image("pooled", "regions:PooledEncoder", "PooledEntry", reads="regions", roots=True),
+    _image("imported", "precomputed:ImportedEncoder", "ImportedImagesEntry", reads="vectors"),
+    _image("open_clip", "libraries.open_clip_encoders:OpenClipImages", "OpenClipImagesEntry", extra="open-clip",
+           **NETWORK),
+    _image("timm", "libraries.timm_encoders:TimmImages", "TimmEntry", extra="timm", roots=True, **NETWORK),
+    _image("transformers", "libraries.transformers_encoders:TransformersImages", "TransformersImagesEntry",
+           extra="transformers", **NETWORK),
+    _text("tf-idf", "tfidf:TfidfEncoder", "TfidfEntry", sparse=True, adds_words=True, learned=True),
+    _text("averaged", "averaged:AveragedEncoder", "AveragedEntry", adds_words=True, learned=True),
+    _text("fisher", "fisher:FisherEncoder", "FisherEntry", extra="fisher", learned=True),
+    _text("transformers", "libraries.transformers_encoders:TransformersTexts", "TransformersTextsEntry",
+          extra="transformers", **LIBRARY),
+    _text("sentence-transformers", "libraries.sentence_transformers_encoders:SentenceTransformersTexts",
+          "SentenceTransformersEntry", extra="sentence-transformers", **LIBRARY),
+    _text("open_clip", "libraries.open_clip_encoders:OpenClipTexts", "OpenClipTextsEntry", extra="open-clip",
+          **LIBRARY),
+    _text("imported", "precomputed:ImportedEncoder", "ImportedTextsEntry", reads="vectors"),
 )  # fmt: skip
-"""The first is the kind of every architecture that is not the name of a kind."""
+
+OWN_ENCODERS: dict[Modality, EncoderSpec] = {
+    "image": EncoderSpec(
+        name="", place="", modality="image", reads="pixels", section="pipeline.config.encoders:OwnImageEntry"
+    ),
+    "text": EncoderSpec(
+        name="", place="", modality="text", reads="texts", section="pipeline.config.encoders:TextEntry"
+    ),
+}
+"""The spec of a class at an import path that has no registered base."""
 
 
-def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
-    """The `kind`, or where it is None the one that the architecture implies; UsageError lists the known ones."""
-    if kind is not None:
-        return find_spec("kind of encoder", kind, ENCODERS)
-    return next((spec for spec in ENCODERS if spec.name == architecture), ENCODERS[0])
+@cache
+def encoder_specs(modality: Modality) -> tuple[EncoderSpec, ...]:
+    """Return the kinds of encoders of images, or of texts."""
+    return tuple(spec for spec in ENCODERS if spec.modality == modality)
+
+
+def encoder_spec(kind: str, modality: Modality) -> EncoderSpec:
+    """Return the spec of a kind, or of a class at an import path. Raises UsageError that lists the known kinds."""
+    what = "kind of encoder" if modality == "image" else "kind of text encoder"
+    return find_spec(what, kind, encoder_specs(modality), OWN_ENCODERS[modality])
 
 
 @dataclass(frozen=True, kw_only=True)

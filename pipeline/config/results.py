@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.images import Encoder
+from pipeline.config.encoders import ImageEncoderEntry
 from pipeline.config.models import FitSettings
 from pipeline.config.registry import GENERATORS, GeneratorSpec
 from pipeline.config.section import (
@@ -48,7 +48,7 @@ class StudySettings(Section):
     )
     draws: Positive = key(5, "of the smallest target set, over which a number is averaged; at most folds")
     further_draws: Positive = key(2, "of larger target sets")
-    encoders: tuple[Encoder, ...] = key((), "further encoders, as Table 1 compares them; keys as above")
+    encoders: tuple[ImageEncoderEntry, ...] = key((), "further encoders, as Table 1 compares them; keys as above")
     sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Tables 1, 2 and 4, in folds")
     transfer_sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Table 5, in folds")
     weak_sizes: tuple[Positive, Positive, Positive, Positive] = key((1, 2, 3, 5), "auxiliary sets of Table 6, in folds")

@@ -1,20 +1,19 @@
-"""Models and encoders as they were stored."""
+"""Stored models, restored, and the checks that stored encoders share with them."""
 
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.config.registry import EncoderSpec, encoder_spec, import_place, model_spec
-from pipeline.config.text_encoders import text_encoder_spec
+from pipeline.config.registry import import_place, model_spec
 from pipeline.errors import MALFORMED, IntegrityError, brief
 
-PREPARE_TEXT = "prepare-text-encoder"
+if TYPE_CHECKING:
+    import numpy as np
+
 CORRECTED = "pipeline.models.linear.corrected:HubCorrected"
 """What corrects the scores of any model for hubs."""
-CENTRED = "pipeline.encoders.centred:Centred"
-"""What moves the vectors of any text encoder about their mean."""
 
 
 def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
@@ -22,35 +21,10 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
     corrected for hubs where these say so. IntegrityError where their form is not that of its class."""
     spec = model_spec(name)
     registered = spec.load()
-    with _known_form(f"{name} in {where}" if where else name, spec.made_by), _limited(tensors):
+    with known_form(f"{name} in {where}" if where else name, spec.made_by), limited(tensors):
         if "hubness" in settings:
             return import_place(CORRECTED).from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
-
-
-def stored_kind(settings: Mapping[str, Any]) -> EncoderSpec:
-    """The kind of the image encoder whose `settings()` these are. IntegrityError where they are of another form."""
-    with _known_form("encoder", "prepare-encoder"):
-        return encoder_spec(settings.get("kind"), settings["architecture"])
-
-
-def restore_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
-    """The image encoder whose `settings()` and `tensors()` these are (`where`, for errors). IntegrityError where they
-    are of another form."""
-    registered = stored_kind(settings).load()
-    with _known_form(f"encoder in {where}" if where else "encoder", "prepare-encoder"), _limited(tensors):
-        return registered.from_parts(settings, tensors)
-
-
-def restore_text_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
-    """The text encoder whose `settings()` and `tensors()` these are. IntegrityError where they are of another form."""
-    what = f"text encoder in {where}" if where else "text encoder"
-    with _known_form(what, PREPARE_TEXT):
-        spec = text_encoder_spec(settings["kind"])
-    registered = spec.load()
-    with _known_form(what, PREPARE_TEXT), _limited(tensors):
-        made = registered.from_parts(settings, tensors)
-        return import_place(CENTRED).around(made, tensors) if "centred" in settings else made
 
 
 FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "eye")
@@ -63,16 +37,20 @@ LEAST_ELEMENTS = 1 << 10
 """Numbers that an array counts for at least, so that the number of arrays is limited too."""
 
 
-def _limited(tensors: Mapping[str, Any]) -> AbstractContextManager[object]:
-    """Return a context in which torch raises ValueError rather than allocate many more numbers than `tensors` hold,
-    since the settings of a stranger are sizes of layers. Nothing is limited where torch is not loaded."""
+def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> AbstractContextManager[object]:
+    """Return a context in which torch raises ValueError rather than allocate many more numbers than are stored.
+
+    These are the numbers of `tensors` and of files of `weight_bytes`. The settings of a stranger are sizes of layers.
+    Nothing is limited if torch is not loaded.
+    """
     if "torch" not in sys.modules:
         return nullcontext()
     import torch
     from torch.overrides import TorchFunctionMode
 
     class Limit(TorchFunctionMode):
-        room = FREE_ELEMENTS + STORED_TIMES * sum(math.prod(tensor.shape) for tensor in tensors.values())
+        stored = weight_bytes // 2 + sum(math.prod(tensor.shape) for tensor in tensors.values())
+        room = FREE_ELEMENTS + STORED_TIMES * stored
         factories = frozenset(getattr(torch, name) for name in FACTORIES)
 
         def __torch_function__(self, function: Callable[..., Any], types: object, args: tuple = (), kwargs: Any = None):
@@ -87,7 +65,7 @@ def _limited(tensors: Mapping[str, Any]) -> AbstractContextManager[object]:
 
 
 @contextmanager
-def _known_form(what: str, stage: str) -> Iterator[None]:
+def known_form(what: str, stage: str) -> Iterator[None]:
     """IntegrityError where the settings and tensors of `what` are not of the form that its class wrote."""
     try:
         yield

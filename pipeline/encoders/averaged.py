@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # whose parts it imports when they are used
 
-from pipeline.encoders.text_encoder import TextEncoder, TextMaterial
+from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial, Settings, TrainTexts
+from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.text.lemmas import is_english
 from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.vocabulary import KnownTerms
@@ -21,15 +22,21 @@ SAMPLE = 10_000
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from pipeline.config.encoders import EncoderEntry
+
 
 class WordsEncoder(KnownTerms, TextEncoder):
     """The base of encoders of word vectors: `vectors` (V, d) of the words `terms`, and how a text becomes words."""
+
+    terms: Sequence[str]
 
     def __init__(self, split: TermSettings, vectors: WordVectors) -> None:
         count = len(vectors.words)
         if vectors.matrix.ndim != 2 or len(vectors.matrix) != count or len(set(vectors.words)) != count:
             raise ValueError("its words are not each once, with one vector each")
-        self.split, self.terms, self.vectors = split, vectors.words, vectors.matrix.astype(np.float32, copy=False)
+        self.split = split
+        self.terms = vectors.words
+        self.vectors = vectors.matrix.astype(np.float32, copy=False)
 
     def settings(self) -> dict[str, Any]:
         return {"kind": self.kind, "split": {**asdict(self.split), "stop_words": []}, "words": list(self.terms)}
@@ -38,7 +45,7 @@ class WordsEncoder(KnownTerms, TextEncoder):
         return {"vectors": self.vectors}
 
     @staticmethod
-    def read_known(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
+    def read_known(settings: Settings, tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
         """What the constructor takes, from `settings` and `tensors`."""
         split = TermSettings.from_dict(settings["split"])
         if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
@@ -46,19 +53,19 @@ class WordsEncoder(KnownTerms, TextEncoder):
         return split, WordVectors(tuple(settings["words"]), tensors["vectors"])
 
 
-def split_of(material: TextMaterial) -> TermSettings:
-    """How a text becomes words, with the language of the first training sentences."""
-    analyze = make_analyzer(material.words)
-    counts = Counter(word for text in islice(material.texts(), SAMPLE) for word in set(analyze(text)))
-    return replace(material.words, english=is_english(counts))
+def word_settings(texts: TrainTexts) -> TermSettings:
+    """Return how a text is split into words, with the language of the first training captions."""
+    analyze = make_analyzer(PLAIN_WORDS)
+    counts = Counter(word for text in islice(texts.texts(), SAMPLE) for word in set(analyze(text)))
+    return replace(PLAIN_WORDS, english=is_english(counts))
 
 
-def find_vectors(entry: Any, material: TextMaterial) -> WordVectors:
-    """The word vectors that the own settings of an `entry` name."""
-    if entry.own.corpus:
-        return material.corpus()
-    analyze = make_analyzer(material.words)
-    return material.file(set(chain.from_iterable(map(analyze, material.texts()))))
+def find_vectors(entry: "EncoderEntry", texts: TrainTexts) -> WordVectors:
+    """Read the word vectors that an entry names."""
+    if entry.corpus:
+        return texts.corpus()
+    analyze = make_analyzer(PLAIN_WORDS)
+    return texts.file(set(chain.from_iterable(map(analyze, texts.texts()))))
 
 
 def inverse_frequencies(texts: Iterable[str], encoder: WordsEncoder) -> np.ndarray:
@@ -84,11 +91,14 @@ class AveragedEncoder(WordsEncoder):
         self.dim = self.vectors.shape[1]
 
     @classmethod
-    def prepare(cls, entry: Any, material: TextMaterial) -> "AveragedEncoder":
-        """Raises InputError and UsageError as the readers of word vectors do."""
-        encoder = cls(split_of(material), find_vectors(entry, material))
-        if entry.own.idf:
-            encoder.idf = inverse_frequencies(material.texts(), encoder)
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "AveragedEncoder":
+        """Take the word vectors of the entry. Raises InputError and UsageError as the readers of word vectors do."""
+        from pipeline.config.encoders import AveragedEntry
+
+        assert isinstance(entry, AveragedEntry) and material.texts is not None
+        encoder = cls(word_settings(material.texts), find_vectors(entry, material.texts))
+        if entry.idf:
+            encoder.idf = inverse_frequencies(material.texts.texts(), encoder)
         return encoder
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -110,5 +120,5 @@ class AveragedEncoder(WordsEncoder):
         return {**super().tensors(), "idf": self.idf}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "AveragedEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "AveragedEncoder":
         return cls(*cls.read_known(settings, tensors), tensors["idf"])

@@ -1,7 +1,8 @@
 """The dense vectors of a text encoder about their mean, and whitened."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,20 @@ WHITENED = 1e-6
 CENTRED = "centred"
 
 
-class Centred:
-    """The dense vectors of another `encoder` as (y - mean) M, and zeros still for a text that it does not know;
-    `matrix` M is (dim, dim) or None, the identity. Else it is as that encoder."""
+class Centred(TextEncoder):
+    """The dense vectors of another `encoder` as (y - mean) M. Texts that it does not know still have zeros.
+
+    `matrix` M is (dim, dim), or None for the identity. In all else it is as that encoder.
+    """
 
     def __init__(self, encoder: TextEncoder, mean: np.ndarray, matrix: np.ndarray | None) -> None:
         if mean.shape != (encoder.dim,) or (matrix is not None and matrix.shape != (encoder.dim, encoder.dim)):
             raise ValueError("the mean or the matrix does not fit the vectors")
-        self.encoder, self.mean, self.matrix = encoder, mean, matrix
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "encoder":  # not yet set while the object is copied
-            raise AttributeError(name)
-        return getattr(self.encoder, name)
+        self.encoder = encoder
+        self.mean = mean
+        self.matrix = matrix
+        self.dim = encoder.dim
+        self.terms = encoder.terms
 
     @classmethod
     def fit(cls, encoder: TextEncoder, texts: Iterable[str], whiten: bool) -> "Centred":
@@ -37,7 +39,7 @@ class Centred:
         known = filter(encoder.knows, texts)
         while block := list(islice(known, BLOCK)):
             n += len(block)
-            rows = encoder.encode(block).astype(np.float64)
+            rows = np.asarray(encoder.encode(block), np.float64)
             total += rows.sum(axis=0)
             if whiten:
                 square += rows.T @ rows
@@ -50,11 +52,39 @@ class Centred:
         return cls(encoder, mean.astype(np.float32), matrix)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        rows = self.shift(self.encoder.encode(texts))
+        return self._shift_known(texts, np.asarray(self.encoder.encode(texts)))
+
+    def _shift_known(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
+        """Shift the vectors (n, dim) of texts, with zeros for a text that the encoder does not know."""
+        rows = self.shift(vectors)
         rows[[not self.knows(text) for text in texts]] = 0
         return rows
 
-    encode_query, encode_words = TextEncoder.encode_query, TextEncoder.encode_words
+    def on_device(self, device: str, precision: str, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
+        """Return `encode` for many texts, with the other encoder on a device."""
+        encode = self.encoder.on_device(device, precision, batch_size)
+        return lambda texts: self._shift_known(texts, np.asarray(encode(texts)))
+
+    def word_factors(self, words: Sequence[str]) -> np.ndarray:
+        return self.encoder.word_factors(words)
+
+    def knows(self, text: str) -> bool:
+        return self.encoder.knows(text)
+
+    def searches(self, text: str) -> bool:
+        return self.encoder.searches(text)
+
+    def unknown(self, text: str) -> list[str]:
+        return self.encoder.unknown(text)
+
+    def count_words(self, text: str) -> tuple[int, int]:
+        return self.encoder.count_words(text)
+
+    def suggest(self, word: str) -> str | None:
+        return self.encoder.suggest(word)
+
+    def save(self, folder: Path) -> None:
+        self.encoder.save(folder)
 
     def shift(self, rows: np.ndarray) -> np.ndarray:
         """(n, dim) from vectors (n, dim) of the other encoder."""

@@ -77,7 +77,7 @@ def hog(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """(n_points, 36) float32: blocks of 2 x 2 cells, 9 orientations, from the channel with the strongest gradient."""
     block, cell = (grid.patch,) * 2, (grid.patch // 2,) * 2
     descriptor = cv2.HOGDescriptor(block, block, cell, cell, HOG_ORIENTATIONS)
-    return descriptor.compute(pixels, (grid.step,) * 2).reshape(-1, 4 * HOG_ORIENTATIONS)
+    return np.asarray(descriptor.compute(pixels, (grid.step,) * 2)).reshape(-1, 4 * HOG_ORIENTATIONS)
 
 
 GLOBAL = {"gist": gist, "rgb": rgb_histogram}
@@ -96,7 +96,7 @@ _thread_pools = cache(ThreadpoolController)
 
 def _sift(channels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     points = _points(channels.shape[0], grid)
-    sift = cv2.SIFT_create()
+    sift = cv2.SIFT.create()
     return np.hstack([sift.compute(np.ascontiguousarray(channels[..., c]), points)[1] for c in range(3)])
 
 

@@ -2,14 +2,15 @@
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
+from typing import Protocol, cast
 
 import numpy as np
 import torch
-from torch import nn
 from torchvision.models import get_model
+from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 
 from pipeline.compute.device import OomBatcher, full_float32, upload
@@ -22,7 +23,43 @@ CLASSES = "roi_heads.box_predictor.cls_score.weight"
 CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
 
 
-def build_detector(architecture: str, state: State, source: str) -> nn.Module:
+class BoxCoder(Protocol):
+    """Turns what the network says of each anchor into boxes."""
+
+    def decode(self, offsets: torch.Tensor, anchors: list[torch.Tensor]) -> torch.Tensor: ...
+
+
+class Transform(Protocol):
+    """Resizes and normalises images."""
+
+    min_size: Sequence[int]
+    max_size: int
+
+    def __call__(self, images: list[torch.Tensor]) -> tuple[ImageList, object]: ...
+
+
+class ProposalNetwork(Protocol):
+    """The region proposal network of a detector."""
+
+    head: Callable[[list[torch.Tensor]], tuple[list[torch.Tensor], list[torch.Tensor]]]
+    anchor_generator: Callable[[ImageList, list[torch.Tensor]], list[torch.Tensor]]
+    box_coder: BoxCoder
+    filter_proposals: Callable[..., tuple[list[torch.Tensor], list[torch.Tensor]]]
+
+
+class Detector(Protocol):
+    """A Faster R-CNN of torchvision, whose parts torch's annotations do not name."""
+
+    transform: Transform
+    backbone: Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
+    rpn: ProposalNetwork
+
+    def to(self, device: torch.device) -> "Detector": ...
+
+    def __call__(self, images: list[torch.Tensor]) -> list[dict[str, torch.Tensor]]: ...
+
+
+def build_detector(architecture: str, state: State, source: str) -> Detector:
     """A detector with the classes of `state`. Raises InputError naming `source` if they do not fit together."""
     if missing := [name for name in (CLASSES, CORNERS) if name not in state]:
         raise InputError(f"{source} lacks {missing[0]}: it is not a torchvision Faster R-CNN; get the right file")
@@ -38,11 +75,11 @@ def build_detector(architecture: str, state: State, source: str) -> nn.Module:
         ).eval()
     needed = network.state_dict()
     network.load_state_dict(select(state, needed, needed, source))
-    return network
+    return cast(Detector, network)
 
 
 def detect(
-    network: nn.Module, images: Iterable[np.ndarray | Failure], device: torch.device, stage: str, most: int
+    network: Detector, images: Iterable[np.ndarray | Failure], device: torch.device, stage: str, most: int
 ) -> Iterator[Candidates]:
     """Proposals in each of `images` (height, width, 3) uint8, in original pixels, best first.
 
@@ -55,30 +92,29 @@ def detect(
     batcher, waiting = OomBatcher(most, "image"), iter(images)
     while block := list(islice(waiting, most)):
         proposals = [NONE] * len(block)
-        shapes = defaultdict(list)
-        for place, pixels in enumerate(block):
-            if _is_seen(network, pixels):
-                shapes[pixels.shape].append(place)
-        for places in shapes.values():
+        shapes: dict[tuple[int, ...], list[tuple[int, np.ndarray]]] = defaultdict(list)
+        for number, pixels in enumerate(block):
+            if not isinstance(pixels, Failure) and _is_seen(network, pixels):
+                shapes[pixels.shape].append((number, pixels))
+        for seen in shapes.values():
 
-            def look(rows: slice, places: list[int] = places) -> list[Candidates]:
-                pixels = upload(np.stack([block[place] for place in places[rows]]), device)
+            def look(rows: slice, seen: list[tuple[int, np.ndarray]] = seen) -> list[Candidates]:
+                pixels = upload(np.stack([pixels for _, pixels in seen[rows]]), device)
                 return _look(network, pixels.permute(0, 3, 1, 2).float() / 255, stage)
 
-            for place, candidates in zip(places, chain.from_iterable(batcher.map(look, len(places))), strict=True):
-                proposals[place] = candidates
+            found = chain.from_iterable(batcher.map(look, len(seen)))
+            for (number, _), candidates in zip(seen, found, strict=True):
+                proposals[number] = candidates
         yield from proposals
 
 
-def _is_seen(network: nn.Module, pixels: np.ndarray | Failure) -> bool:
-    """Whether a shorter side is left by the network's own resizing, which rounds down."""
-    if isinstance(pixels, Failure):
-        return False
+def _is_seen(network: Detector, pixels: np.ndarray) -> bool:
+    """Return whether a shorter side is left by the network's own resizing, which rounds down."""
     longest, shortest = network.transform.max_size, network.transform.min_size[-1]
     return min(shortest, min(pixels.shape[:2]) * longest / max(pixels.shape[:2])) >= 1 + 1e-3
 
 
-def _look(network: nn.Module, images: torch.Tensor, stage: str) -> list[Candidates]:
+def _look(network: Detector, images: torch.Tensor, stage: str) -> list[Candidates]:
     """What is in each of `images` (n, 3, height, width) in [0, 1]."""
     with torch.inference_mode(), full_float32():
         if stage == "rpn":
@@ -92,7 +128,7 @@ def _look(network: nn.Module, images: torch.Tensor, stage: str) -> list[Candidat
     return ordered
 
 
-def _objects(network: nn.Module, pictures: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _objects(network: Detector, pictures: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The output of the region proposal network, with its scores, which its own `forward` does not return."""
     images, _ = network.transform(list(pictures))
     features = list(network.backbone(images.tensors).values())

@@ -3,12 +3,11 @@ time goes."""
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +23,6 @@ from pipeline.compute.device import (
 )
 from pipeline.compute.precision import fast_at_bfloat16
 from pipeline.images.preprocess import View
-
-if TYPE_CHECKING:
-    from pipeline.encoders.image_encoder import ImageEncoder
 
 BFLOAT16_COSINE = 0.9997
 """Least cosine between a probe's features in bfloat16 and float32 for which `auto` chooses bfloat16. Photographs were
@@ -53,13 +49,27 @@ class ExtractionPlan:
         return str(self.dtype).removeprefix("torch.")
 
 
+class Network(Protocol):
+    """An encoder that computes in batches, on a device and in a precision of choice."""
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+        """Return a faster copy on `device`, in `dtype`, which maps input tensors (n, ...) to features (n, dim)."""
+        ...
+
+
+class ProbedNetwork(Network, Protocol):
+    """An encoder that has a few inputs by which precisions are compared."""
+
+    def probe(self) -> tuple[torch.Tensor, ...]: ...
+
+
 class Extractor:
     """An encoder prepared for a plan: `extractor(images)` are their features; `view` is what it takes of a photograph.
 
     If a GPU runs out of memory, that batch and all later ones are halved.
     """
 
-    def __init__(self, encoder: Any, plan: ExtractionPlan, view: View | None = None) -> None:
+    def __init__(self, encoder: Network, plan: ExtractionPlan, view: View | None = None) -> None:
         self.plan, self.view = plan, view
         self.encode = encoder.optimised(plan.device, plan.dtype)
         self._under_way: Arriving | None = None
@@ -117,7 +127,7 @@ class _Batches:
 
 
 def extract_in_step(
-    pictures: Iterable[Sequence[Any]], extractors: Sequence[Extractor], lengths: Iterable[int]
+    pictures: Iterable[Sequence[np.ndarray]], extractors: Sequence[Extractor], lengths: Iterable[int]
 ) -> Iterator[list[np.ndarray]]:
     """The features (n, dim) float32 of each `n` of `lengths` pictures in turn, by each of the `extractors`, each of
     which takes its own of every picture's views.
@@ -142,8 +152,8 @@ def extract_in_step(
         yield [batches.features() for batches in before]
 
 
-def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> ExtractionPlan:
-    """A plan for an ImageEncoder, `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
+def choose_plan(encoder: ProbedNetwork, device: str, precision: str, batch_size: int) -> ExtractionPlan:
+    """Choose a plan for a `device` (auto, cpu, cuda, cuda:N) and a `precision` (auto, float32, bfloat16).
 
     `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder. Raises UsageError for a missing
     device.
@@ -157,12 +167,12 @@ def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size
     return ExtractionPlan(chosen, dtype, batch_size)
 
 
-def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
-    """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
-    probes = make_probes(encoder.preprocessing.side)
+def bfloat16_cosine(encoder: ProbedNetwork, device: torch.device) -> float:
+    """Return the least cosine, over a few inputs, between an encoder's features in bfloat16 and in float32."""
+    probe = encoder.probe()
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
-    features = [torch.from_numpy(Extractor(encoder, plan)(probes)) for plan in plans]
-    return torch.nn.functional.cosine_similarity(*features).min().item()
+    exact, rounded = (torch.from_numpy(Extractor(encoder, plan).start(*probe).numpy()) for plan in plans)
+    return torch.nn.functional.cosine_similarity(exact, rounded).min().item()
 
 
 def make_probes(side: int) -> np.ndarray:
@@ -179,7 +189,9 @@ def make_probes(side: int) -> np.ndarray:
 
 def grow(extractor: Extractor) -> None:
     """On a GPU, let an extractor of pixels take as many images at once as `grow_batch` finds worth it."""
-    plan, side = extractor.plan, extractor.view.preprocessing.side
+    assert extractor.view is not None
+    plan = extractor.plan
+    side = extractor.view.preprocessing.side
     if plan.device.type != "cuda":
         return
     probes = torch.from_numpy(make_probes(side)).to(plan.device)
@@ -193,6 +205,9 @@ def grow(extractor: Extractor) -> None:
     log.info("%d images at once", extractor.plan.batch_size)
 
 
+Item = TypeVar("Item")
+
+
 class Stopwatch:
     """Where the time of an extraction goes; the rest, beside decoding and writing, is the forward pass."""
 
@@ -201,17 +216,17 @@ class Stopwatch:
 
     def restart(self) -> None:
         self._start = time.perf_counter()
-        self._seconds = Counter(decode=0.0, write=0.0)
+        self._seconds: dict[str, float] = {"decode": 0.0, "write": 0.0}
 
-    def iterate(self, task: str, items: Iterable[Any]) -> Iterator[Any]:
-        """`items`; waiting for each counts as `task`, except for time counted under another name meanwhile."""
-        items = iter(items)
+    def iterate(self, task: str, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items. Waiting for each counts as `task`, except for time counted under another name meanwhile."""
+        remaining = iter(items)
         while True:
             with self.measure(task):
-                item = next(items, self)
-            if item is self:
+                waiting = list(islice(remaining, 1))
+            if not waiting:
                 return
-            yield item
+            yield waiting[0]
 
     @contextmanager
     def measure(self, task: str) -> Iterator[None]:
@@ -220,7 +235,8 @@ class Stopwatch:
             yield
         finally:
             meanwhile = sum(self._seconds.values()) - counted
-            self._seconds[task] += time.perf_counter() - start - meanwhile
+            spent = time.perf_counter() - start - meanwhile
+            self._seconds[task] = self._seconds.get(task, 0.0) + spent
 
     def describe(self, images: int) -> str:
         """Of so many `images` since it was started; starts it again."""

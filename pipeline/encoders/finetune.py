@@ -4,13 +4,14 @@ import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from pipeline.compute.device import drawn_from, full_float32
+from pipeline.encoders.image_encoder import to_channels_last
+from pipeline.encoders.material import WeightsOrigin
 from pipeline.encoders.networks import CLASSIFIER, NetworkEncoder
 from pipeline.encoders.preparation import RegionSample
 from pipeline.errors import JointspaceError
@@ -48,14 +49,16 @@ ImageNet's weights SqueezeNet's is 505, and training diverges at learning rates 
 class Head(nn.Linear):
     """W (scale x) + b; `scale` is 1 until it is measured."""
 
+    scale: torch.Tensor
+
     def __init__(self, dim: int, classes: int, seed: int) -> None:
         super().__init__(dim, classes)
         nn.init.normal_(self.weight, std=0.01, generator=torch.Generator().manual_seed(seed))
         nn.init.zeros_(self.bias)
         self.register_buffer("scale", torch.ones(()))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(self.scale * x)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.scale * input)
 
 
 class Finetuning:
@@ -74,9 +77,10 @@ class Finetuning:
         self.dim, self.spec, self.node = encoder.dim, encoder.spec, encoder.node
         self.schedule, self.device, self.dtype, self.seed = schedule, device, dtype, seed
         self.pretrained, self.iteration = pretrained, 0
-        body = NetworkEncoder(replace(encoder.spec, flip=False), copy.deepcopy(encoder.body), encoder.node, {})
+        spec = replace(encoder.spec, flip=False)
+        self.body = NetworkEncoder(spec, copy.deepcopy(encoder.body), encoder.node, {})
         self.head = Head(encoder.dim, 1 + classes, seed)
-        self.network = nn.ModuleList([body, self.head]).to(device, memory_format=torch.channels_last)
+        self.network = to_channels_last(nn.ModuleList([self.body, self.head]).to(device))
         groups = [
             {"params": [p for p in part.parameters() if p.requires_grad], "share": share}
             for part, share in zip(self.network, (schedule.body_rate, 1), strict=True)
@@ -124,7 +128,7 @@ class Finetuning:
         with torch.inference_mode():
             features = self._features(batch.pixels)
         length = features.square().sum(dim=1).mean().sqrt().item()
-        self.head.scale.fill_(LENGTH / max(length, np.finfo(np.float32).tiny))
+        self.head.scale.fill_(LENGTH / max(length, float(np.finfo(np.float32).tiny)))
         self._start_learning()
 
     def _mixed(self) -> torch.autocast:
@@ -134,7 +138,7 @@ class Finetuning:
     def _features(self, pixels: np.ndarray) -> torch.Tensor:
         """(n, dim) of pixels (n, side, side, 3) uint8."""
         with self._mixed():
-            return self.network[0](torch.from_numpy(pixels).to(self.device, non_blocking=True)).float()
+            return self.body(torch.from_numpy(pixels).to(self.device, non_blocking=True)).float()
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Weights and what the optimiser remembers, for `restore`."""
@@ -155,9 +159,11 @@ class Finetuning:
                 self.optimiser.state[parameter][MOMENTUM] = torch.tensor(velocity, device=self.device)
         self.iteration = iteration
 
-    def encoder(self, weights: Mapping[str, Any]) -> NetworkEncoder:
+    def encoder(self, weights: WeightsOrigin) -> NetworkEncoder:
         """The current encoder, on the CPU; `weights` says where its weights come from."""
-        body = copy.deepcopy(self.network[0].body).to("cpu", memory_format=torch.contiguous_format).eval()
+        body = copy.deepcopy(self.body.body).cpu().eval()
+        for parameter in (*body.parameters(), *body.buffers()):
+            parameter.data = parameter.data.contiguous()
         return NetworkEncoder(self.spec, body, self.node, weights)
 
     def classifier(self) -> dict[str, np.ndarray]:

@@ -1,17 +1,20 @@
 """Texts as Fisher vectors of their words: the text encoder `fisher` (Klein et al. 2015)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from skimage.feature import fisher_vector
 from sklearn.mixture import GaussianMixture
 
-from pipeline.encoders.averaged import WordsEncoder, find_vectors, split_of
-from pipeline.encoders.text_encoder import TextMaterial
+from pipeline.encoders.averaged import WordsEncoder, find_vectors, word_settings
+from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial, Settings
 from pipeline.errors import InputError
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
 
 
 class FisherEncoder(WordsEncoder):
@@ -40,20 +43,24 @@ class FisherEncoder(WordsEncoder):
         self.dim = shape[0] * (2 * shape[1] + 1)
 
     @classmethod
-    def prepare(cls, entry: Any, material: TextMaterial) -> "FisherEncoder":
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "FisherEncoder":
         """The mixture is fitted to the word vectors of the training sentences' words, each as often as it occurs, or to
         a sample of them. Raises InputError where there are fewer of them than components, and as the readers of word
         vectors do."""
-        settings, known_vectors = entry.own, find_vectors(entry, material)
-        words = WordsEncoder(material.words, known_vectors)
-        rows = np.fromiter((row for text in material.texts() for row in words.rows(text)), np.int32)
+        from pipeline.config.encoders import FisherEntry
+
+        assert isinstance(entry, FisherEntry) and material.texts is not None
+        settings, texts = entry, material.texts
+        known_vectors = find_vectors(entry, texts)
+        words = WordsEncoder(PLAIN_WORDS, known_vectors)
+        rows = np.fromiter((row for text in texts.texts() for row in words.rows(text)), np.int32)
         order = np.arange(len(rows), dtype=np.min_scalar_type(len(rows)))
         np.random.default_rng(material.seed).shuffle(order)
         rows = rows[np.sort(order[: settings.sample])]
         if len(np.unique(rows)) <= settings.components:
             raise InputError(
                 f"text encoder {entry.name} has {len(np.unique(rows))} words to learn {settings.components} components"
-                " from; lower fisher.components"
+                " from; lower its components"
             )
         matrix = known_vectors.matrix
         if settings.principal and settings.principal < matrix.shape[1]:
@@ -62,8 +69,8 @@ class FisherEncoder(WordsEncoder):
         options = {"covariance_type": "diag", "random_state": material.seed, "reg_covar": 1e-6}
         mixture = GaussianMixture(settings.components, **options)
         mixture.fit(sample)
-        parts = (mixture.weights_, mixture.means_, mixture.covariances_)
-        return cls(split_of(material), WordVectors(known_vectors.words, matrix), *parts)
+        weights, means, variances = map(np.asarray, (mixture.weights_, mixture.means_, mixture.covariances_))
+        return cls(word_settings(texts), WordVectors(known_vectors.words, matrix), weights, means, variances)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         vectors = np.zeros((len(texts), self.dim), np.float32)
@@ -78,7 +85,7 @@ class FisherEncoder(WordsEncoder):
         return {**super().tensors(), **parts}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FisherEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "FisherEncoder":
         return cls(*cls.read_known(settings, tensors), *(tensors[name] for name in ("weights", "means", "variances")))
 
 

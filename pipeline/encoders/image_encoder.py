@@ -1,10 +1,10 @@
-"""The base classes of image encoders, and the inputs for making one."""
+"""The contract of image encoders, and the base of encoders that are a network."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -12,74 +12,23 @@ from PIL import Image
 from torch import nn
 
 from pipeline.compute.device import find_device
-from pipeline.config.stored import restore_encoder
-from pipeline.encoders.extraction import ExtractionPlan, Extractor, choose_plan
-from pipeline.encoders.given_vectors import require_made_by
-from pipeline.foreign.files import read_weights
-from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View, prepare
+from pipeline.encoders.extraction import ExtractionPlan, Extractor, choose_plan, make_probes
+from pipeline.encoders.material import EncoderMaterial, Settings, StoredEncoder
+from pipeline.images.preprocess import Preprocessing, View, prepare
 
-
-@dataclass(frozen=True)
-class TrainImages:
-    """The images of the train split: `rows` of the table `images`, in the manifest with the fingerprint `manifest`."""
-
-    images: Any
-    rows: np.ndarray
-    manifest: str
-    reader: PhotographReader
-
-    def draw(self, count: int, seed: int) -> list[Photograph]:
-        """A random sample of `count`, or all if there are fewer."""
-        rows = np.random.default_rng(seed).permutation(self.rows)[:count]
-        return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
-
-    def describe(
-        self, what: str, photographs: Sequence[Photograph], preprocessing: Preprocessing, describe: Callable
-    ) -> list:
-        """`describe` applied to the pixels of each photograph; `what` labels the progress bar."""
-        from tqdm import tqdm
-
-        described = self.reader.views(photographs, [View(preprocessing, describe)])
-        return [view for (view,) in tqdm(described, what, len(photographs), unit=" images", disable=None)]
-
-
-class GivenFeatures(NamedTuple):
-    """Some RGB images, their names, and the `features` (n, dim) float32 of them that were made elsewhere."""
-
-    images: Sequence[Image.Image]
-    names: Sequence[str]
-    features: np.ndarray
-
-
-@dataclass(frozen=True)
-class EncoderMaterial:
-    """What an encoder is made from, beside its entry: the `seed`, the folder of the weights, the settings that define
-    an image's `regions`, and, if its kind needs them, the `other` encoder that its entry names (its stored `settings`
-    and `tensors`), the images of `train` to learn from, and some features that were `given`."""
-
-    seed: int
-    weights_root: Path
-    regions: Mapping[str, Any]
-    other: Any = None
-    train: TrainImages | None = None
-    given: GivenFeatures | None = None
-
-    def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:
-        """A file of weights, and its SHA-256, which is to be `sha256` where that is known."""
-        return read_weights(self.weights_root / file, sha256)
-
-    def folder(self, name: str) -> Path | None:
-        """A folder that lies with the weights; None where there is none."""
-        path = self.weights_root / name
-        return path if path.is_dir() else None
+if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
 
 
 class ImageEncoder(nn.Module):
     """Maps pixels (n, side, side, 3) uint8, made by `preprocessing`, to features (n, dim) float32.
 
-    A subclass has `forward`, and of the methods that pipeline.config.registry.EncoderSpec describes those in which it
-    differs from a module that is made of `preprocessing` alone, and whose state are its weights.
+    A subclass has `forward`. It overrides the other methods where it differs from a module that is made from
+    `preprocessing` alone, and whose state is its weights. `settings` and `tensors` are what `from_parts` turns back
+    into the encoder; a model of another library writes its files by `save`, and `restore` reads them.
     """
+
+    modality: ClassVar[Literal["image"]] = "image"
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
@@ -106,20 +55,34 @@ class ImageEncoder(nn.Module):
         return {name: value.numpy() for name, value in self.state_dict().items()}
 
     @classmethod
-    def prepare(cls, entry: Any, material: "EncoderMaterial") -> "ImageEncoder":
-        """The encoder of an `entry` of the configuration."""
-        return cls(Preprocessing.from_entry(entry))
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "ImageEncoder":
+        """Make the encoder of an entry of the configuration."""
+        return cls(preprocessing_of(entry))
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "ImageEncoder":
-        """The encoder that `settings` and `tensors` came from."""
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "ImageEncoder":
+        """Make the encoder that `settings` and `tensors` came from."""
         encoder = cls(Preprocessing.from_dict(settings["preprocessing"]))
         encoder.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()})
         return encoder
 
+    @classmethod
+    def restore(cls, stored: StoredEncoder) -> "ImageEncoder":
+        """Make the encoder whose parts these are."""
+        return cls.from_parts(stored.settings, stored.tensors)
+
+    def save(self, folder: Path) -> None:
+        """Write the files of the library of the encoder into an empty folder."""
+
+    def probe(self) -> tuple[torch.Tensor, ...]:
+        """Return the input of a few generated images, by which precisions are compared."""
+        return (torch.from_numpy(make_probes(self.preprocessing.side)),)
+
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
-        """Itself prepared for many images, on `device` (auto, cpu, cuda, cuda:N), `batch_size` at once; in float32
-        where a subclass does not look at `precision`."""
+        """Prepare the encoder for many images, `batch_size` at once, on `device` (auto, cpu, cuda, cuda:N).
+
+        It computes in float32 unless a subclass looks at `precision`.
+        """
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Extractor(self, plan, View(self.preprocessing))
 
@@ -128,12 +91,23 @@ class ImageEncoder(nn.Module):
         return copy.deepcopy(self).to(device, dtype)
 
 
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def to_channels_last(module: AnyModule) -> AnyModule:
+    """Give the weights of a module the memory format in which pixels come."""
+    return module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # not in torch's stubs
+
+
 class ModuleEncoder(ImageEncoder):
     """Maps pixels (n, side, side, 3) uint8 to features (n, dim) float32, computed in the dtype of `body`.
 
     `body` maps normalised images (n, 3, side, side) to features (n, dim), or to maps (n, dim, height, width), whose
     mean is the feature; `flip` averages over mirror images.
     """
+
+    mean: torch.Tensor
+    std: torch.Tensor
 
     def __init__(self, preprocessing: Preprocessing, body: nn.Module, flip: bool) -> None:
         super().__init__(preprocessing)
@@ -162,7 +136,7 @@ class ModuleEncoder(ImageEncoder):
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "ModuleEncoder":
         """A faster copy on `device`, in `dtype`, channels last like the pixels."""
-        body = self.folded().to(dtype=dtype, memory_format=torch.channels_last)
+        body = to_channels_last(self.folded().to(dtype=dtype))
         return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
@@ -170,14 +144,10 @@ class ModuleEncoder(ImageEncoder):
         return Extractor(self, choose_plan(self, device, precision, batch_size), View(self.preprocessing))
 
 
-class ImportedEncoder:
-    """The kind of features made elsewhere. What is stored of one is the encoder that its entry says has made them."""
+def preprocessing_of(entry: "EncoderEntry") -> Preprocessing:
+    """Return the preprocessing that an entry of the configuration states in full."""
+    from pipeline.config.encoders import ImageEntry
 
-    @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> ImageEncoder:
-        """The encoder `entry.made_by`. Raises InputError where it describes some images otherwise than was given."""
-        given = material.given
-        encoder = restore_encoder(material.other.settings, material.other.tensors)
-        ours = encoder.encode(given.images)
-        require_made_by(given.features, ours, given.names, entry.path, entry.name, entry.made_by)
-        return encoder
+    assert isinstance(entry, ImageEntry)
+    assert entry.resize is not None and entry.mean is not None and entry.std is not None and entry.interpolation
+    return Preprocessing(entry.resize, entry.crop, entry.mean, entry.std, entry.interpolation)

@@ -5,17 +5,21 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import fx, nn
 from torch.fx.experimental.optimization import fuse
 
-from pipeline.encoders.image_encoder import EncoderMaterial, ModuleEncoder
+from pipeline.encoders.image_encoder import ModuleEncoder, preprocessing_of
+from pipeline.encoders.material import EncoderMaterial, Settings, WeightsOrigin
 from pipeline.encoders.weights import State, feature_extraction, fetch, models, ops, parse, select
 from pipeline.errors import UsageError
 from pipeline.images.preprocess import Preprocessing
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
 
 HIDDEN_LAYERS = ("fc6", "fc7")
 CLASSIFIER = "rcnn/"
@@ -80,7 +84,7 @@ def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, 
 def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node], side: int) -> str:
     """The last of `nodes` whose output is a map, not before the last node with parameters."""
     candidates = []
-    for name in reversed(nodes):
+    for name in reversed(list(nodes)):
         candidates.append(name)
         if _has_parameters(_module(network, name)):
             break
@@ -122,13 +126,17 @@ class NetworkSpec:
 class NetworkEncoder(ModuleEncoder):
     """`body` is the network up to the node `node` of its graph; `weights` says where its weights come from."""
 
-    def __init__(self, spec: NetworkSpec, body: fx.GraphModule, node: str, weights: Mapping[str, Any]) -> None:
+    body: fx.GraphModule
+
+    def __init__(self, spec: NetworkSpec, body: fx.GraphModule, node: str, weights: WeightsOrigin) -> None:
         super().__init__(spec.preprocessing, body, spec.flip)
         self.spec, self.node, self.weights = spec, node, weights
 
     def folded(self) -> fx.GraphModule:
-        """With batch norms folded into convolutions."""
-        return fuse(self.body)
+        """Return the body with batch norms folded into convolutions."""
+        folded = fuse(self.body)
+        assert isinstance(folded, fx.GraphModule)
+        return folded
 
     def settings(self) -> dict[str, Any]:
         return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}
@@ -138,7 +146,7 @@ class NetworkEncoder(ModuleEncoder):
         return {name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NetworkEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "NetworkEncoder":
         body = cut(build(settings["architecture"], seed=0), settings["node"])
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = NetworkSpec(settings["architecture"], settings["layer"], preprocessing, settings["flip"])
@@ -149,14 +157,18 @@ class NetworkEncoder(ModuleEncoder):
         return cls(spec, body, settings["node"], settings["weights"])
 
     @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> "NetworkEncoder":
-        """The encoder of a configuration entry: untrained, with torchvision's weights, or with a file's."""
-        spec = NetworkSpec(entry.architecture, entry.layer, Preprocessing.from_entry(entry), entry.flip)
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "NetworkEncoder":
+        """Make the encoder of an entry: untrained, with torchvision's weights, or with the weights in a file."""
+        from pipeline.config.encoders import NetworkEntry
+
+        assert isinstance(entry, NetworkEntry)
+        spec = NetworkSpec(entry.architecture, entry.layer, preprocessing_of(entry), entry.flip)
         if entry.weights == "untrained":
             return untrained(spec, material.seed)
         if entry.weights == "torchvision":
             state, origin = fetch(entry.architecture, "set the encoder's `weights` to file and `file` to its name")
             return trained(spec, state, {"origin": origin})
+        assert entry.file is not None
         data, sha256 = material.weights(entry.file, entry.sha256)
         return trained(spec, parse(data, entry.file), {"origin": entry.file, "sha256": sha256})
 
@@ -168,7 +180,7 @@ def untrained(spec: NetworkSpec, seed: int) -> NetworkEncoder:
     return NetworkEncoder(spec, cut(network, node), node, {"origin": "untrained", "seed": seed})
 
 
-def trained(spec: NetworkSpec, state: State, weights: Mapping[str, Any]) -> NetworkEncoder:
+def trained(spec: NetworkSpec, state: State, weights: WeightsOrigin) -> NetworkEncoder:
     """An encoder with the weights `state`, which must cover the network up to the layer.
 
     Raises InputError, naming their source `weights["origin"]`, if they do not fit.
@@ -176,5 +188,5 @@ def trained(spec: NetworkSpec, state: State, weights: Mapping[str, Any]) -> Netw
     network = build(spec.architecture, seed=0)
     node = find_node(network, spec.layer, spec.preprocessing.side)
     body = cut(network, node)
-    body.load_state_dict(select(state, body.state_dict(), network.state_dict(), weights["origin"]))
+    body.load_state_dict(select(state, body.state_dict(), network.state_dict(), str(weights["origin"])))
     return NetworkEncoder(spec, body, node, weights)

@@ -3,15 +3,16 @@ regions of labelled photographs."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from pipeline.compute.workers import Failure
+from pipeline.encoders.material import Settings
 from pipeline.errors import InputError
 from pipeline.images.boxes import Candidates, Selection, overlaps, propose_windows, search_selectively, select
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, prepare
@@ -48,7 +49,7 @@ class Crops:
             return np.asarray(part)
         square = np.empty((self.side, self.side, 3), np.uint8)
         square[:] = np.rint(np.multiply(self.mean, 255))
-        square[start[1] : stop[1], start[0] : stop[0]] = part
+        square[start[1] : stop[1], start[0] : stop[0]] = np.asarray(part)
         return square
 
 
@@ -125,7 +126,7 @@ class Cutting:
         return PreparedImage(regions, self.view.render(image, regions.boxes), image.size, counts)
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], preprocessing: Preprocessing) -> "Cutting":
+    def from_settings(cls, settings: Settings, preprocessing: Preprocessing) -> "Cutting":
         """The cutting that the section `regions` of a configuration defines, for a network with `preprocessing`."""
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
         maps = WholeImages(MAP_SIDE, MAP_STEP, MAP_ASPECT)
@@ -237,5 +238,6 @@ def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> 
     for batch in iter(lambda: list(islice(samples, per_batch)), []):
         good = [sample for sample in batch if isinstance(sample, RegionSample)]
         if not good:
-            raise InputError(f"no image of a whole batch could be read ({batch[0].reason}); run ingest again")
+            reason = next(sample.reason for sample in batch if isinstance(sample, Failure))
+            raise InputError(f"no image of a whole batch could be read ({reason}); run ingest again")
         yield RegionSample(np.concatenate([s.pixels for s in good]), np.concatenate([s.classes for s in good]))

@@ -2,8 +2,9 @@
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,13 +16,17 @@ from torch.nn import functional
 
 from pipeline.compute.device import Arriving
 from pipeline.compute.workers import Failure
-from pipeline.config.stored import restore_encoder
-from pipeline.encoders.extraction import ExtractionPlan, Extractor
-from pipeline.encoders.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder
+from pipeline.encoders.extraction import ExtractionPlan, Extractor, Network
+from pipeline.encoders.image_encoder import ImageEncoder, ModuleEncoder, to_channels_last
+from pipeline.encoders.material import EncoderMaterial, EncoderParts, Settings, StoredEncoder
 from pipeline.encoders.networks import NetworkEncoder
 from pipeline.encoders.preparation import Crops, Cutting, PreparedImage, WholeImages
+from pipeline.encoders.restore import restore_encoder
 from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE, Candidates, suppress
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
 
 PROBE_SIDE = 224
 """Side in pixels of an image whose map has more than one cell in every network."""
@@ -52,15 +57,16 @@ class RegionEncoder(nn.Module):
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "RegionEncoder":
         """A faster copy on `device`, in `dtype`, in fewer passes."""
-        trunk = fuse(self.trunk).to(device, dtype, memory_format=torch.channels_last)
+        trunk = to_channels_last(fuse(self.trunk).to(device, dtype))
+        assert isinstance(trunk, fx.GraphModule)
         return RegionEncoder(self.encoder.optimised(device, dtype), trunk)
 
 
 def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
     """`encoder` with its body cut after its activation map, which is pooled to a fixed size next, or else is the last.
     They share its tensors. Raises UsageError if it has none."""
-    body, side = encoder.body, max(encoder.spec.preprocessing.side, PROBE_SIDE)
-    body = fx.GraphModule(body, copy.deepcopy(body.graph))
+    side = max(encoder.spec.preprocessing.side, PROBE_SIDE)
+    body = fx.GraphModule(encoder.body, copy.deepcopy(encoder.body.graph))
     with torch.inference_mode():
         ShapeProp(body).propagate(torch.zeros(1, 3, side, side, dtype=next(body.parameters()).dtype))
     output = next(node for node in body.graph.nodes if node.op == "output")
@@ -80,7 +86,7 @@ def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
 
 def _pools(body: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
-        return isinstance(body.get_submodule(node.target), POOLS)
+        return isinstance(body.get_submodule(str(node.target)), POOLS)
     return node.target in POOL_FUNCTIONS
 
 
@@ -131,12 +137,12 @@ class DescribedRegions(NamedTuple):
 
 class Classifier(NamedTuple):
     """What `finetune` learned on an encoder's features: `weight` (1 + classes, dim), `bias` (1 + classes,); class 0 is
-    the background. Of an image's proposals, R-CNN keeps the best `count` (Girshick et al. 2014, section 2.2)."""
+    the background. Of an image's proposals, R-CNN keeps the best `most` (Girshick et al. 2014, section 2.2)."""
 
     weight: np.ndarray
     bias: np.ndarray
     iou: float
-    count: int
+    most: int
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """(n, 1 + classes) of features (n, dim)."""
@@ -147,7 +153,7 @@ class Classifier(NamedTuple):
         Region 0, the whole image, stays first and keeps its score."""
         scores = self.probabilities(features)[:, 1:].max(axis=1).astype(np.float32)
         scores[:1] = regions.scores[:1]
-        kept = suppress(Candidates(regions.boxes[1:], scores[1:]), self.iou, self.count)
+        kept = suppress(Candidates(regions.boxes[1:], scores[1:]), self.iou, self.most)
         rows = np.concatenate([[0], 1 + kept])
         return Candidates(regions.boxes[rows], scores[rows]), features[rows]
 
@@ -192,7 +198,12 @@ class RegionExtractor:
 
     def __init__(self, encoder: ModuleEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
         self._by_map = isinstance(view, WholeImages)
-        self.extractor = Extractor(region_encoder(encoder) if self._by_map else encoder, plan)
+        network: Network = encoder
+        if self._by_map:
+            if not isinstance(encoder, NetworkEncoder):
+                raise UsageError("roi-align needs a network of torchvision; set regions.features to crops")
+            network = region_encoder(encoder)
+        self.extractor = Extractor(network, plan)
         self._crop_pixels = encoder.preprocessing.side**2
 
     def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
@@ -206,11 +217,11 @@ class RegionExtractor:
                 pixels = torch.from_numpy(np.stack([image.pixels for _, image in bucket]))
                 output = self.extractor.start(pixels, _pad_boxes([image for _, image in bucket]))
                 started.append(([(place, len(image.regions.boxes)) for place, image in bucket], output))
-            features: dict[int, np.ndarray] = {}
+            by_image: dict[int, np.ndarray] = {}
             for places, output in started:
                 for (place, count), rows in zip(places, output.numpy(), strict=True):
-                    features[place] = rows[:count]
-            return [features[place] for place in sorted(features)]
+                    by_image[place] = rows[:count]
+            return [by_image[place] for place in sorted(by_image)]
         counts = []
 
         def crops() -> Iterator[np.ndarray]:
@@ -239,7 +250,7 @@ def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:
     boxes = np.zeros((len(images), max(len(image.regions.boxes) for image in images), 4), np.float32)
     boxes[:, :, 2:] = 1
     for row, image in zip(boxes, images, strict=True):
-        row[: len(image.regions.boxes)] = image.regions.boxes / np.tile(np.float32(image.size), 2)
+        row[: len(image.regions.boxes)] = image.regions.boxes / np.tile(np.asarray(image.size, np.float32), 2)
     return torch.from_numpy(boxes)
 
 
@@ -263,7 +274,7 @@ class PooledEncoder(ImageEncoder):
     A query image has no boxes from a file or detector; its regions are then the grid windows that fill up.
     """
 
-    def __init__(self, network: ModuleEncoder, regions: Mapping[str, Any], pooling: str) -> None:
+    def __init__(self, network: ModuleEncoder, regions: Settings, pooling: str) -> None:
         super().__init__(network.preprocessing)
         self.network, self.regions, self.pooling = network, regions, pooling
         self._cutting = Cutting.from_settings(regions, network.preprocessing)
@@ -297,13 +308,29 @@ class PooledEncoder(ImageEncoder):
     def tensors(self) -> dict[str, np.ndarray]:
         return self.network.tensors()
 
-    @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
-        if (settings["regions"]["crop_side"] or 1) > MAX_CROP_SIDE:
-            raise ValueError(f"its crop_side is more than {MAX_CROP_SIDE}")
-        return cls(restore_encoder(settings["network"], tensors), settings["regions"], settings["pooling"])
+    def save(self, folder: Path) -> None:
+        self.network.save(folder)
 
     @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> "PooledEncoder":
-        """The encoder of a configuration entry, on the network of the encoder `entry.of`."""
-        return cls(restore_encoder(material.other.settings, material.other.tensors), material.regions, entry.pooling)
+    def restore(cls, stored: StoredEncoder) -> "PooledEncoder":
+        settings = stored.settings
+        if (settings["regions"]["crop_side"] or 1) > MAX_CROP_SIDE:
+            raise ValueError(f"its crop_side is more than {MAX_CROP_SIDE}")
+        network = restore_encoder(ImageEncoder, EncoderParts(settings["network"], stored.tensors, stored.library))
+        return cls(_require_network(network), settings["regions"], settings["pooling"])
+
+    @classmethod
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "PooledEncoder":
+        """Make the encoder of an entry, on the network of the encoder that it names in `of`."""
+        from pipeline.config.encoders import PooledEntry
+
+        assert isinstance(entry, PooledEntry) and material.base is not None
+        network = restore_encoder(ImageEncoder, material.base)
+        return cls(_require_network(network), material.regions, entry.pooling)
+
+
+def _require_network(encoder: ImageEncoder) -> ModuleEncoder:
+    """Raise ValueError unless the encoder is a network, which describes regions."""
+    if not isinstance(encoder, ModuleEncoder):
+        raise ValueError(f"{type(encoder).__name__} does not describe regions")
+    return encoder

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,9 +15,13 @@ from torch import nn
 from pipeline.compute.device import find_device
 from pipeline.encoders.descriptors import GLOBAL, LOCAL, Codebook, DescriptorSampler, PatchGrid, StandardDescriber
 from pipeline.encoders.extraction import ExtractionPlan, Extractor
-from pipeline.encoders.image_encoder import EncoderMaterial, ImageEncoder
+from pipeline.encoders.image_encoder import ImageEncoder, preprocessing_of
+from pipeline.encoders.material import EncoderMaterial, Settings, WeightsOrigin
 from pipeline.errors import UsageError
 from pipeline.images.preprocess import Preprocessing, View
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
 
 KMEANS_BATCH = 4096
 MAX_POINTS = 512
@@ -72,7 +76,7 @@ class StandardEncoder(ImageEncoder):
         spec: StandardSpec,
         codebooks: Mapping[str, Codebook],
         projection: PartwiseProjection,
-        weights: Mapping[str, Any],
+        weights: WeightsOrigin,
     ) -> None:
         super().__init__(spec.preprocessing)
         self.spec = spec
@@ -102,7 +106,7 @@ class StandardEncoder(ImageEncoder):
         return tensors
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = StandardSpec(preprocessing, PatchGrid(**settings["grid"]), settings["flip"])
         if not (0 < spec.grid.patch <= preprocessing.side and preprocessing.side <= MAX_POINTS * spec.grid.step):
@@ -112,14 +116,19 @@ class StandardEncoder(ImageEncoder):
         return cls(spec, codebooks, PartwiseProjection(parts), settings["weights"])
 
     @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> "StandardEncoder":
-        """The encoder learned from images of the train split; those for the codebooks are read twice."""
-        chosen, seed, train = entry.standard, material.seed, material.train
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "StandardEncoder":
+        """Learn the encoder from images of the train split. The images for the codebooks are read twice."""
+        from pipeline.config.encoders import StandardEntry
+
+        assert isinstance(entry, StandardEntry) and material.images is not None
+        chosen = entry
+        seed = material.seed
+        train = material.images
         photographs = train.draw(chosen.images, seed)
         if len(photographs) < 2:
             have = f"the train split, which has {len(photographs)} images; add some"
             raise UsageError(f"encoder {entry.name} learns from {have}")
-        spec = StandardSpec(Preprocessing.from_entry(entry), PatchGrid(chosen.grid_step, chosen.patch), entry.flip)
+        spec = StandardSpec(preprocessing_of(entry), PatchGrid(chosen.grid_step, chosen.patch), entry.flip)
         sampler = DescriptorSampler(spec.grid, chosen.descriptors, seed)
         samples = train.describe("codebooks", photographs[: chosen.codebook_images], spec.preprocessing, sampler)
         codebooks = learn_codebooks(samples, chosen.codebook, chosen.descriptor_dim, seed)
@@ -144,11 +153,10 @@ def learn_codebooks(
         descriptors = np.concatenate([sample[kind] for sample in samples]).astype(np.float64)
         with threadpool_limits(1):
             reduction = PCA(min(dim, *descriptors.shape), random_state=seed).fit(descriptors)
-            kmeans = MiniBatchKMeans(
-                min(words, len(descriptors)), batch_size=KMEANS_BATCH, n_init=3, random_state=seed
-            ).fit(reduction.transform(descriptors))
+            options: dict[str, Any] = {"batch_size": KMEANS_BATCH, "n_init": 3, "random_state": seed}
+            kmeans = MiniBatchKMeans(min(words, len(descriptors)), **options).fit(reduction.transform(descriptors))
         learned = (reduction.mean_, reduction.components_, kmeans.cluster_centers_)
-        codebooks[kind] = Codebook(*(array.astype(np.float32) for array in learned))
+        codebooks[kind] = Codebook(*(np.asarray(array, np.float32) for array in learned))
     return codebooks
 
 
@@ -165,10 +173,11 @@ def learn_projection(
         n, size = stacked.shape
         with threadpool_limits(1):
             pca = PCA(min(dims[part], n - 1, size), random_state=seed).fit(stacked)
-        scale = np.sqrt(pca.explained_variance_.sum()) or 1
-        parts[part] = pca.mean_.astype(np.float32), (pca.components_ / scale).astype(np.float32)
-        if len(pca.components_) < dims[part]:
-            short.append(f"{part} {len(pca.components_)} instead of {dims[part]}")
+        components = np.asarray(pca.components_)
+        scale = np.sqrt(np.asarray(pca.explained_variance_).sum()) or 1
+        parts[part] = np.asarray(pca.mean_, np.float32), (components / scale).astype(np.float32)
+        if len(components) < dims[part]:
+            short.append(f"{part} {len(components)} instead of {dims[part]}")
     if short:
         log.warning("dimensions from %d images: %s; more images allow more", len(described), ", ".join(short))
     return PartwiseProjection(parts)

@@ -1,31 +1,32 @@
-"""What a text encoder is, and what it is made from."""
+"""The contract of text encoders."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from pipeline.encoders.given_vectors import require_made_by
-from pipeline.text.tokens import TermSettings
-from pipeline.text.vocabulary import Vocabulary
-from pipeline.text.wordvectors import WordVectors
+from pipeline.encoders.material import EncoderMaterial, Settings, StoredEncoder
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+    from pipeline.config.encoders import EncoderEntry
 
     Rows = np.ndarray | csr_array
 
 
 class TextEncoder:
-    """Texts to vectors of `dim` values; this base knows every word.
+    """Maps texts to vectors of `dim` values. This base knows every word.
 
-    A kind has `dim` and `encode`. One that has to be made also has `prepare`, which makes it from its entry in the
-    configuration, and `settings` and `tensors`, which `from_parts` turns back into it; a registered one has its name,
-    `kind`, in its settings. One that does not know every word has `knows`, `searches`, `unknown`, `count_words` and
-    `suggest`, as `pipeline.text.vocabulary.KnownTerms` does, and zeros for a text of unknown words.
+    A kind has `dim` and `encode`. A kind that has to be made also has `prepare`, which makes it from its entry in the
+    configuration, and `settings` and `tensors`, which `from_parts` turns back into the encoder. The settings of a
+    registered kind have its name under `kind`. A kind that does not know every word has `knows`, `searches`, `unknown`,
+    `count_words` and `suggest`, as `pipeline.text.vocabulary.KnownTerms` does, and zeros for a text of unknown words. A
+    model of another library writes its files by `save`, and `restore` reads them.
     """
 
+    modality: ClassVar[Literal["text"]] = "text"
     kind: ClassVar[str]
     dim: int
     terms: Sequence[str] = ()
@@ -36,8 +37,8 @@ class TextEncoder:
         raise NotImplementedError
 
     @classmethod
-    def prepare(cls, entry: Any, material: "TextMaterial") -> "TextEncoder":
-        """The encoder of an `entry` of the configuration, whose own settings are `entry.own`."""
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "TextEncoder":
+        """Make the encoder of an entry of the configuration."""
         return cls()
 
     def settings(self) -> dict[str, Any]:
@@ -48,9 +49,24 @@ class TextEncoder:
         return {}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "TextEncoder":
-        """The encoder that `settings` and `tensors` came from. ValueError where they do not fit together."""
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "TextEncoder":
+        """Make the encoder that `settings` and `tensors` came from. Raises ValueError if they do not fit together."""
         return cls()
+
+    @classmethod
+    def restore(cls, stored: StoredEncoder) -> "TextEncoder":
+        """Make the encoder whose parts these are."""
+        return cls.from_parts(stored.settings, stored.tensors)
+
+    def save(self, folder: Path) -> None:
+        """Write the files of the library of the encoder into an empty folder."""
+
+    def on_device(self, device: str, precision: str, batch_size: int) -> "Callable[[Sequence[str]], Rows]":
+        """Return `encode` for many texts on a device (auto, cpu, cuda, cuda:N), `batch_size` at once.
+
+        This base computes on the CPU, in float32.
+        """
+        return self.encode
 
     def encode_query(self, texts: Sequence[str]) -> "Rows":
         """As `encode`, of a few texts, in whatever form is made sooner."""
@@ -85,54 +101,3 @@ class TextEncoder:
     def suggest(self, word: str) -> str | None:
         """The known word that is nearest to `word` by its spelling; None where none is near."""
         return None
-
-
-class GivenVectors(NamedTuple):
-    """Some texts, and their `vectors` (n, dim) float32 that were made elsewhere."""
-
-    texts: Sequence[str]
-    vectors: np.ndarray
-
-
-class TextMaterial(Protocol):
-    """What `prepare` may make a text encoder from, beside its entry: the `seed`, and how a text becomes its `words`."""
-
-    seed: int
-    words: TermSettings
-
-    def texts(self) -> Iterable[str]:
-        """The training sentences."""
-
-    def learn_vocabulary(self, settings: TermSettings, **chosen: Any) -> Vocabulary:
-        """The vocabulary of the training sentences; see pipeline.text.vocabulary.learn_vocabulary."""
-
-    def vocabulary(self) -> Vocabulary | None:
-        """A vocabulary that a person brought; None where there is none."""
-
-    def corpus(self) -> WordVectors:
-        """The run's own word vectors."""
-
-    def file(self, wanted: Collection[str]) -> WordVectors:
-        """The vectors in the entry's file, of its first words and of those that are `wanted`."""
-
-    def folder(self, name: str) -> Path | None:
-        """A folder that lies with the weights; None where there is none."""
-
-    def encoder(self, name: str) -> TextEncoder:
-        """Another text encoder of the run."""
-
-    def given(self, entry: Any) -> GivenVectors:
-        """Some sentences with the vectors that an entry names."""
-
-
-class ImportedTextEncoder:
-    """The kind of vectors made elsewhere. What is stored of one is the encoder that its entry says has made them."""
-
-    @classmethod
-    def prepare(cls, entry: Any, material: TextMaterial) -> TextEncoder:
-        """The text encoder `made_by`. Raises InputError where it encodes some sentences otherwise than was given."""
-        own = entry.own
-        encoder, given = material.encoder(own.made_by), material.given(entry)
-        ours = encoder.encode(given.texts)
-        require_made_by(given.vectors, ours, given.texts, own.path, entry.name, own.made_by)
-        return encoder

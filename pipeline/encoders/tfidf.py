@@ -9,12 +9,15 @@ import numpy as np
 import scipy  # whose parts it imports when they are used: queries do without
 
 from pipeline.compute.precision import scale_to_unit_length
-from pipeline.encoders.text_encoder import TextEncoder, TextMaterial
+from pipeline.encoders.material import EncoderMaterial, Settings
+from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, english_stop_words
 from pipeline.text.vocabulary import KnownTerms, Vocabulary
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+    from pipeline.config.encoders import EncoderEntry
 
 
 def encode(texts: Iterable[str], vocabulary: Vocabulary) -> "csr_array":
@@ -44,16 +47,20 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         self.dim = len(vocabulary.terms)
 
     @classmethod
-    def prepare(cls, entry: Any, material: TextMaterial) -> "TfidfEncoder":
-        """Over the vocabulary that a person brought, or the most common terms of the training sentences. Raises
-        InputError as `learn_vocabulary` does."""
-        own, given = entry.own, material.vocabulary()
-        if given:
+    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "TfidfEncoder":
+        """Take the vocabulary that the user has given, or the most common terms of the training captions.
+
+        Raises InputError as `learn_vocabulary` does.
+        """
+        from pipeline.config.encoders import TfidfEntry
+
+        assert isinstance(entry, TfidfEntry) and material.texts is not None
+        if given := material.texts.vocabulary():
             return cls(given)
-        stop_words = english_stop_words() if own.stop_words else []
-        settings = TermSettings(own.lemmatise, stop_words, own.max_ngram, max_characters=LONGEST_NGRAM)
-        sizes = own.model_dump(include={"size", "min_count", "idf", "normalise"})
-        return cls(material.learn_vocabulary(settings, **sizes))
+        stop_words = english_stop_words() if entry.stop_words else []
+        settings = TermSettings(entry.lemmatise, stop_words, entry.max_ngram, max_characters=LONGEST_NGRAM)
+        sizes = {"size": entry.size, "min_count": entry.min_count, "idf": entry.idf, "normalise": entry.unit_length}
+        return cls(material.texts.learn_vocabulary(settings, **sizes))
 
     def encode(self, texts: Sequence[str]) -> "csr_array":
         return encode(texts, self.vocabulary)
@@ -73,12 +80,13 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         return {"kind": self.kind, **self.vocabulary.to_dict()}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "TfidfEncoder":
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "TfidfEncoder":
         return cls(Vocabulary.from_dict(settings))
 
 
 def unit_rows(matrix: "csr_array") -> "csr_array":
     """Return `matrix` with every nonzero row scaled to unit length. Squares are summed in double precision."""
+    assert matrix.shape is not None
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(matrix.data, dtype=np.float64)))[rows]
     data = np.divide(matrix.data, lengths, out=np.zeros_like(lengths), where=lengths > 0).astype(np.float32)

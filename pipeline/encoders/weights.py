@@ -25,7 +25,8 @@ def _import_models() -> ModuleType:
 
         return models
     package, utils = map(ModuleType, COMPILER)
-    package.utils, utils.is_compile_supported = utils, _is_compile_supported
+    vars(package)["utils"] = utils
+    vars(utils)["is_compile_supported"] = _is_compile_supported
     stand_ins = dict(zip(COMPILER, (package, utils), strict=True))
     sys.modules |= stand_ins
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import tee
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -16,20 +16,8 @@ from pipeline.errors import InputError
 from pipeline.images.decode import decode, decode_each
 from pipeline.images.opening import ImageLimits
 
-
-class PreprocessingEntry(Protocol):
-    """The keys of an encoder's entry in a configuration that say how its images are preprocessed."""
-
-    @property
-    def resize(self) -> int | None: ...
-    @property
-    def crop(self) -> int | None: ...
-    @property
-    def mean(self) -> tuple[float, float, float] | None: ...
-    @property
-    def std(self) -> tuple[float, float, float] | None: ...
-    @property
-    def interpolation(self) -> str | None: ...
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -50,12 +38,6 @@ class Preprocessing:
     def side(self) -> int:
         """Side of the encoder's square input."""
         return self.crop or self.resize
-
-    @classmethod
-    def from_entry(cls, entry: PreprocessingEntry) -> "Preprocessing":
-        """Return the preprocessing of an entry of a checked configuration, which states all keys but `crop`."""
-        assert entry.resize and entry.mean and entry.std and entry.interpolation
-        return cls(entry.resize, entry.crop, entry.mean, entry.std, entry.interpolation)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":  # JSON of one of several classes of encoders
@@ -146,3 +128,34 @@ class PhotographReader:
         if hashlib.sha256(data).hexdigest() != photograph.sha256:
             raise InputError("changed: its bytes are not those that were ingested")
         return data
+
+
+Described = TypeVar("Described")
+
+
+@dataclass(frozen=True)
+class TrainImages:
+    """The images of the train split: `rows` of the table `images`, in the manifest with the fingerprint `manifest`."""
+
+    images: "pa.Table"
+    rows: np.ndarray
+    manifest: str
+    reader: PhotographReader
+
+    def draw(self, count: int, seed: int) -> list[Photograph]:
+        """Draw a random sample of `count` images, or take all if there are fewer."""
+        rows = np.random.default_rng(seed).permutation(self.rows)[:count]
+        return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
+
+    def describe(
+        self,
+        what: str,
+        photographs: Sequence[Photograph],
+        preprocessing: Preprocessing,
+        describe: Callable[[np.ndarray], Described],
+    ) -> list[Described]:
+        """Apply `describe` to the pixels of each photo. `what` labels the progress bar."""
+        from tqdm import tqdm
+
+        described = self.reader.views(photographs, [View(preprocessing, describe)])
+        return [view for (view,) in tqdm(described, what, len(photographs), unit=" images", disable=None)]

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
-from pipeline.config.stored import restore, restore_encoder, restore_text_encoder
+from pipeline.config.stored import restore
+from pipeline.encoders.material import EncoderParts
+from pipeline.encoders.restore import restore_encoder
+from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.models.joint_model import JointModel
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from spacy import Language
 
     from pipeline.encoders.image_encoder import ImageEncoder
-    from pipeline.encoders.text_encoder import TextEncoder
     from pipeline.text.trees import Trees
 
 TREES = ("dependency-trees", "phrase-trees")
@@ -179,10 +181,9 @@ class QueryForms:
                     " cannot be searched in words; search by vectors (Index.search), or name the one that made them in"
                     " made_by, and build the index again"
                 )
-            stored = {name: index.first.text_encoder(name) for name in model.text_encoders}
             self.encoders = {
-                name: restore_text_encoder(parameters.settings, parameters.tensors, index.folder)
-                for name, parameters in stored.items()
+                name: restore_encoder(TextEncoder, index.first.text_encoder(name), index.folder)
+                for name in model.text_encoders
             }
         words = [view for view in self.views if view != VECTORS]
         if parsed := [view for view in words if view in TREES]:
@@ -266,16 +267,20 @@ class StoredEncoder:
 
     @property
     def key(self) -> str:
-        """A key that two encoders share if they read the same file and have the same settings."""
-        about = self._index.first.about(f"encoders/{self._name}/model.safetensors")
-        return f"{about['sha256']}{json.dumps(self.settings, sort_keys=True)}"
+        """A key that two encoders share if they have the same files and settings."""
+        folder = f"encoders/{self._name}/"
+        files = {name: about for name, about in self._index.first.card.files.items() if name.startswith(folder)}
+        digests = [files[name].sha256 for name in sorted(files) if name != f"{folder}model.json"]
+        return json.dumps([digests, self.settings], sort_keys=True)
 
     def open(self) -> "OpenedEncoder":
-        """Read the encoder."""
+        """Restore the encoder. Its `encode` maps RGB images to (n, dim) float32."""
+        from pipeline.encoders.image_encoder import ImageEncoder  # needs torch, which plain words do without
+
         where = f"{self._index.folder}/encoders/{self._name}"
-        return OpenedEncoder(
-            restore_encoder(self.settings, self._index.first.encoder(self._name).tensors, where), where
-        )
+        stored = self._index.first.encoder(self._name)
+        parts = EncoderParts(self.settings, stored.tensors, stored.library)
+        return OpenedEncoder(restore_encoder(ImageEncoder, parts, where), where)
 
 
 class OpenedEncoder:

@@ -5,11 +5,12 @@ The hours come from images a second that were measured here; the rest is counted
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from pipeline.config.encoders import EncoderEntry
     from pipeline.config.names import Config
 
 WIDEST = 2048
@@ -77,17 +78,18 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
     )
 
 
-def _dim(config: "Config", encoder: Any, speeds: Mapping[str, Speed]) -> int:
+def _dim(config: "Config", encoder: "EncoderEntry", speeds: Mapping[str, Speed]) -> int:
     """The dimension of an encoder's features: measured, stated, or the most that it can be."""
     if encoder.name in speeds:
         return speeds[encoder.name].dim
-    if encoder.of is not None:
-        return _dim(config, config.encoder(encoder.of), speeds)
-    return encoder.spec.dim(encoder) or WIDEST
+    if encoder.base is not None:
+        return _dim(config, config.encoder(encoder.base), speeds)
+    return encoder.max_dim(WORD) or WIDEST
 
 
-def _text_dim(config: "Config", encoder: Any) -> int:
-    return encoder.spec.dim(encoder, config.word_vectors.dim if encoder.own.corpus else WORD) or WIDEST
+def _text_dim(config: "Config", encoder: "EncoderEntry") -> int:
+    """The most dimensions that the vectors of an encoder of texts can have."""
+    return encoder.max_dim(config.word_vectors.dim if encoder.corpus else WORD) or WIDEST
 
 
 def lines_of(found: Estimate) -> list[str]:

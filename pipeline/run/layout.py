@@ -131,6 +131,10 @@ class Layout:
     # --- images
 
     encoder = artefacts("encoders/{encoder}", "/model.json")
+    any_encoder = artefacts("{encoder}", "/model.json")
+    """An encoder by the path of its folder: `encoders/NAME` of images, `text/encoders/NAME` of texts."""
+    any_vectors = shards("{encoder}")
+    """The vectors of an encoder by the path of their folder: `features/NAME` of images, `text/NAME` of texts."""
     feature_map = artefacts("encoders/{encoder}/map", ".json", ".safetensors")
     """The map of another encoder's features to those of this one."""
     features = shards("features/{encoder}")

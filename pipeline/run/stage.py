@@ -205,7 +205,9 @@ class Stage:
         choices = [tuple(choice) for choice in self.choices(config)]
         for position, name in enumerate(given):
             known = list(dict.fromkeys(choice[position] for choice in choices))
-            choices = [choice for choice in choices if choice[position] == name]
+            # `clip` stands for `encoders/clip` and for every other artefact of that name.
+            exact = [choice for choice in choices if choice[position] == name]
+            choices = exact or [choice for choice in choices if choice[position].rpartition("/")[2] == name]
             if not choices:
                 raise UsageError(
                     f"{self.command}: the configuration has no {self.names[position]} {name};"

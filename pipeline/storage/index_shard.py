@@ -42,8 +42,8 @@ from pipeline.compute.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.card import CARD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
-from pipeline.storage.commit import read_record
-from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
+from pipeline.storage.commit import read_commit, read_record
+from pipeline.storage.files import inside, is_regular, map_hashed, read_bytes, refusing
 from pipeline.storage.index_folder import (
     CHANGING,
     COLUMNS,
@@ -94,9 +94,10 @@ class IndexWriter:
         self.add(OUTLINES, safetensors.numpy.save(arrays))
 
     def add_parameters(self, source: Path, prefix: str = "") -> None:
-        """Copy `model.safetensors` and `model.json` from the folder `source`."""
-        for name in ("model.safetensors", "model.json"):
-            self.add(prefix + name, read_bytes(Path(source) / name))
+        """Copy a model or an encoder from the folder `source`: its commit record and all files that this lists."""
+        commit = Path(source) / "model.json"
+        for name in (*read_commit(commit).files, commit.name):
+            self.add(prefix + name, read_bytes(inside(Path(source), name, commit)))
 
     def link(self, shard: "IndexShard", but: Collection[str] = ()) -> None:
         """Add all files of another shard except `but`, without reading them where the file system has links.
@@ -130,7 +131,8 @@ class IndexWriter:
         No file of the older shard stays.
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
-        encoders = self.folder.glob("*encoders/*/model.*")  # Snakemake has removed the card that lists them
+        # Snakemake has removed the card that lists these files.
+        encoders = filter(is_regular, self.folder.glob("*encoders/**/*"))
         former = {*listed(self.folder), *CHANGING, *(path.relative_to(self.folder).as_posix() for path in encoders)}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)
         self._batch.publish()

@@ -7,12 +7,13 @@ models carry the origins by encoder into indexes, where the run is not.
 """
 
 import hashlib
+import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -20,16 +21,37 @@ import safetensors.numpy
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, remove_own, sweep
-from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, publish, read_verified
+from pipeline.storage.commit import (
+    Commit,
+    Commits,
+    Provenance,
+    combined,
+    commit_path,
+    publish_record,
+    read_commit,
+    read_verified,
+)
+from pipeline.storage.files import inside, open_regular
 from pipeline.storage.json_files import Json, Record, fingerprint
 
 MODEL, ENCODER, TEXT_ENCODER, WORDS, FEATURE_MAP = "model", "encoder", "text-encoder", "words", "feature-map"
+
+LIBRARY = "library"
+"""The folder, beside the tensors of an encoder, of the files of the library that it is a model of."""
+PART_BYTES = 1 << 24
 
 Origin = Mapping[str, str]
 ENCODERS = ("encoders/", "text/encoders/")
 """Where the commits of encoders lie."""
 CHECKPOINT = "checkpoint"
 CHECKPOINT_FILES = re.compile(r"step-\d{8}\.(safetensors|json)")
+
+
+class LibraryFiles(NamedTuple):
+    """The files of another library that belong to a stored encoder: their folder, and their paths below it."""
+
+    folder: Path
+    names: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,8 @@ class Parameters:
     fingerprint: str
     details: Mapping[str, Any]
     sha256: str = ""
+    library: LibraryFiles | None = None
+    """The files of the library that an encoder is a model of."""
 
 
 def write_parameters(
@@ -53,11 +77,44 @@ def write_parameters(
     provenance: Provenance | None = None,
     details: Mapping[str, Json] | None = None,
     batch: FileBatch | None = None,
+    library: LibraryFiles | None = None,
 ) -> Commit:
-    """Publish `tensors` as the safetensors file `path`, and the rest in its commit; `batch` is that of `publish`."""
+    """Publish `tensors` as the safetensors file `path`, and the rest in its commit; `batch` is that of `publish`.
+
+    The files of a `library` are copied into the folder LIBRARY beside `path`, and the commit vouches for them, too.
+    """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
-    details = {"settings": dict(settings), **(details or {})}
-    return publish(path, data, kind=kind, rows=len(tensors), provenance=provenance, details=details, batch=batch)
+    value = {"kind": kind, "rows": len(tensors), "details": {"settings": dict(settings), **(details or {})}}
+    writer = FileBatch() if batch is None else batch
+    files = {}
+    if library is not None:
+        for name in sorted(library.names):
+            file = f"{LIBRARY}/{name}"
+            files[file] = writer.add(path.parent / file, _parts_of(library.folder / name))
+    former = _library_files(path)
+    commit = publish_record(commit_path(path), value, {path.name: data}, provenance, files, batch=writer)
+    if batch is None:
+        writer.publish()
+    for file in former - files.keys():
+        inside(path.parent, file, commit.path).unlink(missing_ok=True)
+    return commit
+
+
+def _parts_of(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file in parts of PART_BYTES."""
+    with open_regular(path) as file:
+        while part := file.read(PART_BYTES):
+            yield part
+
+
+def _library_files(path: Path) -> set[str]:
+    """Return the library's files of the encoder that is already at `path`."""
+    if not os.path.exists(commit_path(path)):
+        return set()
+    try:
+        return {name for name in read_commit(commit_path(path)).files if name.startswith(f"{LIBRARY}/")}
+    except IntegrityError:
+        return set()
 
 
 def read_parameters(path: Path, kind: str, anywhere: bool = False) -> Parameters:
@@ -67,7 +124,12 @@ def read_parameters(path: Path, kind: str, anywhere: bool = False) -> Parameters
     if not isinstance(details.get("settings"), dict):
         raise IntegrityError(f"{commit.path} has no settings; run its stage again")
     sha256 = commit.files[path.name]["sha256"]
-    return Parameters(load_tensors(data, path), details.pop("settings"), commit.digest, details, sha256)
+    library = None
+    if names := {name for name in commit.files if name.startswith(f"{LIBRARY}/")}:
+        names = frozenset(name.removeprefix(f"{LIBRARY}/") for name in names)
+        library = LibraryFiles(path.parent / LIBRARY, names)
+        sha256 = combined(commit.files[name]["sha256"] for name in sorted(commit.files))
+    return Parameters(load_tensors(data, path), details.pop("settings"), commit.digest, details, sha256, library)
 
 
 def load_tensors(data: bytes, path: Path, remedy: str = "run its stage again") -> dict[str, np.ndarray]:

@@ -42,7 +42,8 @@ class TermCounts:
 
     def _query(self, query: str, **parameters: int) -> list[tuple[str, int]]:
         """Raises OSError where there is no room for what does not fit into memory."""
-        settings = {"memory_limit": "1GB", "temp_directory": str(self.files[0].parent / "spilled")}
+        spilled = str(self.files[0].parent / "spilled")
+        settings: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "1GB", "temp_directory": spilled}
         files = list(map(str, self.files))
         try:
             with duckdb.connect(":memory:", config=settings) as connection:

@@ -56,7 +56,7 @@ def _to_parse(doc: "Doc") -> Parse:
     xpos = [token.tag_ or "_" for token in doc]
     upos = [token.pos_ or universal(tag) for token, tag in zip(doc, xpos, strict=True)]
     words, spaces = [token.text for token in doc], [bool(token.whitespace_) for token in doc]
-    return Parse(*map(tuple, (words, upos, xpos, heads, relations, spaces)))
+    return Parse(tuple(words), tuple(upos), tuple(xpos), tuple(heads), tuple(relations), tuple(spaces))
 
 
 ID = "sent_id"
@@ -123,7 +123,9 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
     for parsed in (parse, tree):
         if parsed is not None and letters("".join(parsed.words)) != letters(text):
             return fall_back(text, f"{len(parsed.words)} other words: {' '.join(parsed.words)[:SHOWN]}")
-    parse = derive_dependencies(tree) if parse is None else parse
+    if parse is None:
+        assert tree is not None
+        parse = derive_dependencies(tree)
     return Parsed(parse, derive_phrases(parse) if tree is None else tree, None)
 
 

@@ -41,7 +41,8 @@ def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
     """Trees of nodes (parent, word, label)."""
     offsets = offsets_of(list(map(len, trees)))
     columns = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 3)
-    return Trees(*(np.ascontiguousarray(column) for column in columns.T), offsets)
+    parents, words, labels = (np.ascontiguousarray(column) for column in columns.T)
+    return Trees(parents, words, labels, offsets)
 
 
 INSIDE = "compound"
@@ -97,7 +98,8 @@ def project_parse(parse: Parse, ours: Sequence[str], spans: Spans) -> Parse:
     for root in roots[:1]:
         relations[root] = ROOT_RELATION
     upos, xpos = ([tags[word] for word in highest] for tags in (parse.upos, parse.xpos))
-    return Parse(*map(tuple, (ours, upos, xpos, heads, relations)), (True,) * len(ours))
+    spaces = (True,) * len(ours)
+    return Parse(tuple(ours), tuple(upos), tuple(xpos), tuple(heads), tuple(relations), spaces)
 
 
 @dataclass(frozen=True)

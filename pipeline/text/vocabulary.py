@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 
@@ -31,6 +31,23 @@ def _edits(word: str, other: str) -> int:
         return 0
     codes = SequenceMatcher(None, word, other, autojunk=False).get_opcodes()
     return sum(max(b - a, d - c) for kind, a, b, c, d in codes if kind != "equal")
+
+
+class VocabularySizes(TypedDict):
+    """What is kept of the terms of training sentences; see `learn_vocabulary`."""
+
+    size: int
+    min_count: int
+    idf: bool
+    normalise: bool
+
+
+class CountsWords(Protocol):
+    """A text encoder or a vocabulary, which says how much of a text it knows."""
+
+    def count_words(self, text: str) -> tuple[int, int]: ...
+
+    def knows(self, text: str) -> bool: ...
 
 
 class KnownTerms:
@@ -108,7 +125,7 @@ class Coverage:
     unknown: int
 
     @classmethod
-    def measure(cls, encoder: Any, texts: Iterable[str]) -> "Coverage":
+    def measure(cls, encoder: CountsWords, texts: Iterable[str]) -> "Coverage":
         sentences = without = words = unknown = 0
         for text in texts:
             count, missing = encoder.count_words(text)
@@ -138,12 +155,12 @@ class Vocabulary(KnownTerms):
 
     settings: TermSettings
     normalise: bool
-    terms: tuple[str, ...]
+    terms: Sequence[str]
     idf: tuple[float, ...]
     n_sentences: int
 
     @property
-    def split(self) -> TermSettings:
+    def split(self) -> TermSettings:  # pyright: ignore[reportIncompatibleVariableOverride]  # only read
         return self.settings
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,7 +182,7 @@ class Vocabulary(KnownTerms):
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
 
 
-def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: Any) -> Vocabulary:
+def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
     """As `learn_vocabulary`, of sentences that can be read twice."""
     from pipeline.text.counting import count_terms  # which loads pyarrow: queries do without
 

@@ -154,7 +154,7 @@ class _VectorReader:
 
 
 def train_vectors(
-    sentences: Collection[np.ndarray],
+    sentences: Iterable[np.ndarray],
     terms: Sequence[str],
     dim: int,
     seed: int,
@@ -186,5 +186,5 @@ def train_vectors(
     sizes = {"vector_size": dim, "window": WINDOW, "min_count": 1, "sample": 1e-4, "sg": int(predicts == "context")}
     model = Word2Vec(Corpus(), **sizes, workers=1, epochs=EPOCHS, seed=seed + 1)  # gensim takes no seed of 0
     table = np.tile(model.wv.vectors.mean(axis=0), (len(terms) + 1, 1))
-    table[[int(word) for word in model.wv.index_to_key]] = model.wv.vectors
+    table[[int(str(word)) for word in model.wv.index_to_key]] = model.wv.vectors
     return table.astype(np.float32)

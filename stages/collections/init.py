@@ -354,7 +354,7 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Name the image encoder and the text encoder of a dual encoder."""
     dual = DUAL_ENCODERS[encoder]
     named = {"architecture": dual.architecture, "weights": dual.weights}
-    texts = {"name": f"{encoder}-text", "kind": "open_clip", "open_clip": named}
+    texts = {"name": f"{encoder}-text", "kind": "open_clip", **named}
     return {"name": encoder, "kind": "open_clip", **named}, texts
 
 
@@ -367,14 +367,14 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
     given = [open_foreign(one) for one in sources(CollectionFolder(found.root, Options(found.files, {}, ""))) if one]
     images: dict[str, Any] = {"name": "images", "kind": "imported", "path": found.files["images"]}
-    texts: dict[str, Any] = {"name": "texts", "kind": "imported", "imported": {"path": found.files.get("texts")}}
+    texts: dict[str, Any] = {"name": "texts", "kind": "imported", "path": found.files.get("texts")}
     values: dict[str, Any] = {"models": ["zero-shot", *["ncca"] * (splits.keys() >= LEARNED)]}
     if not encoder and "texts" not in found.files:
         return {"models": ["cca", "ncca"], "encoders": [images]}
     if encoder:
         _, by_texts = _name_dual(encoder)
         if "texts" in found.files:
-            texts["imported"]["made_by"] = by_texts["name"]
+            texts["made_by"] = by_texts["name"]
             values["query_text_encoders"] = [by_texts]
         else:
             texts = by_texts
@@ -385,7 +385,7 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
 def _name_network(weights: Path) -> str:
     """Return the network whose name the name of the file begins with. Raises UsageError if there is none."""
-    from pipeline.config.images import NETWORKS
+    from pipeline.config.encoders import NETWORKS
     from pipeline.errors import UsageError
 
     named = NETWORKS.match(weights.name.lower().replace("-", "_"))

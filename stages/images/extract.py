@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pipeline.run import Job, ShardJob, stage
 
 if TYPE_CHECKING:
-    from pipeline.config.images import Encoder
+    from pipeline.config.encoders import EncoderEntry
     from pipeline.config.names import Config
     from pipeline.run.jobs import StageRun
 
 
-def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:
+def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tuple[str]]:
     """The names of the encoders that read photos, and whose features are not mapped from those of another encoder."""
     return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
 

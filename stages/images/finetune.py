@@ -40,7 +40,7 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     gpu=True,
     threads=8,
     memory=4000,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.finetuned],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),
@@ -53,7 +53,7 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
     from pipeline.compute.workers import isolated_map
     from pipeline.encoders.finetune import DescentSchedule, Finetuning
     from pipeline.encoders.preparation import Crops, RegionSampler, batch_samples, schedule_images
-    from pipeline.run.reading.image_encoders import prepare_start
+    from pipeline.run.reading.encoders import prepare_start
     from pipeline.run.reading.photos import photograph_reader
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
 
@@ -73,8 +73,8 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
         log.info("resumed after iteration %d", len(losses))
-    assert chosen.mean is not None  # as every network has it
-    sampler = RegionSampler(photograph_reader(run), Crops(tuning.side, tuning.context, chosen.mean), settings.seed)
+    crops = Crops(tuning.side, tuning.context, start.spec.preprocessing.mean)
+    sampler = RegionSampler(photograph_reader(run), crops, settings.seed)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
     batches = batch_samples(isolated_map(sampler, items, run.decoders), tuning.images)

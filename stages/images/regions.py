@@ -60,7 +60,7 @@ def extract_regions(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> 
     keys=lambda config, encoder: {"storage": config.extract.storage},
     reads=lambda config, layout, encoder: {
         "encoder": layout.encoder(encoder),
-        "regions": layout.regions(config.encoder(encoder).of),
+        "regions": layout.regions(config.encoder(encoder).base or ""),
     },
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),

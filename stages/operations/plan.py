@@ -93,11 +93,12 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
 
     On a GPU the decoders and the network work at the same time; on a processor they take turns.
     """
-    from pipeline.config.stored import restore_encoder
+    from pipeline.encoders.image_encoder import ImageEncoder
+    from pipeline.encoders.restore import restore_encoder
     from pipeline.images.opening import ImageLimits
     from pipeline.images.preprocess import PhotographReader
     from pipeline.plan.estimate import Speed
-    from pipeline.run.reading.image_encoders import encoder_material
+    from pipeline.run.reading.encoders import encoder_material
 
     settings = run.config
     reader = PhotographReader(sample.read, ImageLimits.from_settings(settings.collection))
@@ -106,15 +107,16 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
             continue
         if run.layout.encoder(entry.name).commit.exists():
             parameters = run.encoder(entry.name)
-            encoder = restore_encoder(parameters.settings, parameters.tensors)
-        elif not entry.spec.learned and "untrained" in entry.spec.weights:
-            untrained = entry.model_copy(update={"weights": "untrained", "file": None, "sha256": None})
+            encoder = restore_encoder(ImageEncoder, parameters)
+        elif untrained := entry.without_weights():
             encoder = entry.spec.load().prepare(untrained, encoder_material(run, untrained))
         else:
             continue
         extractor = encoder.extractor(settings.device, settings.extract.precision, run.batch_size)
+        view = extractor.view
+        assert view is not None
         start = perf_counter()
-        pictures = [view for photograph in sample.photographs for view in reader.load([extractor.view], photograph)]
+        pictures = [picture for photograph in sample.photographs for picture in reader.load([view], photograph)]
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes
         dim = extractor(pictures[: run.batch_size]).shape[1]  # kernels are chosen in the first pass

@@ -229,12 +229,8 @@ def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
 def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
     """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
     stands = [stood for name in names if (stood := config.reproduce.in_place_of.get(name)) is not None]
-    encoders = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
+    encoders = {"encoders": ", ".join(config.encoder(name).label for name in names)}
     return encoders | ({"in place of": ", ".join(stands)} if stands and len(stands) == len(names) else {})
-
-
-def _word(encoder: Any) -> str:
-    return f"{encoder.architecture} {encoder.layer}" if encoder.spec.weights else encoder.architecture
 
 
 def _describe(config: "Config", name: str) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def _describe_text(config: "Config") -> str:
     keys = ("max_ngram", "stop_words", "lemmatise")
     views = []
     for encoder in config.text_encoders:
-        settings = [f"{key} {getattr(encoder.own, key)}" for key in keys if hasattr(encoder.own, key)]
+        settings = [f"{key} {getattr(encoder, key)}" for key in keys if hasattr(encoder, key)]
         views.append(f"{encoder.kind} ({', '.join(settings)})" if settings else encoder.kind)
     return "; ".join(views)
 

@@ -25,7 +25,7 @@ FORMS = click.Choice(["html", "json"])
 def _reads(config: "Config", layout: "Layout") -> Inputs:
     aligned = config.aligned_splits(config.align.splits)
     phrases = config.phrase_splits(config.phrases.splits)
-    learned = [entry.name for entry in config.prepared_text_encoders if entry.own.learns]
+    learned = [entry.name for entry in config.prepared_text_encoders if entry.remedy and entry.learns]
     reads_tokens = any(config.model(name).spec.sentences != "vectors" for name in config.models)
     described = [(name, split) for name in config.generators for split in config.describe.splits[:1]]
     return {

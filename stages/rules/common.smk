@@ -126,6 +126,11 @@ def call(stage):
     return on_gpu(command) if stage.gpu else jointspace(command)
 
 
+def gpu_of_texts(wildcards):
+    """Only the text encoders of libraries are networks."""
+    return GPU if CONFIG.text_encoder(wildcards.encoder).spec.library else 0
+
+
 def every_protocol(wildcards):
     return [(wildcards.model, wildcards.split, protocol) for protocol in CONFIG.evaluate.protocols]
 

@@ -12,10 +12,18 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout
 
 
+def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
+    """The keys that decide vectors of texts. Only the models of libraries have a precision."""
+    entry = config.text_encoder(encoder)
+    precision = {"precision": config.extract.precision} if entry.spec.library else {}
+    return {"storage": entry.storage, **precision}
+
+
 @stage(
     version=7,
+    gpu=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],
-    keys=lambda config, encoder: {"storage": config.text_encoder(encoder).storage},
+    keys=_text_keys,
     memory=4000,
     reads=lambda config, layout, encoder: {"encoder": layout.text_encoder(encoder)},
     columns=("sentences",),
@@ -23,53 +31,16 @@ if TYPE_CHECKING:
 )
 def encode_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Encode the captions with a text encoder."""
-    from pipeline.run.reading.texts import open_text_encoder
+    from pipeline.run.reading.texts import encode_on_device
     from pipeline.storage.texts import write_vectors
 
-    text_encoder = open_text_encoder(run, encoder)
-    about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage}
+    encode = encode_on_device(run, encoder)
+    storage = run.config.text_encoder(encoder).storage
     for job in jobs:
-        vectors = text_encoder.encode(run.manifest.texts(job.number))
+        vectors = encode(run.manifest.texts(job.number))
         owners = run.manifest.owners(job.number)
-        write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
-        yield job.number
-
-
-def _imported_reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
-    from pipeline.run.reading.precomputed import given_inputs
-
-    entry = config.text_encoder(encoder)
-    return {
-        "source": given_inputs(config, entry),
-        "encoder": layout.text_encoder(encoder) if entry.prepared else None,
-    }
-
-
-@stage(
-    version=3,
-    choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "vectors"],
-    keys=lambda config, encoder: {
-        "storage": config.text_encoder(encoder).storage,
-        **config.text_encoder(encoder).own.model_dump(include={"features", "names"}),
-    },
-    memory=4000,
-    reads=_imported_reads,
-    columns=("images", "sentences"),
-    writes=lambda layout, encoder: layout.sentences(encoder),
-)
-def import_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
-    """Match imported text vectors to the run's captions by image and number, by text or by order."""
-    from pipeline.run.reading.precomputed import match_given_sentences
-    from pipeline.storage.texts import storage_key, write_vectors
-
-    entry, matched = run.config.text_encoder(encoder), match_given_sentences(run, run.config.text_encoder(encoder))
-    matched.require_stored(entry.storage, storage_key(encoder))  # before the first shard is written
-    for job in jobs:
-        vectors = matched.features(range(job.rows.first_sentence, job.rows.last_sentence))
-        files = {name: digest for name, digest in job.digests.items() if name.startswith("source/")}
-        about = {"encoder": encoder, "imported": files, "storage": entry.storage}
-        owners = run.manifest.owners(job.number)
-        write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
+        ids = job.sentence_id
+        write_vectors(job.path, vectors, ids, owners, encoder=encoder, storage=storage, provenance=job.provenance)
         yield job.number
 
 
@@ -119,10 +90,11 @@ def _document_reads(config: "Config", layout: "Layout", documents: str, encoder:
 
 @stage(
     version=7,
+    gpu=True,
     choices=lambda config: [(name, one.name) for name in config.documents for one in config.text_encoders],
     keys=lambda config, documents, encoder: {
         documents: config.documents[documents].model_dump(),
-        "storage": config.text_encoder(encoder).storage,
+        **_text_keys(config, encoder),
     },
     memory=3000,
     reads=_document_reads,
@@ -134,19 +106,29 @@ def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, 
     import numpy as np
 
     from pipeline.encoders.tfidf import join_fields
-    from pipeline.run.reading.texts import open_documents, open_text_encoder
+    from pipeline.run.reading.texts import encode_on_device, open_documents
     from pipeline.storage.texts import write_vectors
 
-    encoder_of_texts, read_shard = open_text_encoder(run, encoder), open_documents(run, documents)
+    encode = encode_on_device(run, encoder)
+    read_shard = open_documents(run, documents)
     fields = run.config.documents[documents].fields
-    about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
+    storage = run.config.text_encoder(encoder).storage
     for job in jobs:
         table, first = read_shard(job.rows)
         texts = join_fields(table.to_pylist(), fields)
         present = np.flatnonzero([bool(text) for text in texts])
-        vectors = encoder_of_texts.encode([texts[row] for row in present])
+        vectors = encode([texts[row] for row in present])
         owners = table["image_id"].to_numpy()[present]
-        write_vectors(job.path, vectors, first + present, owners, provenance=job.provenance, **about)
+        write_vectors(
+            job.path,
+            vectors,
+            first + present,
+            owners,
+            encoder=encoder,
+            storage=storage,
+            documents=documents,
+            provenance=job.provenance,
+        )
         yield job.number
 
 

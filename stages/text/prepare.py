@@ -1,16 +1,14 @@
-"""Vocabularies, vectors of words and text encoders, made from the training sentences or from files."""
+"""Vocabularies and vectors of words, learned from the training captions."""
 
 import logging
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Outside, outside_files, stage
+from pipeline.run import Job, Outside, stage
 
 if TYPE_CHECKING:
-    from pipeline.config.names import Config
     from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
 
 log = logging.getLogger(__name__)
 LEARNED = {"dim", "predicts"}
@@ -70,49 +68,3 @@ def train_word_vectors(run: "StageRun", job: Job) -> None:
     details = {"sentences": len(sentences)}
     write_parameters(job.path, WORDS, tensors, settings=settings, provenance=job.provenance, details=details)
     log.info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
-
-
-def _encoder_reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
-    """The training sentences, the run's word vectors, the file that a person brought, the encoder that made vectors."""
-    from pipeline.run.reading.precomputed import given_inputs
-
-    entry = config.text_encoder(encoder)
-    own, root = entry.own, config.weights_root
-    folder = own.folder(root)
-    files = [Outside(name, path) for name, path in own.files(root).items()]
-    return {
-        "files": files + (outside_files("file", folder) if folder else []),
-        "manifest": layout.manifest if entry.learns or own.maker else None,
-        "encoder": layout.text_encoder(own.maker) if own.maker else None,
-        "source": given_inputs(config, entry) if own.maker else None,
-        "vocabulary": layout.token_vocabulary if own.corpus else None,
-        "word_vectors": layout.word_vectors if own.corpus else None,
-    }
-
-
-@stage(
-    version=9,
-    choices=lambda config: [(entry.name,) for entry in config.prepared_text_encoders],
-    keys=lambda config, encoder: {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive()},
-    reads=_encoder_reads,
-    writes=lambda layout, encoder: layout.text_encoder(encoder),
-)
-def prepare_text_encoder(run: "StageRun", job: Job, encoder: str) -> None:
-    """Prepare a text encoder from the training captions, word vectors or files of your own.
-
-    Of vectors made elsewhere it is the encoder that made them, compared with them on some sentences.
-    """
-    from pipeline.encoders.centred import Centred
-    from pipeline.run.reading.texts import RunTextMaterial, measure_coverage
-    from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
-
-    entry, material = run.config.text_encoder(encoder), RunTextMaterial(run, encoder)
-    prepared = entry.spec.load().prepare(entry, material)
-    if entry.centre != "none":
-        prepared = Centred.fit(prepared, material.texts(), entry.centre == "whiten")
-    details = {"name": encoder, "dim": prepared.dim}
-    if entry.own.learns:
-        details["coverage"] = measure_coverage(run, encoder, prepared, entry.own.remedy)
-    about = {"settings": prepared.settings() | entry.spec.stored_kind, "provenance": job.provenance, "details": details}
-    write_parameters(job.path / "model.safetensors", TEXT_ENCODER, prepared.tensors(), **about)
-    log.info("%s: %s, %d dimensions", encoder, entry.kind, prepared.dim)

@@ -16,7 +16,7 @@ from made_up import ingest, run_command
 from PIL import ExifTags, Image
 
 from pipeline.config import loading
-from pipeline.config.images import NETWORKS
+from pipeline.config.encoders import NETWORKS
 from pipeline.errors import InputError, JointspaceError, RejectLimitError, UsageError
 from pipeline.storage.demo_folder import MARK
 from pipeline.storage.manifest import Manifest

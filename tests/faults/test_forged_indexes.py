@@ -43,7 +43,9 @@ from made_up_sets import SCORE, add_fragments
 from PIL import Image
 
 from pipeline.config import loading
-from pipeline.config.stored import restore_encoder
+from pipeline.encoders.image_encoder import ImageEncoder
+from pipeline.encoders.material import EncoderParts
+from pipeline.encoders.restore import restore_encoder
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.foreign.trial import try_first
 from pipeline.index import gallery
@@ -418,7 +420,7 @@ def test_settings_that_are_sizes_of_layers_are_bounded_by_what_was_stored() -> N
     settings["preprocessing"] = {"resize": 518, "crop": 518, "mean": (0, 0, 0), "std": (1, 1, 1)}
     before = kilobytes("VmSize")
     with pytest.raises(IntegrityError, match="larger layers than were stored"):
-        restore_encoder(settings, {"a": np.zeros(4, np.float32)}, "an index")
+        restore_encoder(ImageEncoder, EncoderParts(settings, {"a": np.zeros(4, np.float32)}), "an index")
     assert kilobytes("VmSize") - before < 1 << 20
 
 

@@ -198,7 +198,7 @@ def test_a_row_that_search_refuses_is_found(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path) -> None:
-    for stage, name in [("import_features", SHARD), ("fit", "models/ncca/model.safetensors")]:
+    for stage, name in [("import_vectors", SHARD), ("fit", "models/ncca/model.safetensors")]:
         content = (run / name).read_bytes()
         (run / name).unlink()
         calls, _ = tiny_run.stages(collection, run)[stage]

@@ -78,8 +78,8 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 
     calls = {
         "ingest": [["--run", run, "--processes", 0, *config, "--again"]],
-        "import_features": parts("colour"),
-        "prepare_text_encoder": whole("tfidf"),
+        "import_vectors": parts("features/colour"),
+        "prepare_encoder": whole("text/encoders/tfidf"),
         "encode_sentences": parts("tfidf"),
         "build_token_vocabulary": whole(),
         "encode_tokens": parts(),
@@ -92,8 +92,8 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "build_index": whole("ncca"),
     }
     made = {
-        "ingest": ["manifest"], "import_features": ["features/colour"],
-        "prepare_text_encoder": ["text/encoders/tfidf"], "encode_sentences": ["text/tfidf"],
+        "ingest": ["manifest"], "import_vectors": ["features/colour"],
+        "prepare_encoder": ["text/encoders/tfidf"], "encode_sentences": ["text/tfidf"],
         "build_token_vocabulary": ["text/tokens.json"], "encode_tokens": ["text/tokens"],
         "encode_documents": ["text/documents/all/tfidf"],
         "accumulate": ["moments/target"], "fit": ["models/ncca"], "embed": ["embeddings/ncca"],

@@ -3,18 +3,18 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up_libraries import store
+from made_up_libraries import parts_of, store
 from pictures import MEAN, STD, make_image
 
 from pipeline.config.loading import default_path, read_mapping, validate
-from pipeline.config.registry import ENCODERS, EncoderSpec
+from pipeline.config.registry import ENCODERS, EncoderSpec, encoder_specs
 from pipeline.config.section import merge
-from pipeline.config.stored import restore_encoder, stored_kind
-from pipeline.encoders.image_encoder import EncoderMaterial, ImageEncoder
+from pipeline.encoders.image_encoder import ImageEncoder
+from pipeline.encoders.material import EncoderMaterial, EncoderParts
+from pipeline.encoders.restore import restore_encoder, stored_spec
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.images.preprocess import prepare
 
@@ -24,7 +24,7 @@ DIMENSIONS = {"gist": 3, "rgb": 2, "csift": 4, "rgbsift": 3, "hog": 2}
 SMALL = {"images": 9, "codebook_images": 4, "codebook": 3, "descriptor_dim": 6, "dimensions": DIMENSIONS}
 ENTRIES = {
     "network": {"architecture": "squeezenet1_1", "weights": "untrained"},
-    "standard": {"kind": "standard", "standard": SMALL},
+    "standard": {"kind": "standard", **SMALL},
     "pooled": {"kind": "pooled", "of": "network"},
     "timm": {"kind": "timm", "architecture": "test_vit", "weights": "untrained", "resize": 160, "crop": 160},
     "transformers": {"kind": "transformers", "architecture": "transformers"},
@@ -45,7 +45,7 @@ class DrawnImages:
         return [describe(prepare(image, preprocessing)) for image in images]
 
 
-OWN = [spec for spec in ENCODERS if spec.reads != "vectors"]
+OWN = [spec for spec in encoder_specs("image") if spec.reads != "vectors"]
 """What is stored of features made elsewhere is an encoder of one of these kinds."""
 
 
@@ -58,18 +58,20 @@ def spec(request: pytest.FixtureRequest) -> EncoderSpec:
 
 def make(spec: EncoderSpec, root: Path) -> ImageEncoder:
     shared = {"resize": SIDE, "crop": SIDE, "mean": MEAN, "std": STD}
-    values = {"encoders": [{"name": name, **shared, **ENTRIES[name]} for name in dict.fromkeys(("network", spec.name))]}
+    entries = {name: {"name": name, **shared, **ENTRIES[name]} for name in ("network", spec.name)}
+    entries |= {"pooled": {"name": "pooled", **ENTRIES["pooled"]}} if spec.name == "pooled" else {}
+    values = {"encoders": list(entries.values())}
     values["regions"] = {"encoders": ["network"], "proposals": "grid", "count": 3}
     config = validate(merge(read_mapping(default_path()), values))
     network = ENCODERS[0].load()
 
-    material = EncoderMaterial(0, root, config.regions.decisive(), train=DrawnImages())
+    material = EncoderMaterial(0, root, config.regions.decisive(), images=DrawnImages())
     other = network.prepare(config.encoder("network"), material)
-    material = replace(material, other=SimpleNamespace(settings=other.settings(), tensors=other.tensors()))
+    material = replace(material, base=EncoderParts(other.settings(), other.tensors()))
     entry = config.encoder(spec.name)
     assert entry.spec is spec
     made = spec.load().prepare(entry, material)
-    assert spec.dim(entry) in (None, made.dim)
+    assert entry.max_dim(300) in (None, made.dim)
     return made
 
 
@@ -84,19 +86,29 @@ def encoder(spec: EncoderSpec, root: Path) -> ImageEncoder:
     return make(spec, root)
 
 
-def test_what_is_stored_tells_the_kind_and_is_the_same_encoder(spec: EncoderSpec, encoder: ImageEncoder) -> None:
-    settings, tensors = json.loads(json.dumps(encoder.settings())), encoder.tensors()
+def test_what_is_stored_tells_the_kind_and_is_the_same_encoder(
+    spec: EncoderSpec, encoder: ImageEncoder, tmp_path: Path
+) -> None:
+    stored = parts_of(encoder, tmp_path)
+    settings, tensors = stored.settings, stored.tensors
     assert {"architecture", "layer", "weights"} <= settings.keys() and settings["weights"]["origin"]
     assert all(isinstance(tensor, np.ndarray) for tensor in tensors.values())
-    assert stored_kind(settings) is spec
-    again = restore_encoder(settings, tensors)
+    assert stored_spec(settings, "image") is spec
+    again = restore_encoder(ImageEncoder, stored)
     assert json.loads(json.dumps(again.settings())) == settings
     assert np.array_equal(again.encode(IMAGES[:2]), encoder.encode(IMAGES[:2]))
 
 
-def test_the_same_entry_makes_the_same_encoder(spec: EncoderSpec, encoder: ImageEncoder, root: Path) -> None:
-    again = make(spec, root).tensors()
-    assert all(np.array_equal(tensor, again[name]) for name, tensor in encoder.tensors().items())
+def test_the_same_entry_makes_the_same_encoder(
+    spec: EncoderSpec, encoder: ImageEncoder, root: Path, tmp_path: Path
+) -> None:
+    again = make(spec, root)
+    (tmp_path / "again").mkdir()
+    assert all(np.array_equal(tensor, again.tensors()[name]) for name, tensor in encoder.tensors().items())
+    stored, other = parts_of(encoder, tmp_path), parts_of(again, tmp_path / "again")
+    assert (stored.library is None) == (not spec.library)
+    for name in stored.library.names if stored.library else ():
+        assert (stored.library.folder / name).read_bytes() == (other.library.folder / name).read_bytes()
 
 
 def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: ImageEncoder) -> None:
@@ -112,8 +124,9 @@ def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: Ima
     np.testing.assert_allclose(extractor(described), features, rtol=1e-4, atol=1e-4)
 
 
-def test_settings_of_another_form_are_named(spec: EncoderSpec, encoder: ImageEncoder) -> None:
-    settings = encoder.settings()
-    for wrong in ({}, {**settings, "kind": []}, {"architecture": settings["architecture"]}):
+def test_settings_of_another_form_are_named(spec: EncoderSpec, encoder: ImageEncoder, tmp_path: Path) -> None:
+    stored = parts_of(encoder, tmp_path)
+    settings = stored.settings
+    for wrong in ({}, {**settings, "kind": []}, {name: settings.get(name) for name in ("kind", "architecture")}):
         with pytest.raises(IntegrityError, match="the stored encoder has another form.*run prepare-encoder again"):
-            restore_encoder(wrong, encoder.tensors())
+            restore_encoder(ImageEncoder, stored._replace(settings=wrong))

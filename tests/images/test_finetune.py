@@ -55,7 +55,7 @@ def test_a_network_learns_what_boxes_show() -> None:
     with torch.inference_mode():
         features = learned(torch.from_numpy(unseen.pixels)).numpy()
     classifier = {name.removeprefix(CLASSIFIER): tensor for name, tensor in task.classifier().items()}
-    predicted = Classifier(**classifier, iou=0.5, count=9).probabilities(features).argmax(1)
+    predicted = Classifier(**classifier, iou=0.5, most=9).probabilities(features).argmax(1)
     assert (predicted == unseen.classes).mean() > 0.75  # one in three by chance
     # The artefact is one like any other: it comes back from its parts, and what it came from is as it was.
     back = NetworkEncoder.from_parts(learned.settings(), {**learned.tensors(), **task.classifier()})

@@ -1,31 +1,30 @@
 """Networks of other libraries make the features that their own library makes, and nothing else is stored or asked."""
 
-import json
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
 import pytest
 import torch
-from made_up_libraries import CLIP_MEAN, DIM, store
+from made_up_libraries import CLIP_MEAN, DIM, parts_of, store
 from pictures import MEAN, make_image
 from PIL import Image
 
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge
-from pipeline.config.stored import restore_encoder
 from pipeline.encoders.extraction import choose_plan
-from pipeline.encoders.image_encoder import EncoderMaterial
-from pipeline.encoders.libraries.image_networks import require_vectors
+from pipeline.encoders.image_encoder import ImageEncoder
+from pipeline.encoders.libraries.library_encoders import require_vectors
+from pipeline.encoders.material import EncoderMaterial
 from pipeline.encoders.preparation import Crops, PreparedImage
 from pipeline.encoders.regions import RegionExtractor
-from pipeline.errors import InputError, IntegrityError
+from pipeline.encoders.restore import restore_encoder
+from pipeline.errors import InputError
 from pipeline.images.boxes import Candidates
-from pipeline.images.preprocess import Preprocessing
-from pipeline.images.preprocess import prepare as prepare_pixels
 from pipeline.models.linear.projection import unit_rows
 
 SIDE = 32
@@ -42,7 +41,7 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
     pytest.importorskip(kind)
     entry = entry_of(kind, **keys)
     made = entry.spec.load().prepare(entry, EncoderMaterial(0, root, {}))
-    return restore_encoder(json.loads(json.dumps(made.settings())), made.tensors())
+    return restore_encoder(ImageEncoder, parts_of(made, Path(mkdtemp(dir=root))))
 
 
 def require_alike(found: np.ndarray, expected: torch.Tensor) -> None:
@@ -63,7 +62,7 @@ def test_clip_of_transformers_is_what_it_is_there_and_without_its_text_side(tmp_
     with torch.inference_mode():
         expected = theirs.vision_model(pixels).pooler_output @ theirs.visual_projection.weight.T
     require_alike(encoder.encode(IMAGES), expected)
-    assert not [name for name in encoder.tensors() if "text" in name] and encoder.dim == DIM
+    assert not [name for name in encoder.body.state_dict() if "text" in name] and encoder.dim == DIM
 
 
 def test_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
@@ -74,7 +73,7 @@ def test_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = theirs.eval().encode_image(torch.stack(list(map(transform, IMAGES))))
     require_alike(encoder.encode(IMAGES), expected)
-    assert all(name.startswith("visual.") for name in encoder.tensors()) and encoder.dim == DIM
+    assert all(name.startswith("visual.") for name in encoder.body.state_dict()) and encoder.dim == DIM
     assert encoder.preprocessing.mean == CLIP_MEAN and encoder.preprocessing.interpolation == "bicubic"
 
 
@@ -138,51 +137,5 @@ def test_the_lines_of_the_documentation_unpack_both_packages(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     exec(program, {})  # noqa: S102
     encoder = prepare(tmp_path / "weights", "timm", architecture="effnet_lite2", resize=64, crop=None)
-    assert torch.equal(torch.from_numpy(encoder.tensors()["conv_stem.weight"]), tensors["theirs.0"])
+    assert torch.equal(encoder.body.state_dict()["conv_stem.weight"], tensors["theirs.0"])
     assert (tmp_path / "weights/all-MiniLM-L6-v2/1_Pooling/config.json").exists()
-
-
-def test_what_is_stored_can_name_no_hub_and_no_file(tmp_path: Path) -> None:
-    """The settings of a bundle are others'."""
-    pytest.importorskip("timm"), pytest.importorskip("transformers"), pytest.importorskip("open_clip")
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": "test_vit", "num_classes": 4}))
-    vision = {"image_size": 32, "timm_model_name": f"local-dir:{tmp_path}"}
-    preprocessing = {"resize": 32, "crop": 32, "mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bilinear"}
-    about = {"architecture": "x", "layer": "output", "weights": {}, "flip": False, "preprocessing": preprocessing}
-    backbone = {"model_type": "timm_backbone", "backbone": "resnet18", "use_pretrained_backbone": True}
-    for kind, config in (
-        ("timm", {"name": "hf-hub:evil/model", "arguments": {}}),
-        ("timm", {"name": f"local-dir:{tmp_path}", "arguments": {}}),
-        ("timm", {"name": "test_resnet", "arguments": {"checkpoint_path": str(tmp_path / "evil.pth")}}),
-        ("open_clip", {"embed_dim": 8, "vision": vision, "quick_gelu": False}),
-        ("transformers", {"model": backbone, "pooled": True, "unused": []}),
-        ("transformers", {"model": {"model_type": "upernet", "backbone_config": backbone}, "pooled": True}),
-        ("transformers", {"model": {"model_type": "evil", "auto_map": {"AutoModel": "evil--x.E"}}, "pooled": True}),
-    ):
-        with pytest.raises(IntegrityError, match="the stored encoder has another form"):
-            restore_encoder({"kind": kind, "config": config, **about}, {})
-
-
-@pytest.mark.parametrize(
-    ("kind", "keys", "resize", "crop"),
-    [
-        ("CLIP", {}, 224, 224),
-        ("ConvNext", {"size": {"shortest_edge": 224}}, 256, 224),
-        ("Flava", {}, 224, None),
-        ("ViT", {"do_normalize": False}, 224, None),
-    ],
-)
-def test_preprocessing_is_that_of_the_library(
-    tmp_path: Path, kind: str, keys: dict, resize: int, crop: int | None
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    from pipeline.encoders.libraries.transformers_models import _own_preprocessing
-
-    theirs = getattr(transformers, f"{kind}ImageProcessor")(**keys)
-    theirs.save_pretrained(tmp_path)
-    chosen = Preprocessing.from_dict(_own_preprocessing(tmp_path, "theirs"))
-    assert (chosen.resize, chosen.crop) == (resize, crop)
-    image = IMAGES[0].resize((300, 500), Image.Resampling.BICUBIC)
-    expected = theirs(images=image, return_tensors="pt")["pixel_values"][0].permute(1, 2, 0).numpy()
-    found = (prepare_pixels(image, chosen) / 255 - np.array(chosen.mean)) / np.array(chosen.std)
-    assert np.abs(found - expected).mean() < 0.05 * expected.std()

@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 
 from pipeline.encoders import tfidf
-from pipeline.encoders.given_vectors import require_made_by
+from pipeline.encoders.precomputed import require_made_by
 from pipeline.images.copies import near_pairs
 from pipeline.models.linear.device import normalise_tensor, unit_length
 from pipeline.models.linear.ensemble import ZeroShot

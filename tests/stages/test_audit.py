@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     features += 0.3 * np.random.default_rng(0).random((IMAGES + 1, 16))[numbers]
     path = shard_path(run / "features/colour", 0)
     write_features(path, features.astype(np.float32), np.arange(IMAGES + 1), by_hand(run), {})
-    make_stage("prepare_text_encoder", run, "tfidf")
+    make_stage("prepare_encoder", run, "text/encoders/tfidf")
     make_stage("encode_sentences", run, "tfidf")
     return run
 

@@ -54,7 +54,7 @@ def source(made: Path, tmp_path: Path) -> Path:
 
 
 def import_features(made: Path) -> Features:
-    make_stage("import_features", made, "theirs")
+    make_stage("import_vectors", made, "features/theirs")
     return Run(made).features
 
 
@@ -98,8 +98,8 @@ def test_what_is_wrong_names_its_image_and_no_shard_is_written(made: Path, sourc
     with pytest.raises(InputError, match=message):
         import_features(made)
     assert not list((made / "features").rglob("*.h5"))
-    with pytest.raises(UsageError, match="has no encoder strange; there are theirs"):
-        make_stage("import_features", made, "strange")
+    with pytest.raises(UsageError, match="has no encoder strange; there are features/theirs"):
+        make_stage("import_vectors", made, "strange")
 
 
 def put_nan(source: Path, row: int) -> None:
@@ -138,7 +138,7 @@ MAKER = {"name": "maker", "kind": "averaged"}
 
 def configure_texts(made: Path, *more: dict, **own: str) -> None:
     """Have the run a text encoder `theirs`, whose files lie beside its folder."""
-    entry = {"name": "theirs", "kind": "imported", "imported": {"path": "s.npy", **own}}
+    entry = {"name": "theirs", "kind": "imported", "path": "s.npy", **own}
     write_config(made, {"data_root": str(made.parent), "models": ["ncca"], "text_encoders": [entry]}, *more)
 
 
@@ -160,7 +160,7 @@ def texts_source(told: Path, tmp_path: Path) -> Path:
 
 def import_sentences(told: Path) -> np.ndarray:
     """(48, dim) the vectors of all sentences."""
-    make_stage("import_sentences", told, "theirs")
+    make_stage("import_vectors", told, "text/theirs")
     run = open_run(told)
     shards = [VectorShard(run.layout.sentences("theirs").shard(number)) for number in range(run.manifest.n_shards)]
     assert np.concatenate([one.sentence_id for one in shards]).tolist() == list(range(TEXTS))
@@ -176,7 +176,7 @@ def test_without_names_rows_are_in_the_order_of_the_manifest(told: Path, texts_s
     assert import_sentences(told).tolist() == [[i, 2 * i] for i in range(TEXTS)][::-1]
     np.save(texts_source, np.load(texts_source)[1:])
     with pytest.raises(InputError, match="s.npy has 47 rows and the run 48 "):
-        make_stage("import_sentences", told, "theirs")
+        make_stage("import_vectors", told, "text/theirs")
 
 
 @pytest.mark.parametrize("form", ["parquet", "clip-retrieval"])
@@ -201,7 +201,7 @@ def test_by_the_sentences_words(told: Path, tmp_path: Path, form: str) -> None:
         table = table.set_column(2, "v", [list(rows[order] + np.arange(TEXTS)[:, None])])
         pq.write_table(table, tmp_path / "s.parquet")
         with pytest.raises(InputError, match=r"rows \d+ and \d+ have the same words and different vectors"):
-            make_stage("import_sentences", told, "theirs")
+            make_stage("import_vectors", told, "text/theirs")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_by_the_sentences_words(told: Path, tmp_path: Path, form: str) -> None:
 def test_names_that_do_not_fit_are_refused(told: Path, texts_source: Path, old: str, new: str, message: str) -> None:
     rename(texts_source, old, new)
     with pytest.raises(InputError, match=message):
-        make_stage("import_sentences", told, "theirs")
+        make_stage("import_vectors", told, "text/theirs")
     assert not list((told / "text").rglob("*.h5"))
 
 
@@ -230,20 +230,20 @@ def test_the_text_encoder_that_made_them_is_kept_if_it_makes_the_same(told: Path
     about = {"settings": maker.settings(), "provenance": by_hand(told), "details": {"name": "maker", "dim": 4}}
     write_parameters(folder / "model.safetensors", TEXT_ENCODER, maker.tensors(), **about)
     with pytest.raises(InputError, match="s.npy has 2 dimensions, the encoder maker 4; correct made_by of theirs"):
-        make_stage("prepare_text_encoder", told, "theirs")
+        make_stage("prepare_encoder", told, "text/encoders/theirs")
     rows = 5 * maker.encode(open_run(told).manifest.sentences["text"].to_pylist())[::-1]
     np.save(texts_source, rows)
-    make_stage("prepare_text_encoder", told, "theirs")
+    make_stage("prepare_encoder", told, "text/encoders/theirs")
     np.testing.assert_allclose(import_sentences(told), rows[::-1], rtol=1e-3)
     kept = open_run(told).text_encoder("theirs")
     np.testing.assert_array_equal(kept.tensors["vectors"], vectors)
     np.save(texts_source, rows[:, ::-1])
     with pytest.raises(InputError, match="other features of a .* than the encoder maker makes"):
-        make_stage("prepare_text_encoder", told, "theirs")
+        make_stage("prepare_encoder", told, "text/encoders/theirs")
 
 
 def test_an_index_without_their_encoder_answers_photographs_alone(told: Path) -> None:
-    entry = {"name": "tfidf", "kind": "imported", "imported": {"path": "s.npy"}}
+    entry = {"name": "tfidf", "kind": "imported", "path": "s.npy"}
     write_config(told, {"models": ["ncca"], "text_encoders": [entry]})
     retell(told / "models/ncca/model.json", "details", "text_encoders", "tfidf", value={"imported": "files"})
     searcher = Searcher(bundle := open_index(build_bundle(told)))

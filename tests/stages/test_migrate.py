@@ -35,7 +35,7 @@ def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path
     (run / "data/captions.tsv").write_text("".join(captions))
     configure(run, OLD)
     ingest(run, run / "data")
-    for stage in ("prepare_encoder", "prepare_text_encoder", "extract", "encode_sentences"):
+    for stage in ("prepare_encoder", "extract", "encode_sentences"):
         make_stage(stage, run)
 
     configure(run, NEW, **MAPPED)

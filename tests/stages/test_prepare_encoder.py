@@ -17,7 +17,7 @@ STANDARD = {
     "images": 500, "codebook_images": 4, "descriptors": 6, "patch": 8, "descriptor_dim": 8, "codebook": 4,
     "dimensions": {"gist": 5, "rgb": 4, "csift": 6, "rgbsift": 6, "hog": 3},
 }  # fmt: skip
-ENCODER = {"name": "plain", "architecture": "standard", "resize": SIDE, "crop": None, "standard": STANDARD}
+ENCODER = {"name": "plain", "kind": "standard", "resize": SIDE, "crop": None, **STANDARD}
 
 
 def test_only_the_train_split_is_learned_from(tmp_path: Path) -> None:

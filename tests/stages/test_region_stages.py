@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from made_up import make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
-from pipeline.config.stored import restore_encoder
 from pipeline.encoders.finetune import Finetuning
+from pipeline.encoders.image_encoder import ImageEncoder
+from pipeline.encoders.restore import restore_encoder
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.images.decode import decode
 from pipeline.images.opening import ImageLimits
@@ -196,7 +197,7 @@ def test_search_pools_the_same_regions(run: Path) -> None:
     pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone
     stored = read_parameters(run / "encoders/mean/model.safetensors", ENCODER)
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
-    features = restore_encoder(stored.settings, stored.tensors).encode([image])
+    features = restore_encoder(ImageEncoder, stored).encode([image])
     np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
 
 

@@ -70,8 +70,8 @@ def start(folder: Path) -> Path:
 
 def test_a_collection_finds_its_own_by_words_without_spaces(tmp_path: Path) -> None:
     sentences, run = write_collection(tmp_path / "data", "thai"), start(tmp_path)
-    make_stage("import_features", run, "given")
-    make_stage("prepare_text_encoder", run, "tfidf")
+    make_stage("import_vectors", run, "features/given")
+    make_stage("prepare_encoder", run, "text/encoders/tfidf")
     make_stage("encode_sentences", run, "tfidf")
     for pairs in ("target", "dev"):
         make_stage("accumulate", run, pairs)
@@ -98,7 +98,7 @@ def test_a_vocabulary_that_does_not_know_dev_is_a_warning(tmp_path: Path, caplog
     lines = captions.read_text().splitlines()
     foreign = [f"{line.rpartition(chr(9))[0]}\twords that nobody knows" for line in lines[240:320:2]]
     captions.write_text("\n".join([*lines[:240], *foreign, *lines[241:320:2], *lines[320:]]))
-    make_stage("prepare_text_encoder", start(tmp_path), "tfidf")
+    make_stage("prepare_encoder", start(tmp_path), "text/encoders/tfidf")
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "40 of 80 dev sentences have no known word" in warning and "text.min_count" in warning
 

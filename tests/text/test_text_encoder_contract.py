@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from scipy import sparse
 
 from pipeline.config.loading import default_path, merge, read_mapping, validate
-from pipeline.config.stored import restore_text_encoder
-from pipeline.config.text_encoders import TEXT_ENCODERS, TextEncoderSpec
+from pipeline.config.registry import EncoderSpec, encoder_specs
 from pipeline.encoders.averaged import AveragedEncoder
 from pipeline.encoders.centred import Centred
+from pipeline.encoders.material import EncoderMaterial, EncoderParts
+from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.text.tokens import TermSettings
@@ -25,30 +27,30 @@ PLAIN = TermSettings(False, (), 1)
 TEXTS = [f"A {WORDS[3 + i % 3]} {WORDS[i % 3]} {WORDS[6 + i % 2]}." for i in range(60)]
 VECTORS = np.random.default_rng(0).standard_normal((len(WORDS), 6)).astype(np.float32)
 SMALL = {"text": {"lemmatise": False, "min_count": 1}}
-MATERIAL = SimpleNamespace(
-    seed=0,
-    words=PLAIN,
+TRAIN_TEXTS = SimpleNamespace(
     texts=lambda: TEXTS,
     vocabulary=lambda: None,
     corpus=lambda: WordVectors(WORDS, VECTORS),
     file=lambda wanted: WordVectors(WORDS, VECTORS),
     learn_vocabulary=partial(build_vocabulary, TEXTS),
 )
+MATERIAL = EncoderMaterial(0, Path(), texts=TRAIN_TEXTS)
 
 
 def entry_of(kind: str, **own: object) -> Any:
-    entry = merge({"name": "one", "kind": kind, "fisher": {"components": 2, "principal": 4}}, own)
+    small = {"components": 2, "principal": 4} if kind == "fisher" else {}
+    entry = merge({"name": "one", "kind": kind, **small}, own)
     return validate(merge(merge(read_mapping(default_path()), SMALL), {"text_encoders": [entry]})).text_encoder("one")
 
 
-def looks_up_words(spec: TextEncoderSpec) -> bool:
+def looks_up_words(spec: EncoderSpec) -> bool:
     """Whether it does not know every word; kinds whose library is not here do."""
     with suppress(JointspaceError):
         return getattr(spec.load(), "unknown", TextEncoder.unknown) is not TextEncoder.unknown
     return False
 
 
-LEARNED = [spec.name for spec in TEXT_ENCODERS if looks_up_words(spec)]
+LEARNED = [spec.name for spec in encoder_specs("text") if looks_up_words(spec)]
 
 
 def prepare(kind: str, **own: object) -> TextEncoder:
@@ -65,15 +67,15 @@ def dense(rows: object) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", LEARNED)
 def test_vectors_are_finite_alike_alone_and_come_back_from_parts(kind: str) -> None:
-    made, spec = prepare(kind), next(one for one in TEXT_ENCODERS if one.name == kind)
+    made, spec = prepare(kind), next(one for one in encoder_specs("text") if one.name == kind)
     rows = made.encode(TEXTS[:7])
     assert sparse.issparse(rows) == spec.sparse and rows.dtype == np.float32 and rows.shape == (7, made.dim)
     assert np.isfinite(dense(rows)).all() and len(np.unique(dense(rows), axis=0)) > 1
     assert made.encode([]).shape == (0, made.dim) and not dense(made.encode(["Zebra!", ""])).any()
     np.testing.assert_allclose(dense(made.encode(TEXTS[3:4])), dense(rows)[3:4], atol=1e-6)
-    twin = restore_text_encoder(made.settings(), made.tensors())
+    twin = restore_encoder(TextEncoder, EncoderParts(made.settings(), made.tensors()))
     np.testing.assert_allclose(dense(twin.encode(TEXTS)), dense(made.encode(TEXTS)), atol=1e-6)
-    assert spec.dim(entry_of(kind), VECTORS.shape[1]) >= made.dim
+    assert entry_of(kind).max_dim(VECTORS.shape[1]) >= made.dim
 
 
 @pytest.mark.parametrize("kind", LEARNED)
@@ -87,7 +89,7 @@ def test_a_text_in_another_spelling_has_the_same_vector(kind: str) -> None:
 
 ADDING = [
     (one.name, centre)
-    for one in TEXT_ENCODERS
+    for one in encoder_specs("text")
     for centre in (["none"] if one.sparse else ["none", "mean", "whiten"])
     if one.adds_words
 ]
@@ -95,7 +97,7 @@ ADDING = [
 
 @pytest.mark.parametrize(("kind", "centre"), ADDING, ids="-".join)
 def test_words_add_up_to_their_sentence_but_for_a_factor(kind: str, centre: str) -> None:
-    made = prepare(kind, centre=centre, tf_idf={"max_ngram": 1})
+    made = prepare(kind, centre=centre, **({"max_ngram": 1} if kind == "tf-idf" else {}))
     words = ["a", "red", "dog", "runs"]
     total, whole = dense(made.encode_words(words)).sum(axis=0), dense(made.encode(["A red dog runs"]))[0]
     assert total @ whole / (np.linalg.norm(total) * np.linalg.norm(whole)) > 1 - 1e-6
@@ -120,13 +122,13 @@ def test_parts_of_another_form_are_refused(kind: str, part: str) -> None:
         for name in set(settings) - {"kind", "n_sentences"}:
             for value in (None, 3, ["a", "a"], {"a": 1}):
                 with pytest.raises(IntegrityError, match="another form than this version reads"):
-                    restore_text_encoder({**settings, name: value}, tensors)
+                    restore_encoder(TextEncoder, EncoderParts({**settings, name: value}, tensors))
     for name in tensors if part == "tensors" else ():
         for value in (tensors[name][:1], tensors[name][..., None], -np.abs(tensors[name]) * np.inf):
             with pytest.raises(IntegrityError, match="another form than this version reads"):
-                restore_text_encoder(settings, {**tensors, name: value})
+                restore_encoder(TextEncoder, EncoderParts(settings, {**tensors, name: value}))
     with pytest.raises(IntegrityError, match="another form than this version reads"):
-        restore_text_encoder({}, {})
+        restore_encoder(TextEncoder, EncoderParts({}, {}))
 
 
 @pytest.mark.parametrize("centre", ["mean", "whiten"])
@@ -140,7 +142,7 @@ def test_dense_vectors_are_centred_and_whitened_by_the_training_sentences(centre
         values = np.linalg.eigvalsh(np.cov(moved, rowvar=False, bias=True))
         rank = np.linalg.matrix_rank(rows - rows.mean(axis=0), tol=1e-3)
         np.testing.assert_allclose(np.sort(values)[-rank:], 1, atol=1e-3)
-    twin = restore_text_encoder(made.settings(), made.tensors())
+    twin = restore_encoder(TextEncoder, EncoderParts(made.settings(), made.tensors()))
     np.testing.assert_allclose(twin.encode(TEXTS), moved, atol=1e-6)
     assert not twin.encode(["zebra", ""]).any()
     again = Centred.fit(plain, [*TEXTS, "zebra", "", "xylophone"], centre == "whiten")
@@ -150,10 +152,8 @@ def test_dense_vectors_are_centred_and_whitened_by_the_training_sentences(centre
 
 def test_the_mean_is_weighted_by_inverse_document_frequency() -> None:
     known = WordVectors(("dog", "runs"), np.array([[1, 0], [0, 1]], np.float32))
-    entry = SimpleNamespace(own=SimpleNamespace(corpus=True, idf=True))
-    texts = ["dog dog", "dog runs", "dog", "cat"]
-    material = SimpleNamespace(words=PLAIN, texts=lambda: texts, corpus=lambda: known)
-    made = AveragedEncoder.prepare(entry, material)
+    train = SimpleNamespace(texts=lambda: ["dog dog", "dog runs", "dog", "cat"], corpus=lambda: known)
+    made = AveragedEncoder.prepare(entry_of("averaged"), EncoderMaterial(0, Path(), texts=train))
     dog, runs = np.log(5 / 4) + 1, np.log(5 / 2) + 1
     found = made.encode(["Dog dog runs cat", "runs", "cat"])
     np.testing.assert_allclose(

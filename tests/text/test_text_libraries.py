@@ -2,19 +2,19 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from made_up_libraries import DIM, LENGTH, SIDES, WIDTH, WORDS, make_tokenizer, save_dual
+from made_up_libraries import DIM, LENGTH, SIDES, WIDTH, WORDS, make_tokenizer, parts_of, save_dual
 
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge
-from pipeline.config.stored import restore_text_encoder
-from pipeline.errors import IntegrityError
-from pipeline.text.tokens import TermSettings
+from pipeline.encoders.material import EncoderMaterial
+from pipeline.encoders.restore import restore_encoder
+from pipeline.encoders.text_encoder import TextEncoder
 
 TEXTS = ["a red dog", "the dog runs on the beach", "", "a dog on the red beach runs a dog on the red beach runs"]
 
@@ -23,13 +23,13 @@ def prepare(root: Path, kind: str, **own: Any) -> Any:
     """The text encoder of an entry, restored from what is stored of it."""
     key = kind.replace("-", "_")
     pytest.importorskip(key)
-    values = {"text_encoders": [{"name": "theirs", "kind": kind, key: own}]}
+    values = {"text_encoders": [{"name": "theirs", "kind": kind, **own}]}
     entry = validate(merge(read_mapping(default_path()), values)).text_encoder("theirs")
-    words = TermSettings(False, (), 1)
-    folder = lambda name: root / name if (root / name).is_dir() else None  # noqa: E731
-    made = entry.spec.load().prepare(entry, SimpleNamespace(seed=0, words=words, folder=folder))
-    restored = restore_text_encoder(json.loads(json.dumps(made.settings())), made.tensors())
+    made = entry.spec.load().prepare(entry, EncoderMaterial(0, root))
+    restored = restore_encoder(TextEncoder, parts_of(made, Path(mkdtemp(dir=root))))
     np.testing.assert_allclose(restored.encode(TEXTS), made.encode(TEXTS), rtol=1e-5, atol=1e-6)
+    on_device = restored.on_device("cpu", "float32", 3)(TEXTS)  # in two batches
+    np.testing.assert_allclose(on_device, made.encode(TEXTS), rtol=1e-5, atol=1e-6)
     return restored
 
 
@@ -53,7 +53,7 @@ def test_a_model_of_text_alone_gives_the_mean_of_its_tokens(tmp_path: Path) -> N
         np.testing.assert_allclose(found, states[0].mean(0), rtol=1e-4, atol=1e-5)
     wide = encoder.encode(["\N{FULLWIDTH LATIN SMALL LETTER A} red dog"])
     np.testing.assert_allclose(wide, encoder.encode(TEXTS[:1]), rtol=1e-4, atol=1e-5)
-    assert encoder.dim == WIDTH and not [name for name in encoder.tensors() if "pooler" in name]
+    assert encoder.dim == WIDTH
 
 
 def test_the_text_side_of_clip_is_what_it_is_there(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_text_side_of_clip_is_what_it_is_there(tmp_path: Path) -> None:
         states = model.text_model(input_ids=given["input_ids"], attention_mask=given["attention_mask"]).pooler_output
         expected = states @ model.text_projection.weight.T
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
-    assert not [name for name in encoder.tensors() if "vision" in name] and encoder.dim == DIM
+    assert not [name for name in encoder.body.state_dict() if "vision" in name] and encoder.dim == DIM
 
 
 def test_sentence_transformers_is_what_it_is_there(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_text_side_of_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = model.encode_text(open_clip.get_tokenizer(f"local-dir:{folder}")(TEXTS))
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
-    assert not [name for name in encoder.tensors() if "visual" in name]
+    assert not [name for name in encoder.body.state_dict() if "visual" in name]
 
 
 SHOUTED = ["A RED dog!", "The dog: runs_on the beach.", "", "a dog on the red beach runs a dog on the red beach runs"]
@@ -112,14 +112,3 @@ def test_siglip_reads_texts_as_its_own_processor_does(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = model.get_text_features(input_ids=ids).pooler_output
     np.testing.assert_allclose(encoder.encode(SHOUTED), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_what_is_stored_can_fetch_nothing(tmp_path: Path) -> None:
-    for kind, key, value in (
-        ("transformers", "model", {"model_type": "evil"}),
-        ("open_clip", "text", {"hf_model_name": "evil/model"}),
-    ):
-        pytest.importorskip(kind)
-        config = {key: value, "pooling": "mean", "masked": True, "dense": [], "unused": [], "embed_dim": 3}
-        with pytest.raises(IntegrityError, match="the stored text encoder has another form"):
-            restore_text_encoder({"kind": kind, "config": config | {"quick_gelu": False}, "weights": {}}, {})

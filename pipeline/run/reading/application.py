@@ -16,7 +16,7 @@ from pipeline.collections.records import DIVIDED
 from pipeline.compute.multivectors import one_vector_each
 from pipeline.config import loading
 from pipeline.config.section import SPLITS, as_name
-from pipeline.config.stored import stored_kind
+from pipeline.encoders.restore import stored_spec
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.build import QUERIES
 from pipeline.index.gallery import remember_indexes
@@ -165,7 +165,7 @@ def _require_whole_images(asker: QueryEncoder) -> None:
             " image"
         )
     for encoder, stored in asker.stored_encoders().items():
-        if stored_kind(stored.settings).reads != "pixels":
+        if stored_spec(stored.settings, "image").reads != "pixels":
             raise UsageError(f"the encoder {encoder} of {name} takes regions; apply a model of whole images")
 
 
@@ -208,7 +208,8 @@ def _carry(run: Run, encoder: str, shard: IndexShard) -> None:
     provenance = Provenance(run.root, "apply", 1, {"encoder": stored.fingerprint})
     if not Commits(run.root).is_done(artefact.commit, provenance):
         about = {"settings": stored.settings, "details": stored.details, "provenance": provenance}
-        write_parameters(artefact.path / "model.safetensors", ENCODER, stored.tensors, **about)
+        path = artefact.path / "model.safetensors"
+        write_parameters(path, ENCODER, stored.tensors, **about, library=stored.library)
 
 
 def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np.ndarray) -> IndexShard:

@@ -15,6 +15,7 @@ from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph, PhotographReader, View
 from pipeline.run import Run
 from pipeline.storage.features import UnfinishedShard, to_stored
+from pipeline.storage.json_files import Json
 from pipeline.storage.sources import ImageSource
 
 if TYPE_CHECKING:
@@ -47,16 +48,17 @@ class OpenedEncoder(NamedTuple):
 
     extractor: "Extractor"
     view: View
-    details: dict[str, object]
+    details: dict[str, Json]
 
 
 def open_encoder(run: Run, name: str) -> OpenedEncoder:
     """Open an image encoder of the run."""
-    from pipeline.config.stored import restore_encoder
     from pipeline.encoders.extraction import grow
+    from pipeline.encoders.image_encoder import ImageEncoder
+    from pipeline.encoders.restore import restore_encoder
 
     settings, stored = run.config.extract, run.encoder(name)
-    encoder = restore_encoder(stored.settings, stored.tensors)
+    encoder = restore_encoder(ImageEncoder, stored, run.layout.encoder(name).path)
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     view = extractor.view
     assert view is not None

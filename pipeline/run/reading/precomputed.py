@@ -25,9 +25,8 @@ from pipeline.run import Outside, Run
 from pipeline.storage.features import to_stored
 
 if TYPE_CHECKING:
-    from pipeline.config.images import Encoder
+    from pipeline.config.encoders import EncoderEntry
     from pipeline.config.names import Config
-    from pipeline.config.text import TextEncoderEntry
 
 log = logging.getLogger(__name__)
 
@@ -58,34 +57,45 @@ class MatchedFeatures:
         for start in range(0, n, BLOCK_ROWS):
             these = range(start, min(start + BLOCK_ROWS, n))
             features = self.features(these)
-            for row in start + np.flatnonzero(~np.isfinite(features).all(axis=1))[:1]:
+            for row in (start + np.flatnonzero(~np.isfinite(features).all(axis=1))[:1]).tolist():
                 raise InputError(
-                    f"{self.source.where(self.rows[row])}: the row of {self.labels[row]} is not finite (NaN or"
+                    f"{self.source.where(int(self.rows[row]))}: the row of {self.labels[row]} is not finite (NaN or"
                     " infinity); make it again, or leave it out of the collection"
                 )
             to_stored(features, storage, self.names(these), key)
 
 
-def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Source:
-    """Where the vectors of an imported encoder are."""
-    own, kind = (encoder.own, "sentences") if hasattr(encoder, "own") else (encoder, "images")
-    return Source(Path(config.data_root) / own.path, own.features, own.names, kind)
+def given_source(config: "Config", entry: "EncoderEntry") -> Source:
+    """Return where the precomputed vectors of an entry are."""
+    from pipeline.config.encoders import PrecomputedKeys
+
+    assert isinstance(entry, PrecomputedKeys)
+    kind = "images" if entry.modality == "image" else "sentences"
+    return Source(Path(config.data_root) / entry.path, entry.features, entry.names, kind)
 
 
-def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> list[Outside]:
-    """The files that hold them."""
+def given_inputs(config: "Config", encoder: "EncoderEntry") -> list[Outside]:
+    """Return the files of the precomputed vectors of an entry."""
     return [Outside(f"source/{file.name}", file) for file in foreign_files(given_source(config, encoder))]
 
 
-def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
-    """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
-    features, images = open_foreign(given_source(run.config, encoder)), _image_names(run)
+def match_precomputed(run: Run, entry: "EncoderEntry") -> MatchedFeatures:
+    """Match precomputed vectors to all images, or captions, of the run. Raises InputError if one has no vector."""
+    source = given_source(run.config, entry)
+    match = _match_images if entry.modality == "image" else _match_captions
+    return match(run, source, getattr(entry, "path", ""))
+
+
+def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
+    """Match precomputed features to all images of the run. Raises InputError if an image has none."""
+    features, images = open_foreign(source), _image_names(run)
     without_photographs = run.config.collection.format == FORMAT  # which are called otherwise in the manifest
+    assert features.names is not None  # a source of images has names, or is refused
     names = list(map(relative_name, features.names)) if without_photographs else features.names
-    with _naming(encoder.path):
+    with _naming(path):
         matching = match_names(names, images, run.layout.data_root)
-    _require_alike(matching, features, encoder.path, "name")
-    _require_all(matching, images, encoder.path, "image")
+    _require_alike(matching, features, path, "name")
+    _require_all(matching, images, path, "image")
     return MatchedFeatures(images, matching.rows, features)
 
 
@@ -95,7 +105,7 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
     source, _ = sources(CollectionFolder(root, options))
     features = open_foreign(source)
     rows: dict[str, int] = {}
-    for row, name in enumerate(features.names):
+    for row, name in enumerate(features.names or ()):
         rows.setdefault(relative_name(name), row)
     remaining = iter(paths)
     while block := list(islice(remaining, BLOCK_ROWS)):
@@ -106,18 +116,19 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
                 yield Failure(NOT_FINITE)
 
 
-def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatures:
-    """The vectors of an imported text encoder for all sentences of the run. Raises InputError where some have none, and
-    where two rows of the same words differ."""
-    path = encoder.own.path
-    vectors = open_foreign(given_source(run.config, encoder))
+def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
+    """Match precomputed vectors to all captions of the run.
+
+    Raises InputError if a caption has none, and if two rows of the same words differ.
+    """
+    vectors = open_foreign(source)
     images, owners = _image_names(run), run.manifest.sentence_images
     numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
     labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
     names = vectors.names
     if run.config.collection.format == FORMAT:
-        source, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
-        names = names or nameless(open_foreign(source).names)
+        photos, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
+        names = names or nameless(open_foreign(photos).names or ())
         finite = vectors.finite()  # ingest has rejected the others
         names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:

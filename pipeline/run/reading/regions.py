@@ -67,16 +67,17 @@ class RegionExtraction:
     detector's weights, if a person brought one."""
 
     def __init__(self, run: Run, encoder: str, detector: Path | None) -> None:
-        from pipeline.config.stored import restore_encoder
         from pipeline.encoders.extraction import choose_plan
-        from pipeline.encoders.libraries.image_networks import require_vectors
+        from pipeline.encoders.image_encoder import ModuleEncoder
+        from pipeline.encoders.libraries.library_encoders import require_vectors
         from pipeline.encoders.networks import CLASSIFIER
         from pipeline.encoders.preparation import Cutting, Preparation
         from pipeline.encoders.regions import Classifier, RegionExtractor
+        from pipeline.encoders.restore import restore_encoder
 
         settings, extract = run.config.regions, run.config.extract
         parameters = run.encoder(encoder)
-        network = restore_encoder(parameters.settings, parameters.tensors)
+        network = restore_encoder(ModuleEncoder, parameters, run.layout.encoder(encoder).path)
         cutting = Cutting.from_settings(settings.model_dump(), network.preprocessing)
         if settings.features == "crops":
             require_vectors(network, encoder, cutting.view.side)

@@ -125,10 +125,11 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
     """The extra that a job needs, if it is not installed."""
     match stage.name:
-        case "prepare_encoder" | "extract":
-            user, extra = f"encoder {names[0]}", config.encoder(names[0]).spec.extra
-        case "prepare_text_encoder" | "encode_sentences":
-            user, extra = f"text encoder {names[0]}", config.text_encoder(names[0]).spec.extra
+        case "prepare_encoder" | "extract" | "encode_sentences":
+            folder = {"extract": "features/", "encode_sentences": "text/"}.get(stage.name, "")
+            entry = config.entry(folder + names[0])
+            user = f"encoder {entry.name}" if entry.modality == "image" else f"text encoder {entry.name}"
+            extra = entry.spec.extra
         case "extract_regions":
             user, extra = f"regions.proposals {config.regions.proposals}", config.regions.proposals
         case "parse" if config.parse.engine == "spacy":

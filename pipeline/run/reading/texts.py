@@ -7,23 +7,19 @@ from itertools import compress
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from pipeline.compute.mapreduce import map_reduce
-from pipeline.config.stored import restore_text_encoder
-from pipeline.config.text import WordVectorSource
-from pipeline.encoders.text_encoder import GivenVectors, TextEncoder
+from pipeline.encoders.restore import restore_encoder
+from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import InputError
 from pipeline.run import Run
-from pipeline.run.reading.precomputed import match_given_sentences
 from pipeline.run.run import chunks
 from pipeline.storage.batch import cannot_write
 from pipeline.storage.commit import read_record
-from pipeline.storage.json_files import read_json, require_form
 from pipeline.storage.parameters import WORDS, origin_of, read_parameters
-from pipeline.storage.records import VocabularyForm
 from pipeline.storage.tables import read_table
 from pipeline.storage.texts import (
     ParseShard,
@@ -38,22 +34,19 @@ from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.sequences import Tokens
-from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, make_analyzer
+from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.trees import SentenceTrees, Trees, fit_trees
-from pipeline.text.vocabulary import Coverage, Vocabulary
+from pipeline.text.vocabulary import CountsWords, Coverage, Vocabulary, VocabularySizes
 from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.config.names import Config
-    from pipeline.config.text import TextEncoderEntry
+    from pipeline.encoders.text_encoder import Rows
     from pipeline.storage.manifest import ShardRows
 
 log = logging.getLogger(__name__)
-
-COMPARED = 16
-"""Sentences whose vectors made elsewhere are compared with those of the encoder that they are said to be of."""
 
 
 def read_token_vocabulary(run: Run) -> tuple[Vocabulary, str]:
@@ -98,13 +91,11 @@ def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_
     return trees
 
 
-def learn_vocabulary(
-    run: Run, name: str, settings: TermSettings, *, size: int, min_count: int, idf: bool, normalise: bool
-) -> Vocabulary:
+def learn_vocabulary(run: Run, name: str, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
     """Learn the vocabulary of the training sentences for the text encoder `name`, or for `tokens`.
 
-    Terms are counted chunk by chunk, where the run computes sums. The other parameters are those of `learn_vocabulary`
-    in pipeline.text.vocabulary. Raises JointspaceError if there is no room on the disk.
+    Terms are counted chunk by chunk, where the run computes sums. `sizes` are the other parameters of
+    `learn_vocabulary` in pipeline.text.vocabulary. Raises JointspaceError if there is no room on the disk.
     """
     parts = chunks(run.manifest.n_shards, run.manifest.shard_size) or [range(0)]
     # Other machines that count see the run's folder alone.
@@ -116,9 +107,7 @@ def learn_vocabulary(
                 shared = run.root.absolute(), settings, Path(folder)
                 return map_reduce(count_part, parts, add, run.sums, shared)
 
-            return vocabulary.learn_vocabulary(
-                count, settings, size=size, min_count=min_count, idf=idf, normalise=normalise
-            )
+            return vocabulary.learn_vocabulary(count, settings, **sizes)
     except OSError as error:
         raise cannot_write(parent / f"jointspace-counts-{name}", 0, error, key) from error
 
@@ -128,7 +117,7 @@ def count_part(part: range, root: Path, settings: TermSettings, folder: Path) ->
     return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
 
 
-def measure_coverage(run: Run, name: str, encoder: TextEncoder | Vocabulary, remedy: str) -> dict[str, int]:
+def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> dict[str, int]:
     """How much of dev's sentences a text encoder knows; says so, with a remedy where that is little."""
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
@@ -171,56 +160,6 @@ def read_extra_text(config: "Config") -> list[str]:
     return sentences
 
 
-class RunTextMaterial:
-    """What the text encoder `name` of a run is made from; see pipeline.encoders.text_encoder.TextMaterial."""
-
-    def __init__(self, run: Run, name: str) -> None:
-        self.run = run
-        self.name = name
-        self.own = run.config.text_encoder(name).own
-        self.seed = run.config.seed
-        self.words = TermSettings(lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM)
-
-    def texts(self) -> Iterable[str]:
-        return self.run.manifest.texts_of("train")
-
-    def vocabulary(self) -> Vocabulary | None:
-        path = self._files().get("file")
-        if path is None:
-            return None
-        value = read_json(path)
-        if isinstance(value, dict) and isinstance(value.get("details"), dict):
-            value = value["details"].get("settings")  # of a text encoder's model.json
-        return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "correct text.vocabulary"))
-
-    def learn_vocabulary(self, settings: TermSettings, **chosen: Any) -> Vocabulary:
-        return learn_vocabulary(self.run, self.name, settings, **chosen)
-
-    def corpus(self) -> WordVectors:
-        terms = read_token_vocabulary(self.run)[0].terms
-        return WordVectors(terms, read_corpus_vectors(self.run)[: len(terms)])
-
-    def file(self, wanted: Collection[str]) -> WordVectors:
-        own = self.own
-        assert isinstance(own, WordVectorSource)
-        return read_word_file(self._files()["file"], own.format, wanted, own.words)
-
-    def _files(self) -> dict[str, Path]:
-        return self.own.files(self.run.config.weights_root)
-
-    def folder(self, name: str) -> Path | None:
-        return self.own.folder(self.run.config.weights_root)
-
-    def encoder(self, name: str) -> Any:
-        return open_text_encoder(self.run, name)
-
-    def given(self, entry: "TextEncoderEntry") -> GivenVectors:
-        matched = match_given_sentences(self.run, entry)
-        rows = range(min(COMPARED, len(matched.labels)))
-        texts = self.run.manifest.rows("sentences", rows)["text"].to_pylist()
-        return GivenVectors(texts, matched.features(rows))
-
-
 def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
     """The vectors of the `wanted` words, and of the `first` so many, in a file that a person brought, whose form is
     `text` or `binary`. Raises InputError where it cannot be read."""
@@ -232,10 +171,15 @@ def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 
         raise InputError(f"cannot read {path} ({error.strerror}); correct its name in the configuration") from error
 
 
-def open_text_encoder(run: Run, name: str) -> Any:
-    """A text encoder of the run."""
-    stored = run.text_encoder(name)
-    return restore_text_encoder(stored.settings, stored.tensors, run.layout.text_encoder(name).path)
+def open_text_encoder(run: Run, name: str) -> TextEncoder:
+    """Restore a text encoder of the run, on the CPU."""
+    return restore_encoder(TextEncoder, run.text_encoder(name), run.layout.text_encoder(name).path)
+
+
+def encode_on_device(run: Run, name: str) -> "Callable[[Sequence[str]], Rows]":
+    """Return the function that encodes texts by a text encoder of the run, on the device of the run."""
+    encoder = open_text_encoder(run, name)
+    return encoder.on_device(run.config.device, run.config.extract.precision, run.batch_size)
 
 
 def read_corpus_vectors(run: Run) -> np.ndarray:

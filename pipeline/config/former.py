@@ -1,0 +1,87 @@
+"""The former spelling of encoders in configurations, which is accepted for one release with a warning.
+
+The settings of a text encoder and of `standard` stood in a section named after the kind, `kind: averaged, averaged:
+{idf: false}`. They are now keys of the entry itself, `kind: averaged, idf: false`.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import yaml
+
+log = logging.getLogger(__name__)
+
+Values = dict[str, object]
+"""Keys and values as YAML has them, before they are checked."""
+
+TEXT_SECTIONS = (
+    "tf_idf", "averaged", "fisher", "transformers", "sentence_transformers", "open_clip", "imported"
+)  # fmt: skip
+"""Sections that an entry of text_encoders could have."""
+
+IMAGE_KEYS = {
+    "network": (), "standard": ("architecture", "weights", "layer", "file", "sha256"),
+    "pooled": ("architecture", "weights", "layer", "file", "sha256", "resize", "crop", "mean", "std", "interpolation",
+               "flip"),
+    "imported": ("architecture", "weights", "layer", "file", "sha256", "resize", "crop", "mean", "std",
+                 "interpolation", "flip"),
+    "open_clip": ("layer",), "timm": ("layer",), "transformers": ("layer", "file", "sha256"),
+}  # fmt: skip
+"""Kind of image encoder -> keys that its entry could have without any effect."""
+
+
+def accept_former_spelling(values: Mapping[str, object]) -> Values:
+    """Return the configuration in the spelling of this version. Each change is logged with its new spelling."""
+    full = dict(values)
+    if isinstance(text := full.get("text"), dict) and "normalise" in text:
+        full["text"] = _rename_normalise(text, "text")
+    full = _rewrite(full, ("encoders", "query_encoders"), _image_entry)
+    full = _rewrite(full, ("text_encoders", "query_text_encoders"), _text_entry)
+    if isinstance(study := full.get("study"), dict):
+        full["study"] = _rewrite(study, ("encoders",), _image_entry)
+    return full
+
+
+def _rewrite(values: Values, names: tuple[str, ...], rewrite: Callable[[Values, str], Values]) -> Values:
+    """Rewrite each entry of the lists under some keys."""
+    full = dict(values)
+    for name in names:
+        entries = values.get(name)
+        if isinstance(entries, list | tuple):
+            full[name] = [rewrite(entry, name) if isinstance(entry, dict) else entry for entry in entries]
+    return full
+
+
+def _image_entry(entry: Values, where: str) -> Values:
+    flat = {name: value for name, value in entry.items() if (name, value) != ("kind", None)}
+    if flat.get("architecture") in ("standard", "pooled") and flat.get("kind") in (None, flat["architecture"]):
+        flat["kind"] = flat.pop("architecture")
+    kind = str(flat.get("kind", "network"))
+    if isinstance(section := flat.get("standard"), dict):
+        del flat["standard"]
+        flat = {**flat, **section} if kind == "standard" or ":" in kind else flat
+    flat = {name: value for name, value in flat.items() if name not in IMAGE_KEYS.get(kind, ())}
+    return _warn(entry, flat, where)
+
+
+def _text_entry(entry: Values, where: str) -> Values:
+    kind = str(entry.get("kind"))
+    flat = {name: value for name, value in entry.items() if not (name in TEXT_SECTIONS and isinstance(value, dict))}
+    for name in TEXT_SECTIONS:
+        section = entry.get(name)
+        if isinstance(section, dict) and (":" in kind or name == kind.replace("-", "_")):
+            flat |= _rename_normalise(section) if name == "tf_idf" else section
+    return _warn(entry, flat, where)
+
+
+def _rename_normalise(section: Values, where: str = "") -> Values:
+    """Rename `normalise` of tf-idf, since `normalise` of a text encoder lists the steps on its vectors."""
+    renamed = {"unit_length" if name == "normalise" else name: value for name, value in section.items()}
+    return _warn(section, renamed, where) if where else renamed
+
+
+def _warn(before: Values, now: Values, where: str) -> Values:
+    if {name: value for name, value in before.items() if (name, value) != ("kind", None)} != now:
+        spelling = yaml.safe_dump(now, default_flow_style=True, sort_keys=False, width=10**6).strip()
+        log.warning("%s: the next release will not read this spelling. Write %s instead", where, spelling)
+    return now

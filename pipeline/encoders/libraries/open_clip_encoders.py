@@ -1,0 +1,200 @@
+"""OpenCLIP's models as encoders: the image side and the text side.
+
+Each side is saved as OpenCLIP's own configuration, `open_clip_config.json`, and the weights of this side alone.
+"""
+
+import copy
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import open_clip
+import safetensors.torch
+import torch
+from torch import nn
+
+from pipeline.encoders.libraries.folder import read_config
+from pipeline.encoders.libraries.library_encoders import (
+    FetchedImages,
+    LibraryImages,
+    LibraryTexts,
+    load_half,
+    only_side,
+    user_folder,
+)
+from pipeline.encoders.material import EncoderMaterial, Settings, WeightsOrigin
+from pipeline.encoders.weights import parse
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import LibraryImagesEntry, LibraryTextsEntry
+
+HUB = "hf-hub:"
+"""Beginning of the names of models on the hub."""
+CONFIG = "open_clip_config.json"
+WEIGHTS = "open_clip_model.safetensors"
+TOKENIZER_OPTIONS = ("clean", "strip_sep_token")
+"""Options of a tokenizer that a stored configuration may have."""
+
+
+class ImageTower(nn.Module):
+    """The image side of a model, with the configuration of the whole model."""
+
+    config: Settings
+
+    def __init__(self, visual: nn.Module, config: Settings) -> None:
+        super().__init__()
+        self.visual = visual
+        self.config = config
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        output = self.visual(images)
+        return output[0] if isinstance(output, tuple) else output
+
+
+class TextTower(nn.Module):
+    """A model without its image side."""
+
+    model: "open_clip.CLIP"
+    config: Settings
+
+    def __init__(self, model: "open_clip.CLIP", config: Settings) -> None:
+        super().__init__()
+        self.model = model
+        self.model.visual = nn.Identity()
+        self.config = config
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.model.encode_text(ids)
+
+
+class OpenClipImages(LibraryImages):
+    """The image side of an OpenCLIP model."""
+
+    kind = "open_clip"
+
+    @staticmethod
+    def fetch(entry: "LibraryImagesEntry", material: EncoderMaterial) -> FetchedImages:
+        from pipeline.config.encoders import OpenClipImagesEntry
+
+        assert isinstance(entry, OpenClipImagesEntry)
+        folder, weights = user_folder(entry, material)
+        place = f"local-dir:{folder}" if folder else entry.architecture
+        if folder or place.startswith(HUB):
+            model = open_clip.create_model(place, require_pretrained=True)
+        elif entry.file is not None:
+            data, sha256 = material.weights(entry.file, entry.sha256)
+            model = open_clip.create_model(place, load_weights=False)
+            model.load_state_dict(parse(data, entry.file))
+            weights = {"origin": entry.file, "sha256": sha256}
+        else:
+            require_tag(entry.architecture, None if entry.weights == "hub" else entry.weights)
+            model = open_clip.create_model(place, pretrained=entry.weights)
+            weights = {"origin": f"{entry.architecture}, {entry.weights}"}
+        body = ImageTower(model.visual, config_of(place, model))
+        return FetchedImages(body, read_preprocessing(model.visual.preprocess_cfg), weights)
+
+    def save(self, folder: Path) -> None:
+        assert isinstance(self.body, ImageTower)
+        write_side(folder, self.body.config, self.body.state_dict())
+
+    @staticmethod
+    def load(folder: Path, about: Settings) -> nn.Module:
+        model, config = build(folder)
+        load_half(model, safetensors.torch.load_file(folder / WEIGHTS), lambda name: not name.startswith("visual."))
+        return ImageTower(model.visual, config)
+
+
+class OpenClipTexts(LibraryTexts):
+    """The text side of an OpenCLIP model, and its tokenizer."""
+
+    kind = "open_clip"
+
+    def __init__(
+        self,
+        body: TextTower,
+        weights: WeightsOrigin,
+        tokenizer: "open_clip.SimpleTokenizer | open_clip.tokenizer.HFTokenizer",
+    ) -> None:
+        if not isinstance(tokenizer, open_clip.SimpleTokenizer | open_clip.tokenizer.HFTokenizer):
+            raise ValueError(f"its tokenizer {type(tokenizer).__name__} is not supported")
+        self.tokenizer = tokenizer
+        self.tower = body
+        super().__init__(body, weights)
+
+    @classmethod
+    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path) -> "OpenClipTexts":
+        from pipeline.config.encoders import OpenClipTextsEntry
+
+        assert isinstance(entry, OpenClipTextsEntry)
+        tag = entry.weights
+        source = f"local-dir:{place}" if isinstance(place, Path) else place
+        if not isinstance(place, Path) and not source.startswith(HUB):
+            require_tag(source, tag)
+        if "hf_model_name" in (open_clip.get_model_config(source) or {}).get("text_cfg", {}):
+            raise ValueError("its text side is of transformers; name that model, kind transformers")
+        model = open_clip.create_model(source, pretrained=tag, require_pretrained=True).float()
+        weights |= {"tag": tag} if tag else {}
+        return cls(TextTower(model, config_of(source, model)), weights, open_clip.get_tokenizer(source))
+
+    def save(self, folder: Path) -> None:
+        state = {name.removeprefix("model."): tensor for name, tensor in self.tower.state_dict().items()}
+        write_side(folder, self.tower.config, state)
+        if isinstance(self.tokenizer, open_clip.tokenizer.HFTokenizer):
+            self.tokenizer.tokenizer.save_pretrained(folder)
+
+    @classmethod
+    def load(cls, folder: Path, weights: WeightsOrigin) -> "OpenClipTexts":
+        model, config = build(folder)
+        load_half(model, safetensors.torch.load_file(folder / WEIGHTS), lambda name: name.startswith("visual."))
+        return cls(TextTower(model.float(), config), weights, open_clip.get_tokenizer(f"local-dir:{folder}"))
+
+    def tokenise(self, texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
+        return (self.tokenizer(list(texts)),)
+
+
+def require_tag(architecture: str, tag: str | None) -> None:
+    """Raise ValueError, with the tags that exist, if an entry names none."""
+    if tag is None:
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
+        raise ValueError(f"name in weights which of its pretrained weights are meant: {tags}")
+
+
+def config_of(place: str, model: nn.Module) -> dict[str, Any]:
+    """Return the configuration of a model that was created at a `place`, as it really is."""
+    config = copy.deepcopy(open_clip.get_model_config(place))
+    assert config is not None
+    quick = any(isinstance(module, open_clip.transformer.QuickGELU) for module in model.modules())
+    vision = {name: value for name, value in config["vision_cfg"].items() if name != "timm_model_pretrained"}
+    return {**config, "vision_cfg": vision, "quick_gelu": quick}
+
+
+def write_side(folder: Path, config: Settings, state: Mapping[str, torch.Tensor]) -> None:
+    """Write the configuration of a whole model, and the weights of one side."""
+    text = json.dumps({"model_cfg": config, "preprocess_cfg": {}}, indent=1)
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+    safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
+
+
+def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
+    """Build the model that a folder describes, without its weights."""
+    config: Any = read_config(folder, CONFIG)
+    config = config["model_cfg"]
+    if unknown := set(config["text_cfg"].get("tokenizer_kwargs") or {}).difference(TOKENIZER_OPTIONS):
+        raise ValueError(f"its tokenizer has the option {min(unknown)}")
+    plain = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
+    logging.disable(logging.WARNING)  # it warns that the weights are missing, which are loaded next
+    try:
+        return open_clip.create_model(f"local-dir:{folder}", **plain), config
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def read_preprocessing(config: Settings) -> dict[str, Any]:
+    """Return the preprocessing of an OpenCLIP model. Raises ValueError if ours cannot express it."""
+    side = only_side(config["size"])
+    if config["resize_mode"] not in ("shortest", "squash"):
+        raise ValueError(f"its resize_mode {config['resize_mode']} is not supported")
+    crop = side if config["resize_mode"] == "shortest" else None
+    return {"resize": side, "crop": crop, **{key: config[key] for key in ("mean", "std", "interpolation")}}

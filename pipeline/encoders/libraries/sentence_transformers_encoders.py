@@ -1,0 +1,130 @@
+"""Models of sentence-transformers as encoders, saved by the library's own `save`."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from pipeline.encoders.libraries.folder import read_config
+from pipeline.encoders.libraries.library_encoders import LibraryTexts
+from pipeline.encoders.libraries.transformers_encoders import max_length, quiet
+from pipeline.encoders.material import WeightsOrigin
+
+try:
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+except ModuleNotFoundError:  # before version 6
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import LibraryTextsEntry
+
+MODULES = {"Transformer": Transformer, "Pooling": Pooling, "Dense": Dense, "Normalize": Normalize}
+"""The modules that a stored model may have, by the last part of their type in `modules.json`."""
+
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
+"""Activations of a dense layer, of torch.nn."""
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class SentenceFeatures(nn.Module):
+    """The modules of a model, which map the tensors of its tokenizer, in the order of `names`, to vectors (n, dim)."""
+
+    def __init__(self, modules: SentenceTransformer, names: Sequence[str]) -> None:
+        super().__init__()
+        self.whole = modules
+        self.names = names
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return self.whole(dict(zip(self.names, tensors, strict=True)))["sentence_embedding"]
+
+
+class SentenceTransformersTexts(LibraryTexts):
+    """A transformer, a pooling, and dense layers. A last Normalize is left out, since the text view normalises."""
+
+    kind = "sentence-transformers"
+
+    def __init__(self, whole: SentenceTransformer, weights: WeightsOrigin) -> None:
+        first, pooling, *rest = whole
+        if not isinstance(first, Transformer) or not isinstance(pooling, Pooling):
+            raise ValueError("it does not begin with a transformer and a pooling")
+        if others := [module for module in rest if not isinstance(module, Dense | Normalize)]:
+            raise ValueError(f"its layer {type(others[0]).__name__} is not supported")
+        if whole.default_prompt_name:
+            raise ValueError("it has a default prompt, which is not supported")
+        self.whole = whole
+        self.names = [name for name in INPUTS if name in self._features(["a"])]
+        super().__init__(SentenceFeatures(whole, self.names), weights)
+
+    @classmethod
+    def fetch(
+        cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path
+    ) -> "SentenceTransformersTexts":
+        whole = open_model(place)
+        modules = list(whole)
+        while isinstance(modules[-1], Normalize):
+            modules.pop()
+        first = modules[0]
+        if isinstance(first, Transformer) and not first.max_seq_length:
+            first.max_seq_length = max_length(first.auto_model, first.tokenizer)
+        kept = SentenceTransformer(modules=modules, device="cpu").float()
+        kept.default_prompt_name = whole.default_prompt_name
+        return cls(kept, weights)
+
+    def save(self, folder: Path) -> None:
+        with quiet():
+            self.whole.save(str(folder), create_model_card=False, safe_serialization=True)
+
+    @classmethod
+    def load(cls, folder: Path, weights: WeightsOrigin) -> "SentenceTransformersTexts":
+        check_modules(folder)
+        return cls(open_model(folder, local_files_only=True), weights)
+
+    def tokenise(self, texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
+        features = self._features(texts)
+        return tuple(features[name] for name in self.names)
+
+    def _features(self, texts: Sequence[str]) -> Mapping[str, Any]:
+        """Tokenise by the method that versions from 6.0 on call `preprocess`."""
+        preprocess = getattr(self.whole, "preprocess", None) or self.whole.tokenize
+        return preprocess(list(texts))
+
+
+def open_model(place: str | Path, local_files_only: bool = False) -> SentenceTransformer:
+    """Open the model of a folder or of the hub. Only safetensors are read, and no code of the hub is run."""
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
+    options: dict[str, Any] = {"local_files_only": local_files_only, "model_kwargs": {"use_safetensors": True}}
+    with quiet():
+        return SentenceTransformer(str(place), device="cpu", trust_remote_code=False, **options).float().eval()
+
+
+def check_modules(folder: Path) -> None:
+    """Check the modules that a stored model names. Raises ValueError for a class or a folder that is not known."""
+    modules = read_config(folder, "modules.json")
+    if not isinstance(modules, list):
+        raise ValueError("its modules.json is not a list")
+    for module in modules:
+        if not isinstance(module, dict):
+            raise ValueError("its modules.json is not a list of mappings")
+        path = str(module["path"])
+        name = str(module["type"]).rpartition(".")[2]
+        if name not in MODULES or str(module["type"]) not in known_types(MODULES[name]):
+            raise ValueError(f"its modules.json names the class {module['type']}")
+        if path not in ("", Path(path).name):
+            raise ValueError(f"its modules.json names the folder {path}")
+        if name == "Dense":
+            config = read_config(folder, f"{path}/config.json")
+            activation = str(config["activation_function"]) if isinstance(config, dict) else ""
+            if not activation.startswith("torch.nn.modules.") or activation.rpartition(".")[2] not in ACTIVATIONS:
+                raise ValueError(f"its dense layer names the activation {activation}")
+
+
+def known_types(module: type) -> tuple[str, ...]:
+    """Return the names under which a class of the library may stand in `modules.json`, in any of its versions."""
+    name = module.__name__
+    former = (f"sentence_transformers.models.{name}", f"sentence_transformers.models.{name}.{name}")
+    return (f"{module.__module__}.{name}", *former)

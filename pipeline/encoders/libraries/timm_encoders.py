@@ -1,0 +1,75 @@
+"""Networks of timm as encoders: what they compute before their classifier."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+import timm
+import torch
+from torch import nn
+
+from pipeline.encoders.libraries.folder import read_config
+from pipeline.encoders.libraries.library_encoders import FetchedImages, LibraryImages, only_side, user_folder
+from pipeline.encoders.material import EncoderMaterial, Settings
+from pipeline.encoders.weights import parse, select
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import LibraryImagesEntry
+
+WEIGHTS = "model.safetensors"
+
+
+class TimmImages(LibraryImages):
+    """A network of timm, in the folder of timm's `save_for_hf`."""
+
+    kind = "timm"
+
+    @staticmethod
+    def fetch(entry: "LibraryImagesEntry", material: EncoderMaterial) -> FetchedImages:
+        from pipeline.config.encoders import TimmEntry
+
+        assert isinstance(entry, TimmEntry)
+        folder, weights = user_folder(entry, material)
+        name = f"local-dir:{folder}" if folder else entry.architecture
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(material.seed)
+            body = timm.create_model(name, pretrained=entry.weights == "hub", num_classes=0)
+        if entry.file is not None:
+            data, sha256 = material.weights(entry.file, entry.sha256)
+            state = parse(data, entry.file)
+            whole = timm.create_model(name, pretrained=False).state_dict()
+            body.load_state_dict(select(state, body.state_dict(), whole, entry.file))
+            weights = {"origin": entry.file, "sha256": sha256}
+        elif entry.weights == "untrained":
+            weights = {"origin": "untrained", "seed": material.seed}
+        return FetchedImages(body, read_preprocessing(body), weights)
+
+    def save(self, folder: Path) -> None:
+        timm.models.save_for_hf(self.body, folder, safe_serialization=True)
+
+    @staticmethod
+    def load(folder: Path, about: Settings) -> nn.Module:
+        config = read_config(folder, "config.json")
+        if not isinstance(config, dict) or not timm.is_model(name := str(config["architecture"])):
+            raise ValueError("its architecture is not a network of timm")
+        arguments = config.get("model_args") or {}
+        if not isinstance(arguments, dict):
+            raise ValueError("its model_args are not a mapping")
+        plain = {"pretrained": False, "pretrained_cfg": None, "pretrained_cfg_overlay": None, "checkpoint_path": None}
+        if repeated := plain.keys() & arguments.keys():
+            raise ValueError(f"its model_args name {min(repeated)}")
+        body = timm.create_model(name, **plain, **{**arguments, "num_classes": 0})
+        body.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+        return body
+
+
+def read_preprocessing(body: nn.Module) -> dict[str, Any]:
+    """Return the preprocessing of a network of timm. Raises ValueError if ours cannot express it."""
+    data = timm.data.resolve_data_config({}, model=body)
+    side = only_side(data["input_size"][1:])
+    if data["crop_mode"] not in ("center", "squash"):
+        raise ValueError(f"its crop_mode {data['crop_mode']} is not supported")
+    geometry = {"resize": side, "crop": None}
+    if data["crop_mode"] == "center":
+        geometry = {"resize": int(side / data["crop_pct"]), "crop": side}
+    return {**geometry, **{key: data[key] for key in ("mean", "std", "interpolation")}}

@@ -1,0 +1,307 @@
+"""Models of Hugging Face's transformers as encoders: CLIP, SigLIP, DINOv2, ViT, ConvNeXt, BERT and others.
+
+A side is saved by `save_pretrained`. Only the weights of this side of a dual encoder are saved.
+"""
+
+import inspect
+import string
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from torch import nn
+
+from pipeline.encoders.libraries.library_encoders import (
+    PREPROCESSING,
+    FetchedImages,
+    LibraryImages,
+    LibraryTexts,
+    only_side,
+    user_folder,
+)
+from pipeline.encoders.material import EncoderMaterial, Settings, WeightsOrigin
+from pipeline.errors import InputError, brief
+from pipeline.images.preprocess import Preprocessing, prepare
+
+if TYPE_CHECKING:
+    from pipeline.config.encoders import LibraryImagesEntry, LibraryTextsEntry
+
+TEXT_PARTS = ("text_",)
+IMAGE_PARTS = ("vision_", "visual_", "image_")
+"""Beginnings of the names of the parts of a dual encoder that only its text side, or its image side, uses."""
+
+MIN_SIZE_WITHOUT_CROP = 384
+"""ConvNeXt's processor resizes the whole image at this size and above. Below this size it crops the centre."""
+
+PROBE_WIDTH = 400
+PROBE_HEIGHT = 300
+"""Size in pixels of the gradient image that compares our preprocessing with the library's."""
+
+PIXEL_TOLERANCE = 2 / 255
+"""Largest difference that rounding can cause. A wrong crop, scale or channel order differs by at least 0.06."""
+
+MAX_TOKENS = 512
+"""Tokens of a text, if neither the tokenizer nor the model says how many."""
+
+SIGLIP = ("siglip", "siglip2")
+"""Types of models that were trained on lower case without punctuation, padded to the full length, without a mask."""
+
+WITHOUT_PUNCTUATION = str.maketrans("_", " ", string.punctuation.replace("_", ""))
+
+
+class ImageFeatures(nn.Module):
+    """Image side of a transformers model: pixels (n, 3, side, side) to features (n, dim).
+
+    A dual encoder (CLIP, SigLIP) returns the projected image embedding. An image-only model returns its pooled output,
+    or the hidden state of the first token if it has no pooling layer (`pooled=False`).
+    """
+
+    model: transformers.PreTrainedModel
+
+    def __init__(self, model: transformers.PreTrainedModel, pooled: bool) -> None:
+        super().__init__()
+        self.model = drop_parts(model, TEXT_PARTS)
+        self.pooled = pooled
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if hasattr(self.model, "get_image_features"):
+            output = self.model.get_image_features(pixel_values=images)
+            return output if isinstance(output, torch.Tensor) else output.pooler_output
+        output = self.model(pixel_values=images)
+        pooled = output.pooler_output if self.pooled else output.last_hidden_state[:, 0]
+        return pooled.flatten(1)
+
+
+class TransformersImages(LibraryImages):
+    """An image model, or the image side of a dual encoder."""
+
+    kind = "transformers"
+
+    @staticmethod
+    def fetch(entry: "LibraryImagesEntry", material: EncoderMaterial) -> FetchedImages:
+        folder, weights = user_folder(entry, material)
+        place = folder or entry.architecture
+        model, missing = load_model(place)
+        require_weights(missing, ("pooler.",))
+        # A vision transformer without a pooling layer has None for it.
+        pooled = not missing and getattr(model, "pooler", True) is not None
+        stated = {name: getattr(entry, name) for name in PREPROCESSING}
+        if None in [value for name, value in stated.items() if name != "crop"]:
+            stated = load_preprocessing(place, entry.name)
+        if commit := getattr(model.config, "_commit_hash", None):
+            weights["commit"] = commit
+        return FetchedImages(ImageFeatures(model, pooled), stated, weights, {"pooled": pooled})
+
+    def save(self, folder: Path) -> None:
+        assert isinstance(self.body, ImageFeatures)
+        with quiet():
+            self.body.model.save_pretrained(folder)
+
+    @staticmethod
+    def load(folder: Path, about: Settings) -> nn.Module:
+        pooled = about["pooled"]
+        model, missing = load_model(folder, local_files_only=True)
+        require_weights(missing, TEXT_PARTS if pooled else (*TEXT_PARTS, "pooler."))
+        return ImageFeatures(model, pooled)
+
+
+class TextFeatures(nn.Module):
+    """Text side of a transformers model: ids and mask (n, t) to vectors (n, dim).
+
+    A dual encoder returns the projected text embedding. A text-only model returns the mean of its tokens' states.
+    """
+
+    model: transformers.PreTrainedModel
+
+    def __init__(self, model: transformers.PreTrainedModel, masked: bool) -> None:
+        super().__init__()
+        self.model = drop_parts(model, IMAGE_PARTS)
+        self.masked = masked
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        arguments = {"input_ids": ids} | ({"attention_mask": mask} if self.masked else {})
+        if hasattr(self.model, "get_text_features"):
+            output = self.model.get_text_features(**arguments)
+            return output if isinstance(output, torch.Tensor) else output.pooler_output
+        states = self.model(**arguments).last_hidden_state
+        weights = mask[:, :, None].to(states.dtype)
+        return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+class TransformersTexts(LibraryTexts):
+    """A text model, or the text side of a dual encoder, and its tokenizer."""
+
+    kind = "transformers"
+
+    def __init__(
+        self,
+        model: transformers.PreTrainedModel,
+        tokenizer: transformers.PreTrainedTokenizerFast,
+        weights: WeightsOrigin,
+    ) -> None:
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
+            raise ValueError("it has no tokenizer.json")
+        self.model = model
+        self.tokenizer = tokenizer
+        self.dual = hasattr(model, "get_text_features")
+        self.siglip = model.config.model_type in SIGLIP
+        self.length = max_length(model, tokenizer)
+        if not self.dual:
+            tokenizer.padding_side = "right"
+        masked = "attention_mask" in tokenizer.model_input_names
+        masked = masked and "attention_mask" in inspect.signature(model.forward).parameters
+        super().__init__(TextFeatures(model, masked and not self.siglip), weights)
+
+    @classmethod
+    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path) -> "TransformersTexts":
+        model, missing = load_model(place)
+        require_weights(missing, ("pooler.",))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        if model.config.model_type in SIGLIP and not hasattr(tokenizer, "backend_tokenizer"):
+            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(place)
+        if commit := getattr(model.config, "_commit_hash", None):
+            weights["commit"] = commit
+        return cls(model, tokenizer, weights)
+
+    def save(self, folder: Path) -> None:
+        with quiet():
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    @classmethod
+    def load(cls, folder: Path, weights: WeightsOrigin) -> "TransformersTexts":
+        model, missing = load_model(folder, local_files_only=True)
+        require_weights(missing, (*IMAGE_PARTS, "pooler."))
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        return cls(model, tokenizer, weights)
+
+    def tokenise(self, texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
+        cleaned = [canonical(text) if self.siglip else text for text in texts]
+        padding = "max_length" if self.dual else True
+        options = {"padding": padding, "truncation": True, "max_length": self.length, "return_attention_mask": True}
+        encoded = self.tokenizer(cleaned, return_tensors="pt", **options)
+        return encoded["input_ids"], encoded["attention_mask"]
+
+
+def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerFast) -> int:
+    """Return the number of tokens that a model takes of a text."""
+    config = getattr(model.config, "text_config", model.config)
+    limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", MAX_TOKENS), MAX_TOKENS)
+    if (length := int(min(limits))) < 1:
+        raise ValueError(f"its length is {length} tokens")
+    return length
+
+
+def canonical(text: str) -> str:
+    """Clean a text as SigLIP's own processor does: lower case, no ASCII punctuation, one space between words."""
+    return " ".join(text.translate(WITHOUT_PUNCTUATION).lower().split())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library from reporting the weights of the side that is not stored, and from showing progress."""
+    logs = transformers.utils.logging
+    before = logs.get_verbosity()
+    bars = logs.is_progress_bar_enabled()
+    logs.set_verbosity(logs.CRITICAL)
+    logs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(before)
+        if bars:
+            logs.enable_progress_bar()
+
+
+def load_model(place: str | Path, local_files_only: bool = False) -> tuple[transformers.PreTrainedModel, list[str]]:
+    """Load the model of a folder or of the hub, in float32, and the names of parameters that its weights lack.
+
+    Only safetensors are read, and no code of the hub is run.
+    """
+    options = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": local_files_only}
+    with quiet():
+        model, loading = transformers.AutoModel.from_pretrained(place, **options, output_loading_info=True)
+    if wrong := sorted(map(str, [*loading["mismatched_keys"], *loading["error_msgs"]])):
+        raise ValueError(f"its weights do not fit its configuration ({wrong[0]})")
+    return model.float().eval(), sorted(loading["missing_keys"])
+
+
+def require_weights(missing: Sequence[str], but: tuple[str, ...]) -> None:
+    """Raise ValueError for a missing parameter, unless its name begins with an element of `but`."""
+    if lost := [name for name in missing if not name.startswith(but)]:
+        raise ValueError(f"its weights lack {lost[0]}")
+
+
+def drop_parts(model: transformers.PreTrainedModel, beginnings: tuple[str, ...]) -> transformers.PreTrainedModel:
+    """Remove the parts of a dual encoder whose names begin so. An image-only or text-only model stays whole."""
+    if hasattr(model, "get_image_features") and hasattr(model, "get_text_features"):
+        for name in [name for name, _ in model.named_children() if name.startswith(beginnings)]:
+            setattr(model, name, nn.Identity())
+    return model
+
+
+def load_preprocessing(place: str | Path, encoder_name: str) -> dict[str, Any]:
+    """Load a model's image processor and convert it to our preprocessing.
+
+    Raises InputError if the processor does something that our preprocessing cannot express.
+    """
+    processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
+    try:
+        preprocessing = convert_processor(processor.to_dict())
+        check_same_pixels(processor, preprocessing)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"Encoder {encoder_name}: this model's image preprocessing is not supported ({brief(error)}). Choose"
+            " another model, or set resize, crop, mean, std and interpolation for this encoder in the configuration."
+        ) from error
+    return preprocessing
+
+
+def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing: Settings) -> None:
+    """Check that our preprocessing produces the same pixels as the library's processor on a gradient image.
+
+    Raises ValueError if the shapes differ or a pixel differs by more than PIXEL_TOLERANCE.
+    """
+    across, down = np.meshgrid(np.linspace(0, 255, PROBE_WIDTH), np.linspace(0, 255, PROBE_HEIGHT))
+    gradient = Image.fromarray(np.stack([across, down, 255 - (across + down) / 2], axis=2).round().astype(np.uint8))
+    mean = np.array(preprocessing["mean"])
+    std = np.array(preprocessing["std"])
+    ours = (prepare(gradient, Preprocessing.from_dict(preprocessing)) / 255 - mean) / std
+    theirs = np.asarray(processor(images=gradient, return_tensors="pt")["pixel_values"])
+    name = type(processor).__name__
+    if theirs.shape != (1, 3, *ours.shape[:2]):
+        raise ValueError(f"{name} makes {theirs.shape} where {ours.shape[:2]} is expected")
+    difference = (np.abs(theirs[0].transpose(1, 2, 0) - ours) * std).max()
+    if not difference < PIXEL_TOLERANCE + 1 / preprocessing["resize"]:
+        raise ValueError(f"{name} makes pixels that differ by {difference:.2f} of their range")
+
+
+def convert_processor(settings: Settings) -> dict[str, Any]:
+    """Convert the settings of a transformers image processor (`to_dict()`) to our preprocessing."""
+    size = settings["size"]
+    crop_size = settings.get("crop_size") if settings.get("do_center_crop") else None
+    crop = only_side([crop_size["height"], crop_size["width"]]) if crop_size else None
+    crop_fraction = settings.get("crop_pct")
+    if "shortest_edge" in size:
+        resize = int(size["shortest_edge"])
+        if crop is None and not crop_fraction:
+            raise ValueError("The processor keeps the aspect ratio, but jointspace needs square inputs")
+        if crop is not None or resize < MIN_SIZE_WITHOUT_CROP:
+            crop = crop or resize
+            resize = int(resize / (crop_fraction or 1))
+    else:
+        resize = only_side([size["height"], size["width"]])
+        crop = None if crop == resize else crop
+    normalised = settings.get("do_normalize", True)
+    return {
+        "resize": resize,
+        "crop": crop,
+        "mean": tuple(settings["image_mean"]) if normalised else (0, 0, 0),
+        "std": tuple(settings["image_std"]) if normalised else (1, 1, 1),
+        "interpolation": Image.Resampling(settings["resample"]).name.lower(),
+    }

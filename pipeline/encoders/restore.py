@@ -1,0 +1,63 @@
+"""Stored encoders, restored. Settings and files may be a stranger's."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pipeline.config.registry import EncoderSpec, Modality, encoder_spec, encoder_specs
+from pipeline.config.stored import known_form, limited
+from pipeline.encoders.material import Settings, StoredEncoder
+from pipeline.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from pipeline.encoders.image_encoder import ImageEncoder
+    from pipeline.encoders.text_encoder import TextEncoder
+
+    AnyEncoder = TypeVar("AnyEncoder", bound=ImageEncoder | TextEncoder)
+
+PREPARE = "prepare-encoder"
+
+
+def stored_spec(settings: Settings, modality: Modality) -> EncoderSpec:
+    """Return the spec of the kind of a stored encoder. Raises IntegrityError if the settings name none."""
+    with known_form("encoder" if modality == "image" else "text encoder", PREPARE):
+        if modality == "text":
+            return encoder_spec(settings["kind"], modality)
+        # Networks, and kinds without architectures, are stored without a kind.
+        architecture = settings["architecture"]
+        implied = architecture if architecture in {spec.name for spec in encoder_specs(modality)} else "network"
+        return encoder_spec(implied if settings.get("kind") is None else settings["kind"], modality)
+
+
+def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: object = "") -> "AnyEncoder":
+    """Restore an encoder of images (`expected` is ImageEncoder) or of texts (TextEncoder) from its stored parts.
+
+    `where` is the place of the parts in errors. Raises IntegrityError if they have another form than their class
+    writes, and UsageError if the library of the encoder is not installed.
+    """
+    modality = expected.modality
+    what = "encoder" if modality == "image" else "text encoder"
+    what = f"{what} in {where}" if where else what
+    spec = stored_spec(stored.settings, modality)
+    if spec.library and stored.library is None:
+        raise IntegrityError(
+            f"the stored {what} is of an earlier version, without the files of {spec.name}; run {PREPARE} and the"
+            " stages after it again, and build indexes of it again"
+        )
+    registered = spec.load()
+    with known_form(what, PREPARE), limited(stored.tensors, _weight_bytes(stored)):
+        encoder = registered.restore(stored)
+        if "centred" in stored.settings:
+            from pipeline.encoders.centred import Centred
+
+            encoder = Centred.around(encoder, stored.tensors)
+        if not isinstance(encoder, expected):
+            raise ValueError(f"{type(encoder).__name__} is not an {expected.__name__}")
+        return encoder
+
+
+def _weight_bytes(stored: StoredEncoder) -> int:
+    """Return the size of all files of weights of a stored encoder of a library."""
+    if stored.library is None:
+        return 0
+    paths = [Path(stored.library.folder, name) for name in stored.library.names if name.endswith(".safetensors")]
+    return sum(path.stat().st_size for path in paths if path.is_file())

@@ -1,0 +1,139 @@
+"""Encoders of a run: the material that they are made from, and how they are stored."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+
+from pipeline.config.encoders import EncoderEntry, NetworkEntry, WordVectorsEntry
+from pipeline.encoders.material import EncoderMaterial, GivenVectors
+from pipeline.errors import InputError
+from pipeline.images.preprocess import TrainImages
+from pipeline.run import Job, Run
+from pipeline.run.reading.photos import open_photographs, photograph_reader
+from pipeline.run.reading.precomputed import match_precomputed
+from pipeline.run.reading.texts import learn_vocabulary, read_corpus_vectors, read_token_vocabulary, read_word_file
+from pipeline.storage.json_files import Json, read_json, require_form
+from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, LibraryFiles, write_parameters
+from pipeline.storage.records import VocabularyForm
+from pipeline.text.tokens import TermSettings
+from pipeline.text.vocabulary import Vocabulary, VocabularySizes
+from pipeline.text.wordvectors import WordVectors
+
+if TYPE_CHECKING:
+    from pipeline.config.images import FinetuneSettings
+    from pipeline.encoders.image_encoder import ImageEncoder
+    from pipeline.encoders.networks import NetworkEncoder
+    from pipeline.encoders.text_encoder import TextEncoder
+
+COMPARED = {"image": 4, "text": 16}
+"""Number of precomputed vectors that are compared with the vectors of the encoder that made them."""
+
+
+@dataclass(frozen=True)
+class RunTexts:
+    """The training captions of a run, for the encoder of an entry, as pipeline.encoders.material.TrainTexts."""
+
+    run: Run
+    entry: EncoderEntry
+
+    def texts(self) -> Iterable[str]:
+        return self.run.manifest.texts_of("train")
+
+    def learn_vocabulary(self, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
+        return learn_vocabulary(self.run, self.entry.name, settings, **sizes)
+
+    def vocabulary(self) -> Vocabulary | None:
+        path = self._files().get("file")
+        if path is None:
+            return None
+        value = read_json(path)
+        if isinstance(value, dict) and isinstance(value.get("details"), dict):
+            value = value["details"].get("settings")  # of a text encoder's model.json
+        return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "correct text.vocabulary"))
+
+    def corpus(self) -> WordVectors:
+        terms = read_token_vocabulary(self.run)[0].terms
+        return WordVectors(tuple(terms), read_corpus_vectors(self.run)[: len(terms)])
+
+    def file(self, wanted: Collection[str]) -> WordVectors:
+        assert isinstance(self.entry, WordVectorsEntry)
+        return read_word_file(self._files()["file"], self.entry.format, wanted, self.entry.words)
+
+    def _files(self) -> dict[str, Path]:
+        return self.entry.files(self.run.config.weights_root)
+
+
+def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
+    """Return the material of the encoder of an entry."""
+    config = run.config
+    is_image = entry.modality == "image"
+    base, images = None, None
+    if entry.base is not None:
+        base = run.encoder(entry.base) if is_image else run.text_encoder(entry.base)
+    if is_image and entry.learns:
+        manifest = run.manifest
+        rows = np.flatnonzero(manifest.splits == "train")
+        images = TrainImages(manifest.images, rows, manifest.fingerprint, photograph_reader(run))
+    given = read_given(run, entry) if entry.base is not None and entry.spec.reads == "vectors" else None
+    texts = None if is_image else RunTexts(run, entry)
+    return EncoderMaterial(
+        config.seed, Path(config.weights_root), config.regions.decisive(), base, given, images, texts
+    )
+
+
+def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
+    """Read the first inputs of a run and their precomputed vectors."""
+    matched = match_precomputed(run, entry)
+    rows = range(min(COMPARED[entry.modality], len(matched.labels)))
+    if entry.modality == "text":
+        texts = run.manifest.rows("sentences", rows)["text"].to_pylist()
+        return GivenVectors([], texts, texts, matched.features(rows))
+    opened = list(open_photographs(run, list(rows)))
+    if reasons := [reason for _, reason in opened if reason]:
+        raise InputError(f"{max(reasons)}; it was readable before; run ingest again")
+    images = [image for image, _ in opened if image is not None]
+    return GivenVectors(images, [], matched.names(rows), matched.features(rows))
+
+
+def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings") -> "NetworkEncoder":
+    """Make the network that the training of an encoder begins with."""
+    from pipeline.encoders.networks import NetworkEncoder
+
+    assert isinstance(encoder, NetworkEntry)
+    start = {"weights": training.start, "file": training.file, "sha256": training.sha256}
+    entry = encoder.model_copy(update=start)
+    network = entry.spec.load().prepare(entry, encoder_material(run, entry))
+    assert isinstance(network, NetworkEncoder)
+    return network
+
+
+def write_encoder(
+    job: Job, entry: EncoderEntry, encoder: "ImageEncoder | TextEncoder", details: Mapping[str, Json]
+) -> None:
+    """Store an encoder in the folder of its job, with the files of its library if it is a model of a library.
+
+    Raises InputError if these files are of a kind that would not be read again.
+    """
+    kind = ENCODER if entry.modality == "image" else TEXT_ENCODER
+    about = {"settings": encoder.settings() | entry.spec.stored_kind, "provenance": job.provenance}
+    path = job.path / "model.safetensors"
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{entry.name}-", dir=job.path.parent) as saved:
+        folder = Path(saved)
+        encoder.save(folder)
+        library = None
+        if names := frozenset(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()):
+            from pipeline.encoders.libraries.folder import check_folder
+
+            library = LibraryFiles(folder, names)
+            try:
+                check_folder(library)
+            except ValueError as error:
+                raise InputError(
+                    f"encoder {entry.name}: this model cannot be stored ({error}); choose another model"
+                ) from error
+        write_parameters(path, kind, encoder.tensors(), **about, details=details, library=library)

@@ -1,0 +1,1 @@
+"""Stages of encoders, of images and of texts."""

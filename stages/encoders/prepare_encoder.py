@@ -1,0 +1,84 @@
+"""`prepare-encoder`: an encoder of the configuration, of images or of texts, as an artefact of the run."""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pipeline.run import Inputs, Job, Outside, outside_files, stage
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.run.jobs import StageRun
+    from pipeline.run.layout import Artefact, Layout
+    from pipeline.storage.json_files import Json
+
+
+def _choices(config: "Config") -> Iterator[tuple[str]]:
+    """The encoders by the folders of their artefacts, since an encoder of images may have the name of one of texts."""
+    for entry in config.prepared_encoders:
+        if not entry.finetuned:
+            yield (f"encoders/{entry.name}",)
+    for entry in config.prepared_text_encoders:
+        yield (f"text/encoders/{entry.name}",)
+
+
+def _keys(config: "Config", encoder: str) -> dict[str, object]:
+    entry = config.entry(encoder)
+    if entry.spec.reads == "regions":
+        return {**entry.decisive(), "regions": config.regions.decisive()}
+    return {"seed": config.seed, "encoder": entry.decisive()}
+
+
+def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
+    """The encoder that it is made from, its precomputed vectors, the train split, and files of the user."""
+    from pipeline.run.reading.precomputed import given_inputs
+
+    entry = config.entry(encoder)
+    is_precomputed = entry.spec.reads == "vectors"
+    weights = [Outside(name, path) for name, path in entry.files(config.weights_root).items()]
+    if folder := entry.folder(config.weights_root):
+        weights += outside_files("weights", folder)
+    base: Artefact | None = None
+    if entry.base is not None:
+        base = layout.encoder(entry.base) if entry.modality == "image" else layout.text_encoder(entry.base)
+    return {
+        "weights": weights,
+        "encoder": base,
+        "manifest": layout.manifest if entry.learns or is_precomputed else None,
+        "source": given_inputs(config, entry) if is_precomputed else None,
+        "vocabulary": layout.token_vocabulary if entry.corpus else None,
+        "word_vectors": layout.word_vectors if entry.corpus else None,
+    }
+
+
+@stage(
+    version=8,
+    threads=8,
+    memory=3000,
+    choices=_choices,
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, encoder: layout.any_encoder(encoder),
+)
+def prepare_encoder(run: "StageRun", job: Job, encoder: str) -> None:
+    """Prepare an encoder of images or of texts from its weights, or learn it from the train split.
+
+    For precomputed vectors this is the encoder that made them; it is compared with them on some photos or captions.
+    """
+    from pipeline.config.encoders import TextEntry
+    from pipeline.encoders.centred import Centred
+    from pipeline.run.reading.encoders import encoder_material, write_encoder
+    from pipeline.run.reading.texts import measure_coverage
+
+    entry = run.config.entry(encoder)
+    material = encoder_material(run, entry)
+    made = entry.spec.load().prepare(entry, material)
+    if isinstance(entry, TextEntry) and entry.centre != "none":
+        assert material.texts is not None
+        made = Centred.fit(made, material.texts.texts(), entry.centre == "whiten")
+    details: dict[str, Json] = {"name": entry.name, "dim": made.dim}
+    if entry.remedy and entry.learns:
+        details["coverage"] = measure_coverage(run, entry.name, made, entry.remedy)
+    write_encoder(job, entry, made, details)
+    log = logging.getLogger(__name__)
+    log.info("%s: %s, %d dimensions", entry.name, made.settings().get("layer", entry.kind), made.dim)

@@ -1,0 +1,163 @@
+"""Configurations and runs of the version before, in `former`: they load, with a warning that names the new spelling."""
+
+import logging
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from made_up import make_stage
+from PIL import Image
+
+import jointspace
+from pipeline.config.loading import load, validate
+from pipeline.encoders.image_encoder import ImageEncoder
+from pipeline.encoders.material import EncoderParts
+from pipeline.encoders.restore import restore_encoder
+from pipeline.encoders.text_encoder import TextEncoder
+from pipeline.errors import IntegrityError
+from pipeline.run.jobs import Jobs
+from pipeline.run.run import Run
+from pipeline.storage.commit import read_commit
+from pipeline.storage.texts import VectorShard
+from stages.catalogue import declared
+from stages.cli import cli
+
+FORMER = Path(__file__).parent / "former"
+NEW = """
+name: former
+text: {size: 90, unit_length: false}
+encoders:
+  - {name: net, architecture: alexnet, layer: fc7}
+  - {name: plain, kind: standard, resize: 64, crop: null, patch: 8, codebook: 5}
+  - {name: also, kind: standard, images: 50}
+  - {name: pool, kind: pooled, of: boxes, pooling: max}
+  - {name: boxes, architecture: resnet18, weights: finetuned}
+  - {name: given, kind: imported, path: f.npy, features: v}
+  - {name: lib, kind: timm, architecture: resnet18}
+  - {name: clip, kind: open_clip, architecture: ViT-B-32, weights: openai}
+  - {name: dino, kind: transformers, architecture: dino}
+regions: {encoders: [boxes]}
+text_encoders:
+  - {name: tfidf, kind: tf-idf, normalise: [], max_ngram: 1, size: 90, unit_length: true}
+  - {name: bare, kind: tf-idf, size: 90, unit_length: false}
+  - {name: glove, kind: averaged, weight: 2, source: file, file: words.txt, idf: false}
+  - {name: fisher, kind: fisher, components: 4}
+  - {name: bert, kind: transformers, architecture: bert}
+  - {name: mini, kind: sentence-transformers, architecture: mini}
+  - {name: clips, kind: open_clip, architecture: ViT-B-32, weights: openai}
+  - {name: theirs, kind: imported, path: s.npy, made_by: maker}
+query_text_encoders:
+  - {name: maker, kind: averaged, source: corpus}
+study:
+  encoders: [{name: studied, kind: standard}]
+"""
+"""The configuration `former/encoders.yaml` in the spelling of this version."""
+
+
+def test_entries_of_every_kind_mean_what_the_new_spelling_means(caplog: pytest.LogCaptureFixture) -> None:
+    new = validate(yaml.safe_load(NEW))
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        former = load(FORMER / "encoders.yaml")
+    assert former == new
+    warned = [record.getMessage() for record in caplog.records]
+    nested = (
+        "plain",
+        "also",
+        "pool",
+        "tfidf",
+        "glove",
+        "fisher",
+        "bert",
+        "mini",
+        "clips",
+        "theirs",
+        "maker",
+        "studied",
+    )
+    for name in nested:
+        (line,) = (line for line in warned if f"name: {name}," in line)
+        entry = yaml.safe_load(re.search(r"Write ({.*}) instead", line)[1])
+        key = line.partition(":")[0]
+        there = yaml.safe_load(NEW)["study"] if name == "studied" else yaml.safe_load(NEW)
+        (meant,) = (one for one in there[key] if one["name"] == name)
+        assert entry.items() <= {**meant, "crop": meant.get("crop")}.items()
+    assert len(warned) == len(nested) + 1 and "unit_length" in " ".join(warned)
+
+
+def test_a_key_without_effect_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    former = {"name": "a", "kind": "imported", "path": "f.npy", "resize": 64, "crop": 64}
+    config = validate({"encoders": [former]})
+    assert config == validate({"encoders": [{"name": "a", "kind": "imported", "path": "f.npy"}]})
+    assert "Write {name: a, kind: imported, path: f.npy} instead" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of the version before, with the features of one network and the vectors of two encoders of
+    texts, a model and its index."""
+    with zipfile.ZipFile(FORMER / "run.zip") as archive:
+        archive.extractall(folder := tmp_path_factory.mktemp("former"))
+    return folder
+
+
+def test_stored_encoders_make_what_they_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    run = Run(place / "results/colours")
+    eye = restore_encoder(ImageEncoder, run.encoder("eye"))
+    rows = run.manifest.images.slice(0, 3).to_pylist()
+    images = [Image.open(place / "data" / row["path"]).convert("RGB") for row in rows]
+    stored = run.features.open("eye", 0)["features"][:3]
+    np.testing.assert_allclose(eye.encode(images), stored, rtol=1e-4, atol=1e-5)
+    for name in ("tfidf", "glove"):
+        shard = VectorShard(run.layout.sentences(name).shard(0))
+        vectors = restore_encoder(TextEncoder, run.text_encoder(name)).encode(run.manifest.texts(0))
+        dense = [one.toarray() if name == "tfidf" else one for one in (vectors, shard.matrix)]
+        np.testing.assert_allclose(*dense, atol=1e-3)
+
+
+def test_its_index_finds_photos_by_words_and_by_a_photo(place: Path) -> None:
+    index = jointspace.load(place / "results/colours/index/ncca")
+    assert {hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=6)} == {"red"}
+    photo = next((place / "data").glob("blue-*.png"))
+    assert {hit.row["path"].partition("-")[0] for hit in index.search(image=photo, k=6)} == {"blue"}
+
+
+def test_what_was_made_from_its_encoders_is_still_valid(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoders are prepared again, once, by the renamed stage; they have the same digests."""
+    monkeypatch.chdir(place)
+    run = Run(place / "results/colours")
+    before = read_commit(run.layout.text_encoder("glove").commit).digest
+    make_stage("prepare_encoder", run.root, "glove")
+    make_stage("prepare_encoder", run.root, "tfidf")
+    assert read_commit(run.layout.text_encoder("glove").commit).digest == before
+    run = Run(run.root)
+    jobs = Jobs(run)
+    for name in ("glove", "tfidf"):
+        stage = declared()["encode_sentences"]
+        assert all(jobs.is_done(jobs.shard_job(stage, (name,), number)) for number in range(run.manifest.n_shards)), (
+            name
+        )
+
+
+def test_a_model_of_a_library_without_its_files_is_named() -> None:
+    settings = {"kind": "transformers", "architecture": "clip", "config": {}, "weights": {"origin": "clip"}}
+    with pytest.raises(IntegrityError, match="stored encoder is of an earlier version.*run prepare-encoder"):
+        restore_encoder(ImageEncoder, EncoderParts(settings, {}))
+
+
+def test_former_commands_are_hidden_and_name_the_new_ones(caplog: pytest.LogCaptureFixture) -> None:
+    for former, arguments, new in (
+        ("prepare-text-encoder", ["glove", "--run", "r"], ["prepare-encoder", "text/encoders/glove", "--run", "r"]),
+        ("import-features", ["--run", "r", "given"], ["import-vectors", "--run", "r", "features/given"]),
+        ("import_sentences", ["given", "--part", "3"], ["import-vectors", "text/given", "--part", "3"]),
+    ):
+        caplog.clear()
+        name, command, rest = cli.resolve_command(None, [former, *arguments])
+        assert (
+            [name, *rest] == new and command.name == new[0] and former.replace("_", "-") not in cli.list_commands(None)
+        )
+        assert f"is called jointspace {' '.join(new)} now" in caplog.text
