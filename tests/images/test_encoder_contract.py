@@ -17,6 +17,7 @@ from pipeline.encoders.material import EncoderMaterial, EncoderParts
 from pipeline.encoders.restore import restore_encoder, stored_spec
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.images.preprocess import prepare
+from pipeline.plan.machine import EXTRAS
 
 SIDE = 48
 IMAGES = [make_image(seed) for seed in range(9)]
@@ -52,7 +53,7 @@ OWN = [spec for spec in encoder_specs("image") if spec.reads != "vectors"]
 @pytest.fixture(scope="module", params=OWN, ids=lambda spec: spec.name)
 def spec(request: pytest.FixtureRequest) -> EncoderSpec:
     if request.param.extra:
-        pytest.importorskip({"standard": "cv2"}.get(request.param.extra, request.param.extra))
+        pytest.importorskip(EXTRAS[request.param.extra][0])
     return request.param
 
 
