@@ -5,7 +5,7 @@
     index = jointspace.load("results/demo/index/sae")
     index.search("a red bus in the desert", k=3)[0].row["path"]
 
-Importing it is quick; torch, FAISS and the rest are imported by the first function that needs them.
+The import is quick. torch, FAISS and other libraries are imported by the first function that needs them.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,4 @@
-"""Arguments as a caller has them: vectors as arrays, lists, sparse matrices or tensors on any device, and numbers of
-Python, numpy or torch."""
+"""Checks of arguments: vectors (arrays, lists, sparse matrices, tensors on any device) and numbers."""
 
 import operator
 import os
@@ -16,15 +15,15 @@ from pipeline.printable import is_unicode
 
 Rows = np.ndarray | sparse.sparray | sparse.spmatrix
 Views = Rows | Mapping[str, Rows]
-"""Vectors, one per row, or the vectors of several encoders by name, which stand side by side."""
+"""Vectors, one per row, or a mapping of encoder names to vectors, which are concatenated."""
 Vectors = Rows | ArrayLike
-"""Vectors as a caller has them: tensors of torch are ArrayLike too."""
+"""Vectors in any form that a caller may have. Tensors of torch are ArrayLike too."""
 Block = np.ndarray | sparse.csr_array
 """The vectors (n, d) of one encoder as float32, dense or sparse."""
-SHOWN = 100
-"""Characters of a text that an error repeats."""
+MAX_SHOWN_CHARACTERS = 100
+"""Maximum number of characters of a text that an error repeats."""
 NUMBERS = "biuf"
-"""NumPy's kinds of dtype that are real numbers."""
+"""Kinds of NumPy dtypes that are real numbers."""
 
 
 def to_count(value: SupportsIndex, name: str, least: int = 1) -> int:
@@ -55,7 +54,9 @@ def require_text(value: str, name: str) -> None:
     if not isinstance(value, str):
         raise UsageError(f"{name} is of type {type(value).__name__}; give a str")
     if not is_unicode(value):
-        raise UsageError(f"{name} has lone surrogates: {value[:SHOWN]!r}; decode its bytes in their own encoding")
+        raise UsageError(
+            f"{name} has lone surrogates: {value[:MAX_SHOWN_CHARACTERS]!r}; decode its bytes in their own encoding"
+        )
 
 
 @runtime_checkable
@@ -124,7 +125,9 @@ def to_views(
     views = {key: to_rows(block, key, dims.get(key), keep_sparse) for key, block in blocks.items()}
     counts = [row_count(block) for block in views.values()]
     if len(set(counts)) != 1:
-        raise InputError(f"{name} vectors of each encoder must be as many: {counts}")
+        raise InputError(
+            f"{name} vectors: every encoder needs the same number of vectors, but the numbers are {counts}"
+        )
     return views
 
 
@@ -157,7 +160,7 @@ def to_array(vectors: ArrayLike, name: str) -> np.ndarray:
             with np.errstate(over="ignore"):
                 return np.ascontiguousarray(array, np.float32)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} vectors are no table of numbers ({error}); give real numbers") from error
+        raise InputError(f"{name} vectors are not a table of numbers ({error}); give real numbers") from error
     raise InputError(f"{name} vectors are of {array.dtype}; give real numbers")
 
 

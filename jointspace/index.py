@@ -1,4 +1,4 @@
-"""An index, opened to be searched from a program."""
+"""Searching an index from a program."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,19 +24,21 @@ from pipeline.storage.stored_index import open_index
 
 
 def load(*folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
-    """Open the index in a folder; several of one model, in one folder or in several, are searched as one. A
-    model that reads trees needs the parser of its `run`, a folder that you trust, since loading a parser runs code. So
-    do models and encoders that are not part of jointspace: `allow` lists the import paths, `module:Class`, of those
-    that you trust.
+    """Open the index in a folder. Several folders with indexes of one model are searched as one index.
 
-    Raises IntegrityError if there is no index or it is damaged, and UsageError for different models.
+    A model that reads trees needs the parser of its `run`. Name only a folder that you trust, because loading a parser
+    runs code. Models and encoders that are not part of jointspace run code as well: `allow` lists the import paths
+    (`module:Class`) that you trust.
+
+    Raises IntegrityError if a folder has no index or the index is damaged, and UsageError if the models differ.
     """
     return Index(*folders, run=run, allow=allow)
 
 
 class Index:
-    """One or several indexes: images, their captions, and the model that finds them. Each part is read when it is first
-    needed. A pickled index opens the same folders again.
+    """An index of images and their captions, with the model that finds them.
+
+    Each file is read when it is first needed. A pickled index opens the same folders again.
 
     >>> index = load(path)
     >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
@@ -61,12 +63,12 @@ class Index:
         self._searcher = Searcher(self.stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, also one in another process, opens the folder anew."""
+        """Return how a copy is made, also in another process: it opens the folders again."""
         return partial(load, run=self._run, allow=self._allow), tuple(self._folders)
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """The index's model, what it was trained on, and what was measured."""
+        """Description of the index as JSON values: its model, the training data, and the measured recall."""
         return self.stored.card.to_json()
 
     def search(
@@ -80,13 +82,15 @@ class Index:
         where: str | None = None,
         weight: float = 0.5,
     ) -> Answer | list[Answer]:
-        """The `k` images nearest to a text, an image, both (the text counts for `weight`), a `vector` (c,) of the joint
-        space, or a `text_vector` (d,) that `embed` would take; only images whose columns satisfy `where`.
+        """Find the `k` images that are nearest to a query.
 
-        Each hit has `rank`, `score` and `row`, the image's line in the index's table. The answer to a text or to a
-        `text_vector` has a `judgement`: how many hits are `likely`, about how many images of the index are
-        (`expected`), and whether the text is `off_topic`; or None if the index cannot tell. A list of texts is
-        answered in one pass by a list of answers; a text without a known word gets an empty answer with an `error`.
+        The query is a text, an image, both (the text has the weight `weight`), a `vector` (c,) of the joint space, or a
+        `text_vector` (d,) of the text encoder. Only images whose columns satisfy the condition `where` are found.
+
+        Each hit has `rank`, `score` and `row`, the row of the image in the table of the index. The answer to a text or
+        a `text_vector` has a `judgement`: the number of `likely` hits, the approximate number of likely images in the
+        whole index (`expected`), and whether the text is `off_topic`. It is None if the index cannot tell. A list of
+        texts is answered by a list of answers. A text without a known word gets an empty answer with an `error`.
 
         Raises InputError if no word is known or the image cannot be read, and UsageError for a wrong condition or
         argument.
@@ -118,30 +122,32 @@ class Index:
         return self._searcher.similar(self._photograph(image), k, text, to_number(weight, "weight"), where)
 
     def sentences(self, image: str | Path | Image.Image, k: int = 10, where: str | None = None) -> list[Hit]:
-        """The `k` captions nearest to an image; `row["text"]` of a hit is its text."""
+        """Find the `k` captions that are nearest to an image. `row["text"]` of a hit is the caption."""
         k = to_count(k, "k")
         if where is not None:
             require_text(where, "where")
         return self._searcher.sentences(self._photograph(image), k, where)
 
     def embed_text(self, text: str) -> np.ndarray:
-        """(c,) float32, the text in the joint space. Raises InputError if no word is known."""
+        """Map a text into the joint space: (c,) float32. Raises InputError if no word is known."""
         self._require_vectors()
         require_text(text, "text")
         self._searcher.require_known(text)
         return one_vector_each(self._searcher.embed_sentence(text))[0]
 
     def embed_image(self, image: str | Path | Image.Image) -> np.ndarray:
-        """(c,) float32, the image in the joint space."""
+        """Map an image into the joint space: (c,) float32."""
         self._require_vectors()
         return one_vector_each(self._searcher.embed_photograph(self._photograph(image)))[0]
 
     def embed(self, *, image_vectors: Views | None = None, text_vectors: Views | None = None) -> np.ndarray:
-        """(n, c) float32, the joint vectors of new image vectors (n, D) or text vectors (n, d) from the encoders that
-        the model was fitted to; of several encoders by their names.
+        """Map new image vectors (n, D) or text vectors (n, d) into the joint space: (n, c) float32.
 
-        Raises UsageError for both or neither, and for a model that takes no such vectors; InputError for vectors of
-        other encoders or dimensions, or that are not finite.
+        The vectors must come from the encoders that the model was fitted to. Vectors of several encoders are a mapping
+        of encoder names to arrays.
+
+        Raises UsageError if both or none are given, or if the model accepts no such vectors. Raises InputError if the
+        vectors belong to other encoders, have other dimensions, or are not finite.
         """
         if (image_vectors is None) == (text_vectors is None):
             raise UsageError("embed image_vectors or text_vectors")
@@ -182,8 +188,9 @@ class Index:
             raise InputError(f"{error}; give vectors of the encoders that {model} was fitted to") from error
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
-        """Index other photos (a folder, tar shard or table) with this index's model, in the folder `output`; captions
-        are optional. A repeated call resumes. Scripts need no `if __name__ == "__main__"`.
+        """Index other photos (a folder, tar shard or table) with the model of this index, in the folder `output`.
+
+        Captions are optional. A repeated call resumes. Scripts need no `if __name__ == "__main__"`.
         """
         from pipeline.run.reading.application import apply_index
         from stages.catalogue import declared
@@ -208,7 +215,7 @@ class Index:
         return ImageLimits.from_settings(loading.load().collection)
 
     def _photograph(self, image: str | Path | Image.Image) -> Photograph:
-        """The image as the model takes it: its features, or for a multi-vector model the bytes of its file."""
+        """Read an image as the model needs it: its features, or the bytes of its file for a multi-vector model."""
         is_path = isinstance(image, str | os.PathLike)
         if not is_path and not isinstance(image, Image.Image):
             raise UsageError(f"image is a {type(image).__name__}; give a path, or an image that Pillow opened")
@@ -226,5 +233,7 @@ class Index:
         self._require_vectors()
         row = to_array(vector, "query").reshape(1, -1)
         if row.shape[1] != self.stored.card.dim or not np.isfinite(row).all():
-            raise InputError(f"a vector of this index has {self.stored.card.dim} finite numbers; give such a one")
+            raise InputError(
+                f"a vector of this index has {self.stored.card.dim} finite numbers; give a vector of this form"
+            )
         return row

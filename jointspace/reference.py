@@ -1,4 +1,4 @@
-"""docs/api.md from the docstrings: `python -m jointspace.reference > docs/api.md`."""
+"""Renders docs/api.md from the docstrings: `python -m jointspace.reference > docs/api.md`."""
 
 import ast
 import inspect
@@ -16,11 +16,11 @@ HEAD = """# Python
 This page is made from the docstrings by `python -m jointspace.reference`.
 """
 WIDTH = 100
-"""Characters from which on a call has a line for each argument."""
+"""Length of a signature above which each argument has its own line."""
 
 
 def render() -> str:
-    """The page: what `import jointspace` gives, functions first."""
+    """Render the page of everything that `import jointspace` provides, functions first."""
     found = sorted((getattr(jointspace, name) for name in jointspace.__all__), key=inspect.isclass)
     lines = [HEAD.format(about=_prose(jointspace))]
     for one in found:

@@ -1,4 +1,4 @@
-"""A joint space fitted to vectors that are already there: those of any image encoder and of any text encoder."""
+"""A joint space that is fitted to precomputed vectors of any image encoder and any text encoder."""
 
 import hashlib
 import warnings
@@ -56,8 +56,11 @@ GridValues = float | str | Sequence[float] | Sequence[str] | np.ndarray
 
 @dataclass(frozen=True)
 class Pairs:
-    """Encoder -> image vectors (n, D) float32, encoder -> text vectors (m, d) dense or sparse float32, and the image
-    row of each text, `owners` (m,), ascending."""
+    """Pairs of image vectors and text vectors.
+
+    `images` maps an encoder to its vectors (n, D) float32. `texts` maps an encoder to its vectors (m, d) float32, dense
+    or sparse. `owners` (m,) has the row of the image of each text, in ascending order.
+    """
 
     images: Mapping[str, np.ndarray]
     texts: Mapping[str, Block]
@@ -65,18 +68,18 @@ class Pairs:
 
     @property
     def count(self) -> int:
-        """n."""
+        """Number of images n."""
         return next(iter(self.images.values())).shape[0]
 
     def shared_texts(self) -> int:
-        """How many texts are equal to a text of another image."""
+        """Count the texts that are equal to a text of another image."""
         numbers = Distinct.of(self.texts).places
         pairs = np.unique(np.stack([numbers, self.owners]), axis=1)
         images = np.bincount(pairs[0])
         return int((images[numbers] > 1).sum())
 
     def of(self, chosen: np.ndarray) -> "Pairs":
-        """Those of the images `chosen` (n,) bool."""
+        """Return the pairs of the images `chosen` (n,) bool."""
         return self.rows(
             np.flatnonzero(chosen), (np.cumsum(chosen) - 1)[self.owners], np.flatnonzero(chosen[self.owners])
         )
@@ -88,11 +91,12 @@ class Pairs:
 
 
 class FittedSpace:
-    """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors; `fit` makes one.
+    """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
-    `held_out` has recall@1, @5 and @10 in percent, by direction, on the held-out part, which chose `choice` (ridges,
-    dimensions, the power of the eigenvalues); the space is then fitted to all pairs. `held_out["zero_shot"]` has the
-    same for the cosine of the given vectors, if both sides have the same dimensions.
+    `choice` has the ridges, the dimensions and the power of the eigenvalues that were best on the held-out images. The
+    space is then fitted to all pairs. `held_out` has recall@1, @5 and @10 in percent on the held-out images, for each
+    direction. `held_out["zero_shot"]` has the recalls of the plain cosine of the given vectors, if both sides have the
+    same dimensions.
     """
 
     def __init__(self, model: NormalizedCCA, choice: Mapping[str, Json], held_out: Mapping[str, Json]) -> None:
@@ -102,15 +106,15 @@ class FittedSpace:
 
     @property
     def dim(self) -> int:
-        """c, the dimensions of the joint space."""
+        """Number of dimensions c of the joint space."""
         return len(self.model.directions.values)
 
     def embed_images(self, vectors: Views) -> np.ndarray:
-        """(n, c) float32 of unit length, from image vectors (n, D) like those of `fit`."""
+        """Map image vectors (n, D) of the encoders of `fit` into the joint space: (n, c) float32 of unit length."""
         return self.model.embed_images(to_dense_views(vectors, IMAGE, _dims(self.model.view)))
 
     def embed_texts(self, vectors: Views) -> np.ndarray:
-        """(m, c) float32 of unit length, from text vectors (m, d) like those of `fit`."""
+        """Map text vectors (m, d) of the encoders of `fit` into the joint space: (m, c) float32 of unit length."""
         return self.model.embed_sentences(to_views(vectors, TEXT, _dims(self.model.text)))
 
     def index(
@@ -124,12 +128,14 @@ class FittedSpace:
         texts: Sequence[str] | None = None,
         overwrite: bool = False,
     ) -> "Index":
-        """Write images, and texts, in this space into a folder as an index for `jointspace.load`, `search` and `serve`.
-        Vectors and `owners` are as in `fit`; rows with equal image vectors are one image.
+        """Write images, and texts if they are given, as an index for `jointspace.load`, `search` and `serve`.
 
-        `names` (n,) name the images, for example by their paths (default: row numbers); `texts` (m,) are the words of
-        the text vectors (default: IMAGE#k). Raises InputError as `fit` does, for another number of names or texts, and
-        for a name that two images have; UsageError if the folder has an index, unless you `overwrite` it.
+        The vectors and `owners` have the form that `fit` describes. Rows with equal image vectors are one image. `names`
+        (n,) name the images, for example by their paths (default: row numbers). `texts` (m,) are the captions of the
+        text vectors (default: IMAGE#k).
+
+        Raises InputError as `fit` does, for a wrong number of names or texts, and if two images have the same name.
+        Raises UsageError if the folder has an index, unless `overwrite` is true.
 
         >>> rng = np.random.default_rng(0)
         >>> images, texts = rng.normal(size=(2, 40, 8))
@@ -183,14 +189,14 @@ class FittedSpace:
         return Index(folder)
 
     def save(self, folder: str | Path) -> None:
-        """Write the space into a folder, for FittedSpace.load."""
+        """Write the space into a folder, which `FittedSpace.load` reads."""
         details = {"registered": NAME, "choice": self.choice, "held_out": self.held_out}
         tensors, settings = self.model.tensors(), self.model.settings()
         write_parameters(Path(folder) / FILE, MODEL, tensors, settings=settings, details=details)
 
     @classmethod
     def load(cls, folder: str | Path) -> "FittedSpace":
-        """Read what `save` wrote. Raises IntegrityError if it is damaged."""
+        """Read a space that `save` wrote. Raises IntegrityError if it is damaged."""
         from pipeline.config.stored import restore
 
         stored = read_parameters(Path(folder) / FILE, MODEL)
@@ -208,14 +214,16 @@ def fit(
     seed: int = 0,
     **grid: GridValues,
 ) -> FittedSpace:
-    """Fit a joint space to image vectors (n, D) and text vectors (m, d): arrays, torch tensors or scipy sparse
-    matrices; of several encoders by their names.
+    """Fit a joint space to image vectors (n, D) and text vectors (m, d).
 
-    Text j belongs to image `owners[j]`, by default to image j. Rows with equal image vectors are one image; equal texts
-    of several images cause a warning, since no search can tell them apart. `weak` are further pairs with noisier texts,
-    such as titles or tags, whose weight is chosen too (Gong et al. 2014, section 4). `normalise` are steps on image
-    vectors: `sqrt`, `l2`. One image in ten, drawn by `seed`, is held out to choose among the values in `grid`
-    (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`, `eigenvalues`; default: config/default.yaml).
+    The vectors are arrays, torch tensors or SciPy sparse matrices, or a mapping of encoder names to these. Text j
+    belongs to image `owners[j]`, by default to image j. Rows with equal image vectors are one image. Equal texts of
+    several images cause a warning, because no search can tell these images apart.
+
+    `weak` has further pairs with noisier texts, such as titles or tags, and their weight is chosen too (Gong et al. 2014,
+    section 4). `normalise` lists steps on image vectors: `sqrt`, `l2`. One image in ten, drawn with `seed`, is held out
+    to choose among the values in `grid` (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`, `eigenvalues`;
+    the defaults are in config/default.yaml).
 
     >>> rng = np.random.default_rng(0)
     >>> meaning = rng.normal(size=(400, 8))
@@ -226,8 +234,8 @@ def fit(
     >>> bool((scores.argmax(axis=1) == np.arange(100)).mean() > 0.9)
     True
 
-    Raises InputError for vectors that are not finite (naming the row), of different lengths, or too few, and UsageError
-    for an unknown grid or step.
+    Raises InputError if a vector is not finite (with its row), if vectors have different lengths, or if there are too
+    few. Raises UsageError for an unknown key of the grid or an unknown step.
     """
     if not isinstance(normalise, tuple | list) or not all(step in STEPS for step in normalise):
         raise UsageError(f"fit: normalise is {normalise!r}; give a tuple of steps, of {', '.join(STEPS)}")
@@ -383,8 +391,11 @@ def _count(blocks: Mapping[str, Block]) -> int:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Rows some of which may be equal: the `first` of all equal ones, ascending, with their SHA-256 `digests`, and for
-    each row the number of its own among these, `places`."""
+    """Distinct rows of a matrix.
+
+    `first` has the first row of each group of equal rows, in ascending order, and `digests` their SHA-256. `places` has
+    the number of its group for each row.
+    """
 
     first: np.ndarray
     digests: list[str]

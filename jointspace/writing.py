@@ -1,4 +1,4 @@
-"""An index of vectors that a program has embedded itself, without a run."""
+"""Writing an index of vectors that a program has embedded, without a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,11 @@ SPLIT = "gallery"
 
 @dataclass(frozen=True)
 class Items:
-    """Images by their `names` (n,), the `digests` (n,) of their vectors, and `images` (n, c), in the joint space; their
-    texts by `words` (m,), `texts` (m, c), and the image of each, `owners` (m,), ascending."""
+    """Images and texts in the joint space.
+
+    Images have `names` (n,), `digests` (n,) of their vectors, and vectors `images` (n, c). Texts have `words` (m,),
+    vectors `texts` (m, c), and `owners` (m,), the rows of their images in ascending order.
+    """
 
     names: Sequence[str]
     digests: Sequence[str]
@@ -50,7 +53,7 @@ class Items:
 
 
 def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> None:
-    """Write an index of some items, under the cosine, with the model that `save` writes into a folder."""
+    """Write an index of `items` for the cosine, with the model that `save` writes into a folder."""
     requirements = Requirements.of(loading.load().index)
     sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})
     writer = IndexWriter(folder)
