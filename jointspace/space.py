@@ -130,9 +130,9 @@ class FittedSpace:
     ) -> "Index":
         """Write images, and texts if they are given, as an index for `jointspace.load`, `search` and `serve`.
 
-        The vectors and `owners` have the form that `fit` describes. Rows with equal image vectors are one image. `names`
-        (n,) name the images, for example by their paths (default: row numbers). `texts` (m,) are the captions of the
-        text vectors (default: IMAGE#k).
+        The vectors and `owners` have the form that `fit` describes. Rows with equal image vectors are one image.
+        `names` (n,) name the images, for example by their paths (default: row numbers). `texts` (m,) are the captions
+        of the text vectors (default: IMAGE#k).
 
         Raises InputError as `fit` does, for a wrong number of names or texts, and if two images have the same name.
         Raises UsageError if the folder has an index, unless `overwrite` is true.
@@ -220,10 +220,10 @@ def fit(
     belongs to image `owners[j]`, by default to image j. Rows with equal image vectors are one image. Equal texts of
     several images cause a warning, because no search can tell these images apart.
 
-    `weak` has further pairs with noisier texts, such as titles or tags, and their weight is chosen too (Gong et al. 2014,
-    section 4). `normalise` lists steps on image vectors: `sqrt`, `l2`. One image in ten, drawn with `seed`, is held out
-    to choose among the values in `grid` (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`, `eigenvalues`;
-    the defaults are in config/default.yaml).
+    `weak` has further pairs with noisier texts, such as titles or tags, and their weight is chosen too (Gong et al.
+    2014, section 4). `normalise` lists steps on image vectors: `sqrt`, `l2`. One image in ten, drawn with `seed`, is
+    held out to choose among the values in `grid` (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`,
+    `eigenvalues`; the defaults are in config/default.yaml).
 
     >>> rng = np.random.default_rng(0)
     >>> meaning = rng.normal(size=(400, 8))

@@ -193,7 +193,7 @@ def test_the_same_pairs_in_any_form_are_the_same_space() -> None:
         (sparse.csr_array(np.array([[0.0, 1.0], [0.0, -np.inf]])), "row 1 is not finite"),
         (sparse.csr_array(np.ones((5, 2)) + 1j), "complex128"),
         ([["a", "b"]] * 5, "give real numbers"),
-        ([[1.0], [1.0, 2.0]], "no table of numbers"),
+        ([[1.0], [1.0, 2.0]], "not a table of numbers"),
         (np.ones((5, 2, 1)), r"\(n, d\), not \(5, 2, 1\)"),
     ],
 )
