@@ -247,7 +247,7 @@ def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorSpec(Spec):
-    """A generator of captions. Its class is a pipeline.generate.describing.Generator."""
+    """A generator of captions. Its class is a pipeline.generate.generator.Generator."""
 
     defaults: str | None = "language_defaults"
     """The key of the configuration whose values are the defaults of its settings."""

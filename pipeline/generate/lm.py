@@ -13,7 +13,17 @@ from torch import Tensor
 
 from pipeline.compute.device import place, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
-from pipeline.generate.describing import Description, Learned, Sources
+from pipeline.generate.generator import (
+    TAGS,
+    Description,
+    HeldOut,
+    JointSpace,
+    Learned,
+    Material,
+    Sources,
+    Tagger,
+    required,
+)
 from pipeline.generate.logbilinear import (
     Additive,
     LogBilinear,
@@ -22,7 +32,6 @@ from pipeline.generate.logbilinear import (
     StructureContent,
     WindowDecoder,
 )
-from pipeline.generate.material import TAGS, HeldOut, JointSpace, Material, Tagger, required
 from pipeline.generate.training import log_frequencies, log_probabilities, perplexity_of, train, windows
 from pipeline.index.exact import search_exact
 from pipeline.models.joint_model import Settings, read_list

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pipeline.compute.device import upload
 from pipeline.generate.beam import State
-from pipeline.generate.material import required
+from pipeline.generate.generator import required
 from pipeline.models.neural.networks import INITIAL
 from pipeline.text.sequences import Tokens
 

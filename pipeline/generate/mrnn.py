@@ -10,8 +10,7 @@ from torch.nn import functional
 
 from pipeline.compute.device import place
 from pipeline.generate.beam import Hypothesis, State, beam_search, sample
-from pipeline.generate.describing import Description, Learned, Sources
-from pipeline.generate.material import HeldOut, Material
+from pipeline.generate.generator import Description, HeldOut, Learned, Material, Sources
 from pipeline.generate.training import Framed, framed, log_frequencies, log_probabilities, perplexity_of, train
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.device import stack_on

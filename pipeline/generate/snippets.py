@@ -12,8 +12,7 @@ from pipeline.compute.precision import to_float32
 from pipeline.compute.ragged import offsets_of
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
-from pipeline.generate.describing import Description, Learned, Sources
-from pipeline.generate.material import Material, required
+from pipeline.generate.generator import Description, Learned, Material, Sources, required
 from pipeline.index.exact import search_exact
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.neural.fragment_models import AlignedModel

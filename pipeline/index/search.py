@@ -14,7 +14,6 @@ from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each, 
 from pipeline.compute.runtime import without_collection
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
-from pipeline.index.columns import asked_columns
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
@@ -319,6 +318,8 @@ class Searcher(QueryEncoder):
     @property
     def columns(self) -> dict[str, str]:
         """The columns that a condition may use, as name -> kind."""
+        from pipeline.index.conditions import asked_columns  # and pyarrow.compute, which other queries do without
+
         return asked_columns(self._visible(self.rows("images").schema.empty_table()))
 
     def allowed(self, modality: Modality, where: str | None) -> np.ndarray | None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.evaluate.summary import Evaluation, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
+from pipeline.metrics.summary import Evaluation, with_folds
 from pipeline.papers import page
 from pipeline.papers.printed import Column, PrintedRow, PrintedTable, printed_tables
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.compute.multivectors import one_vector_each
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.exact import evenly_spaced
 from pipeline.metrics.ranks import rank, score
 from pipeline.report.photographs import ReportPicture
 from pipeline.storage.embeddings import Embeddings

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pipeline.evaluate.summary import spoken
+from pipeline.metrics.summary import spoken
 from pipeline.printable import printable, printable_json, tidy
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
 from pipeline.report.examples import Answer, Example, Examples

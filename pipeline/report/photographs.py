@@ -16,7 +16,7 @@ from pipeline.errors import InputError
 from pipeline.images.decode import decode
 from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.exact import evenly_spaced
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.tables import Row
 

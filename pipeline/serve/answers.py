@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
-from pipeline.index.columns import OURS
+from pipeline.index.conditions import OURS
 from pipeline.index.search import Answer
 from pipeline.storage.tables import Row
 

@@ -1,6 +1,6 @@
-"""The base of all linear models: a projection of each view."""
+"""The base of all linear models, a projection of each view, and the start of models that read words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -10,15 +10,15 @@ from pipeline.compute.multivectors import ScoreRule
 from pipeline.compute.precision import scale_to_unit_length
 from pipeline.models.joint_model import Features, Settings, read_number, read_setting, require_vectors
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
-from pipeline.models.linear.views import ImageView, TextView
+from pipeline.models.linear.views import ImageView, Rows, TextView, one_matrix, shape_of, side_by_side
 
 if TYPE_CHECKING:
     import torch
 
+    from pipeline.encoders.text_encoder import TextEncoder
     from pipeline.models.joint_model import RegionSource, Sentences
     from pipeline.models.linear.device import Projections
     from pipeline.models.linear.moments import Moments
-
 
 EIGENVALUES = {"correlation": 0.0, "gong": 1.0}
 """Form of the CCA problem -> the difference between its eigenvalues and the canonical correlations rho.
@@ -149,3 +149,43 @@ class LinearModel:
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Return a copy of `rows` (n, c) whose rows have unit length. Rows of zeros stay as they are."""
     return scale_to_unit_length(rows.copy())
+
+
+@dataclass(frozen=True)
+class WordStart:
+    """A fitted ncca, and every word in its text view.
+
+    `terms` (V + 1, d) has the addition of each word of the token vocabulary to the vector of a sentence, before any
+    normalisation. The last row, zeros, is the unknown word.
+    """
+
+    model: LinearModel
+    terms: Rows
+
+    @classmethod
+    def of(
+        cls, model: LinearModel, encoders: "Mapping[str, TextEncoder]", words: Sequence[str], texts: Sequence[str]
+    ) -> "WordStart":
+        """Encode the `words` by the text `encoders` of `model`.
+
+        A sentence has its own factor in every block of the view, and the sum of its words has none. So each block is
+        scaled as a whole, such that the ratio between the root mean square lengths of sums of words and of sentences,
+        measured on `texts`, is the same as in the first block.
+        """
+        blocks = []
+        factors = []
+        for name in model.text.encoders:
+            view = model.text.select([name])
+            encoder = encoders[name]
+            length = _length(view.stack({name: encoder.encode(texts)}))
+            length_of_sums = _length(view.unnormalised.stack({name: encoder.encode_words(texts)}))
+            factors.append(length / max(length_of_sums, float(np.finfo(np.float32).tiny)))
+            blocks.append(one_matrix(view.unnormalised.stack({name: encoder.encode_words(words)})))
+        scales = np.array(factors, np.float32) / np.float32(factors[0] or 1)
+        return cls(model, side_by_side([block * scale for block, scale in zip(blocks, scales, strict=True)]))
+
+
+def _length(rows: Rows) -> float:
+    """Compute the root mean square length of the rows, dense or sparse."""
+    matrix = one_matrix(rows)
+    return float(np.sqrt((matrix * matrix).sum() / max(1, shape_of(matrix)[0])))

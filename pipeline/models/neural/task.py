@@ -25,7 +25,7 @@ from pipeline.models.neural.training import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.models.linear.word_start import WordStart
+    from pipeline.models.linear.projection import WordStart
 
 Own = TypeVar("Own", bound=TrainSettings)
 
