@@ -192,8 +192,7 @@ class Sources:
 
 
 class Generator(Protocol):
-    """A registered generator, which reads the features of `encoders`, and the joint space if its settings are
-    `in_space`."""
+    """A registered generator. It reads the features of `encoders`, and with `in_space` settings the joint space."""
 
     @property
     def encoders(self) -> tuple[str, ...]: ...

@@ -69,8 +69,7 @@ class LanguageText:
     def of(
         cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace, tagger: Tagger | None
     ) -> "LanguageText":
-        """`texts` with words, with their own vectors, and tags where there is a `tagger`. Names are positions in
-        `texts`."""
+        """Encode the `texts` that have words; with a `tagger`, also their tags. Names are positions in `texts`."""
         tokens = encode_tokens(texts, vocabulary)
         names = np.flatnonzero(tokens.lengths)
         tokens = tokens.take(names)
@@ -231,11 +230,9 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """At most `count` different sentences, as word ids, for one image: half from each of the conditioning vectors `u`
-    (2, c).
+    """Return at most `count` different sentences, as word ids, for an image: half from each of the vectors `u` (2, c).
 
-    With `structures`, one is sampled and the most probable words are chosen one by one (MAP); without, words are
-    sampled.
+    With `structures`, one is sampled and its most probable words are chosen (MAP); without, words are sampled.
     """
     drawn = u[torch.arange(count, device=u.device) % len(u)]
     if structures is None:

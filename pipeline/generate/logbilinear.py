@@ -1,5 +1,4 @@
-"""The networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5): a window of words to
-the next.
+"""Networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, 2.3 to 2.5): from words to the next word.
 
 Classes are V words, the unknown word V, and the boundary V + 1, which also pads the context of the first words.
 """

@@ -64,8 +64,7 @@ class DescribingNetwork(RecurrentWeights):
         return self.losses(self.image_bias(x), sentences).mean()
 
     def losses(self, image_bias: Tensor, sentences: Framed) -> Tensor:
-        """(total,) -log P of every word and END, in packed order, where b_v of sentence i is image_bias[i], (n, gates
-        H)."""
+        """(total,) -log P of each word and END, in packed order; b_v of sentence i is image_bias[i], (n, gates H)."""
         packed = sentences.inputs
         first = image_bias[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
@@ -156,8 +155,7 @@ class MultimodalRNN:
         return perplexity_of(self.network, lambda rows: self._batch(pairs, rows), pairs.sentences)
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
-        """(n, m) float32: log P of each of the held-out sentences, END included, given each image (encoder -> (n, its
-        dim))."""
+        """(n, m) float32: log P of each held-out sentence, END included, given each image (encoder -> (n, dim))."""
         sentences, network = given.pairs.sentences, self.network
         with torch.inference_mode():
             biases = network.image_bias(self._stack(features))

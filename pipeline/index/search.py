@@ -282,8 +282,7 @@ class Searcher(QueryEncoder):
         return self._tables[modality]
 
     def is_kept(self, modality: Modality) -> bool:
-        """Whether a table stays in memory, since it is small enough, or has rows to hide; of a larger one each answer
-        reads its own rows."""
+        """Whether a table stays in memory, because it is small or has rows to hide; else each answer reads its rows."""
         return self.rows(modality).num_rows <= MOST_KEPT or bool(self.index.hidden)
 
     def _keep(self, modality: Modality) -> None:

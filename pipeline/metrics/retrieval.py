@@ -114,8 +114,7 @@ class _Sample:
 
 @dataclass(frozen=True)
 class Fold:
-    """Some `images` and all their `sentences`, as slices of the split's; sentence j of the fold is of its image
-    `owners[j]`."""
+    """Slices of the split's `images` and `sentences`; sentence j of the fold is of the fold's image `owners[j]`."""
 
     images: slice
     sentences: slice

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
 from pipeline.config.loading import read_mapping
 from pipeline.metrics.paired import Columns, Draw, compare_draws, draw_of_ranks
@@ -18,9 +19,6 @@ from pipeline.models.linear.tuning import choices_at_edges
 from pipeline.papers import page
 from pipeline.papers.printed import read_numbers, read_orders
 from pipeline.papers.reproduction import Standing, verdict
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
 
 SUPERVISED = "Fully Supervised Only"
 """The label of Table 5's first row."""

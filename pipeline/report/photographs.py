@@ -40,8 +40,7 @@ DARK, LIGHT = (24, 24, 28), (235, 235, 235)
 
 @dataclass(frozen=True)
 class ReportPicture:
-    """A photograph: its name, a `data:` address, or None where it could not be read, and what is seen in it, if that is
-    known."""
+    """A photograph: its name, a `data:` address, or None if it could not be read, and what is seen in it, if known."""
 
     name: str
     address: str | None

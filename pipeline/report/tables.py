@@ -60,8 +60,7 @@ class Comparison:
 
 
 def is_probable(finding: JsonObject) -> bool:
-    """Whether a finding of an audit is a copy, or one of the captions that are probably wrong; others are the next
-    worst."""
+    """Whether an audit's finding is a copy, or a caption that is probably wrong; others are the next worst."""
     return finding["captions"] is None or finding["score"] <= finding["threshold"]
 
 

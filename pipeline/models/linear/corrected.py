@@ -16,6 +16,7 @@ from pipeline.models.joint_model import (
     JointModel,
     ModelClass,
     RegionSource,
+    Sentences,
     Settings,
     embed_images,
     is_multi_vector,
@@ -26,8 +27,6 @@ from pipeline.models.linear.projection import unit_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from pipeline.models.joint_model import Sentences
 
 log = logging.getLogger(__name__)
 

@@ -64,8 +64,7 @@ RIGHT_QUANTILE = 0.9
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of k pairs of the photos `image_id` (k,) and the captions `sentence_id` (k,), -1 for all captions of a
-    photo.
+    """The scores of k pairs of photos `image_id` (k,) and captions `sentence_id` (k,), -1 for all captions of a photo.
 
     Low `scores` are bad. `exchanged` (k,) are the scores of as many wrong pairs. `rank` counts from 1 among the
     captions of the `rivals`, a number of photos or captions. `rather` is the rivals' caption that fits the photo best.
@@ -191,8 +190,7 @@ def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.nda
 
 
 def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, preferred: np.ndarray) -> Scores:
-    """Score each photo with all of its captions. The exchanged pairs have the captions of the photo n // 2 further
-    on."""
+    """Score each photo with all of its captions. The exchanged pairs take the captions of the photo n // 2 later."""
     n = len(image_id)
     photos = np.arange(n)
     means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)

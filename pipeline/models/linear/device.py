@@ -4,7 +4,7 @@ The moments are sums of views on a GPU, and of mapped views, which need a second
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.compute.precision import fast_at_float64
-from pipeline.models.joint_model import Features
+from pipeline.models.joint_model import Features, TextVectors
 from pipeline.models.linear.feature_maps import DeviceMap, FeatureMap, FeatureMaps, project
 from pipeline.models.linear.moments import BLOCK_ROWS, SHIFT_ROWS, SMALL, Moments, mirror
 from pipeline.models.linear.views import (
@@ -30,9 +30,6 @@ from pipeline.models.linear.views import (
     spans,
     sum_by_owner,
 )
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import TextVectors
 
 PROJECTED_ROWS = 1 << 15
 """Maximum number of images, or sentences, that are projected at once."""
@@ -87,8 +84,7 @@ def rows_on(rows: Rows, device: torch.device) -> Tensor | Columns[Tensor]:
 
 
 class ProjectedSide(NamedTuple):
-    """The projection of one view: rows minus `mean` (D,), after the `feature_map` if there is one, times `matrix`
-    (D, c)."""
+    """The projection of one view: rows minus `mean` (D,), after a `feature_map` if any, times `matrix` (D, c)."""
 
     mean: np.ndarray
     matrix: np.ndarray
@@ -147,8 +143,7 @@ OUTER_ROWS = 256
 
 
 class DeviceAccumulator:
-    """The sums of MomentsAccumulator on `device`, in double precision for small views and on devices that are fast at
-    it."""
+    """The sums of MomentsAccumulator on `device`, in double precision for small views and on devices fast at it."""
 
     def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
         small = view.dim + dim_y <= SMALL

@@ -27,6 +27,7 @@ from pipeline.models.joint_model import (
     Features,
     JointModel,
     RegionSource,
+    Sentences,
     Settings,
     embed_images,
     is_multi_vector,
@@ -37,8 +38,6 @@ from pipeline.models.joint_model import (
 
 if TYPE_CHECKING:
     import torch
-
-    from pipeline.models.joint_model import Sentences
 
 
 class ZeroShot:
@@ -205,8 +204,7 @@ def joint_rule(rules: Rules) -> ScoreRule | None:
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Put the members' unit vectors (n, c) side by side, each scaled by the square root of its weight, (n, sum of c).
 
-    Their inner products are the weighted sums of the members' scores. If the weights add up to 1, they have unit
-    length.
+    Inner products are weighted sums of the members' scores. If the weights add up to 1, they have unit length.
     """
     return np.hstack([np.sqrt(np.float32(weight)) * part for weight, part in zip(weights, vectors, strict=True)])
 
@@ -264,8 +262,7 @@ Judge = Callable[[tuple[float, ...]], float]
 
 @dataclass(frozen=True)
 class MemberWeights:
-    """`values`, one for each member, add up to 1; `judged` is their score, `trials` the number of combinations
-    tried."""
+    """`values`, one per member, add up to 1; `judged` is their score, `trials` the number of combinations tried."""
 
     values: tuple[float, ...]
     judged: float

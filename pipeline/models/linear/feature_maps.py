@@ -14,7 +14,7 @@ import scipy  # whose parts it imports when they are used: dense views do withou
 
 from pipeline.compute.device import upload
 from pipeline.errors import InputError
-from pipeline.models.joint_model import Settings, read_number, read_setting
+from pipeline.models.joint_model import Settings, TextVectors, read_number, read_setting
 from pipeline.models.linear.views import (
     Columns,
     Rows,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import torch
     from scipy.sparse import csr_array
     from torch import Tensor
-
-    from pipeline.models.joint_model import TextVectors
 
 
 class FeatureMap(Protocol):

@@ -8,7 +8,15 @@ import numpy as np
 
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.compute.precision import scale_to_unit_length
-from pipeline.models.joint_model import Features, Settings, read_number, read_setting, require_vectors
+from pipeline.models.joint_model import (
+    Features,
+    RegionSource,
+    Sentences,
+    Settings,
+    read_number,
+    read_setting,
+    require_vectors,
+)
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.views import ImageView, Rows, TextView, one_matrix, shape_of, side_by_side
 
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
     from pipeline.encoders.text_encoder import TextEncoder
-    from pipeline.models.joint_model import RegionSource, Sentences
     from pipeline.models.linear.device import Projections
     from pipeline.models.linear.moments import Moments
 

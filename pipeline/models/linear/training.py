@@ -94,8 +94,7 @@ class FittableModel(Protocol):
 
 
 def fit_best(model: FittableModel, tasks: Iterable[FitTask]) -> Tuned:
-    """Fit the class `model` to each of `tasks`, at least one, which differ in the weights of the text view, and return
-    the best on dev."""
+    """Fit the class `model` to each of `tasks`, whose weights of the text view differ, and return the best on dev."""
     return _best_of([model.fit(task) for task in tasks])
 
 

@@ -3,20 +3,18 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.config.models import FitSettings
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
+from pipeline.models.joint_model import TextVectors
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearModel, Solver
 from pipeline.models.linear.views import ImageView, TextView
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import TextVectors
 
 Choices = Mapping[str, float | str]
 """The values that are chosen on dev beside the grid, axis -> value."""

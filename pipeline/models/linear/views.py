@@ -14,14 +14,12 @@ import scipy  # Its parts are imported when they are used: dense views do not ne
 from pipeline.compute.precision import scale_to_unit_length, to_float32
 from pipeline.encoders.tfidf import unit_rows
 from pipeline.errors import IntegrityError
-from pipeline.models.joint_model import Features, Settings, read_list
+from pipeline.models.joint_model import Features, Settings, TextVectors, read_list
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
     from torch import Tensor
     from typing_extensions import TypeIs
-
-    from pipeline.models.joint_model import TextVectors
 
 Matrix = TypeVar("Matrix", bound="np.ndarray | csr_array | Tensor")
 """A matrix (n, d) of NumPy, SciPy or PyTorch."""
@@ -182,8 +180,7 @@ class ImageView(View):
         return tuple(steps for steps in self.steps if not isinstance(steps, str)) or ((),) * len(self.encoders)
 
     def stack(self, features: Features) -> np.ndarray:
-        """Stack `features`, encoder -> (n, its dim) float16 or float32, to (n, dim) float32. Raises as
-        `select_blocks`."""
+        """Stack `features`, encoder -> (n, its dim), to (n, dim) float32. Raises as `select_blocks`."""
         x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
         for block, part, steps in blocks:
@@ -255,8 +252,7 @@ class TextView(View):
         return dict(zip(self.encoders, self.weights, strict=True))
 
     def stack(self, sentences: "Mapping[str, TextVectors]") -> Rows:
-        """Stack `sentences`, text encoder -> (n, its dim), to (n, dim); sparse vectors stay sparse. Raises as
-        `select_blocks`."""
+        """Stack text encoder -> (n, its dim) to (n, dim); sparse vectors stay sparse. Raises as `select_blocks`."""
         blocks = zip(self.select_blocks(sentences), self.steps, self.weights, strict=True)
         return side_by_side([_prepared(block, steps, weight) for block, steps, weight in blocks])
 

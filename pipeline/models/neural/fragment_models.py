@@ -3,7 +3,7 @@ ncca-recurrent that also compares regions with words."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,16 @@ from pipeline.config.models import (
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.joint_model import Features, RegionBlock, RegionSource, Settings, read_number, read_setting
+from pipeline.models.joint_model import (
+    Features,
+    RegionBlock,
+    RegionSource,
+    Sentences,
+    Settings,
+    WordForms,
+    read_number,
+    read_setting,
+)
 from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragments import (
@@ -41,9 +50,6 @@ from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask,
 from pipeline.models.neural.training import LossFunction, Training, clip_elements, seeded
 from pipeline.models.neural.word_towers import InitialTowers, RecurrentCCA, Towers
 from pipeline.text.sequences import Tokens
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import Sentences, WordForms
 
 BLOCK = 256
 """Maximum number of images, or sentences, that are embedded at once."""
@@ -173,8 +179,7 @@ def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray
 class AlignedModel(FragmentModel):
     """A model of regions by Karpathy and Fei-Fei 2015, eq. 1, and of sentences by a `sentence_encoder`.
 
-    Beside word vectors, dimensions and dropout, the encoder has the argument and attribute `own`, which `learn`
-    returns.
+    Beside words, dimensions and dropout, the encoder has the argument and attribute `own`, which `learn` returns.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork

@@ -54,8 +54,7 @@ class RegionMap(nn.Module):
 
 
 class FragmentEncoder(nn.Module):
-    """A network from sentences to several vectors each, with the word vectors `words` (V + 1, d), the unknown word's
-    last."""
+    """A network from a sentence to several vectors, with word vectors `words` (V + 1, d), the unknown word's last."""
 
     words: nn.Parameter
 

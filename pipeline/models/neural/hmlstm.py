@@ -1,7 +1,7 @@
 """The hierarchical multimodal LSTM: sentences with their noun phrases, images with their regions (Niu et al. 2017)."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional
 from pipeline.compute.device import place, upload
 from pipeline.compute.ragged import Ragged, runs
 from pipeline.config.models import DenseTrainSettings
-from pipeline.models.joint_model import RegionBlock, RegionSource, Settings, read_setting
+from pipeline.models.joint_model import RegionBlock, RegionSource, Settings, WordForms, read_setting
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.networks import GlobalNetwork, Score, SentenceEncoder, initial, set_gate_bias
 from pipeline.models.neural.task import WHOLE, RegionView, TrainingTask
@@ -20,9 +20,6 @@ from pipeline.models.neural.tree_levels import Levels, forest, level
 from pipeline.models.neural.tree_rnn import KeptTrees, by_kind
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
 from pipeline.text.trees import Trees
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import WordForms
 
 
 class HierarchicalRecurrence(torch.autograd.Function):

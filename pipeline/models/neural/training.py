@@ -99,8 +99,7 @@ def clip_elements(network: nn.Module, limit: float) -> None:
 
 
 class UnreadLoss(NamedTuple):
-    """The loss and the gradient's norm, `values` (2,), of the batch `rows` of a step, which are still being copied from
-    a GPU."""
+    """The loss and the gradient's norm, `values` (2,), of the batch `rows` of a step, on their way from a GPU."""
 
     epoch: int
     step: int

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
@@ -14,7 +14,15 @@ from pipeline.compute.multivectors import ScoreRule
 from pipeline.config.models import LongShortTermTrainSettings, PlainTrainSettings
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
-from pipeline.models.joint_model import Features, RegionBlock, RegionSource, Settings, read_setting
+from pipeline.models.joint_model import (
+    Features,
+    RegionBlock,
+    RegionSource,
+    Sentences,
+    Settings,
+    WordForms,
+    read_setting,
+)
 from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import (
@@ -34,9 +42,6 @@ from pipeline.models.neural.recurrence import pack
 from pipeline.models.neural.task import TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Training, seeded
 from pipeline.text.sequences import Tokens
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import Sentences, WordForms
 
 BLOCK = 512
 """Maximum number of sentences, or images, that are embedded at once."""
@@ -154,8 +159,7 @@ class GlobalModel(NetworkModel):
         return self.embed_sentences(phrases)
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
-        """Embed regions, each as one image, (r, c) float32. Their features are of the model's encoders, in its
-        order."""
+        """Embed regions as images, (r, c) float32. Their features are of the model's encoders, in its order."""
         x = self.view.stack(self.view.split(block.features))
         return self.in_blocks(lambda rows: self.network.embed_images(upload(x[rows], self.device)), len(x), "region")
 
