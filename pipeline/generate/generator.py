@@ -40,8 +40,7 @@ UNKNOWN = "-"
 
 
 class JointSpace:
-    """The joint space of an index's model: images, sentences and words as unit vectors. Raises UsageError where the
-    model does not compare by cosine."""
+    """The joint space of an index's model, in unit vectors. Raises UsageError if it does not compare by cosine."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
         parameters = index.first.model()

@@ -110,7 +110,6 @@ class LanguageModel:
         return Learned(model, log)
 
     def to(self, device: torch.device) -> "LanguageModel":
-        """Moves the network to `device`; returns itself."""
         self.network.to(device)
         return self
 

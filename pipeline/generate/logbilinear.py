@@ -1,4 +1,5 @@
-"""Networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, 2.3 to 2.5): from words to the next word.
+"""The networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5): a window of words to
+the next.
 
 Classes are V words, the unknown word V, and the boundary V + 1, which also pads the context of the first words.
 """

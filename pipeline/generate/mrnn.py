@@ -138,7 +138,6 @@ class MultimodalRNN:
         return Learned(model, log)
 
     def to(self, device: torch.device) -> "MultimodalRNN":
-        """Moves the network to `device`; returns itself."""
         self.network.to(device)
         return self
 

@@ -45,8 +45,7 @@ class SnippetRegions(NamedTuple):
     features: np.ndarray
 
     def take(self, rows: np.ndarray, whole: bool) -> np.ndarray:
-        """(k, dim) the features of the regions `rows` (k,); with `whole` (k, 2 dim), those of their whole images beside
-        them."""
+        """Return the features (k, dim) of regions `rows` (k,); with `whole` (k, 2 dim), beside their whole images'."""
         if not whole:
             return self.features[rows]
         first = self.offsets[np.searchsorted(self.offsets, rows, "right") - 1]
@@ -148,7 +147,6 @@ class RankedSnippets:
         return Learned(model, {"criterion": "alignment", "sentences": len(texts), "chosen": {"rows": len(number)}})
 
     def to(self, device: torch.device) -> "RankedSnippets":
-        """Move the alignment model to `device`, and return this generator."""
         self.model.to(device)
         return self
 

@@ -161,8 +161,7 @@ def measure_shortlist(
 
     `recall@10` is the share of each query's ten best items by exact scores that were found, `recall@1` the share of
     queries whose best one was; `scored` the number of items scored exactly; `exact_queries_per_second` the speed
-    without a shortlist. Found is what scores as well as the true last one, so that equal items may stand for each
-    other.
+    without a shortlist. Found is what scores as well as the true last one: equal items stand for each other.
     """
     top, shortlist = min(NEIGHBOURS, len(gallery)), gallery.shortlist
     vectors = gallery.vectors()

@@ -144,7 +144,8 @@ class Searcher(QueryEncoder):
 
         Raises InputError when no word is known, and UsageError where the index has no regions.
         """
-        self.require_regions()
+        if not self.multi_vector:
+            raise UsageError(f"{self.index.card.model} has no regions; ask a multi-vector model, such as dvsa")
         self.require_known(snippet)
         words = several_vectors_each(self.embed_sentence(snippet))
         gallery = with_regions(self._require_fit("images", words))
@@ -153,11 +154,6 @@ class Searcher(QueryEncoder):
         return Answer(
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
         )
-
-    def require_regions(self) -> None:
-        """Raises UsageError where the index has no regions."""
-        if not self.multi_vector:
-            raise UsageError(f"{self.index.card.model} has no regions; ask a multi-vector model, such as dvsa")
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""

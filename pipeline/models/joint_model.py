@@ -76,8 +76,7 @@ class RegionBlock(Protocol):
     """Regions of n images, image after image.
 
     `features` (total, dim) holds the features of several encoders side by side, `boxes` (total, 4) x1, y1, x2, y2 in
-    original pixels, and `scores` (total,) the confidence of each region. Image i has the rows
-    [offsets[i], offsets[i + 1]).
+    original pixels, and `scores` (total,) the confidence of each region. Image i has rows offsets[i] to offsets[i + 1].
     """
 
     @property
@@ -196,6 +195,6 @@ class PhraseModel(JointModel, Protocol):
 
 
 class ModelClass(Protocol):
-    """A registered class, which restores a model from its stored settings and tensors."""
+    """A registered class, whose `from_parts` restores a model from its stored `settings()` and `tensors()`."""
 
     def from_parts(self, settings: Settings, tensors: Mapping[str, np.ndarray]) -> JointModel: ...

@@ -211,7 +211,10 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
     import numpy as np  # the machine is examined where NumPy is missing too
 
     dims = {encoder.name: _dim(config, encoder, speeds) for encoder in config.encoders}
-    terms = [_text_dim(config, encoder) for encoder in config.text_encoders]
+    terms = [
+        encoder.spec.dim(encoder, config.word_vectors.dim if encoder.own.corpus else WORD) or WIDEST
+        for encoder in config.text_encoders
+    ]
     width = sum(dims.values()) + sum(terms)
     joint = max(config.fit.dimensions)
     shards = -(-images // config.shard_size)
@@ -247,10 +250,6 @@ def _dim(config: "Config", encoder: Any, speeds: Mapping[str, Speed]) -> int:
     if encoder.of is not None:
         return _dim(config, config.encoder(encoder.of), speeds)
     return encoder.spec.dim(encoder) or WIDEST
-
-
-def _text_dim(config: "Config", encoder: Any) -> int:
-    return encoder.spec.dim(encoder, config.word_vectors.dim if encoder.own.corpus else WORD) or WIDEST
 
 
 def lines_of(found: Estimate) -> list[str]:

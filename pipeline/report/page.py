@@ -76,26 +76,21 @@ def render(report: Sections) -> str:
 
     Every text from outside is escaped.
     """
-    environment = _templates()
-    environment.filters |= {
-        "spoken": spoken,
-        "thousands": "{:,}".format,
-        "size": _size,
-        "figure": _figure,
-        "tidy": tidy,
-    }
-    environment.filters |= {"duration": duration, "with_total": with_total}
-    return environment.get_template("page.html").render(
-        report=report,
-        shortened=_shortened,
-        charts=draw_logs({name: details.get("training_log", {}) for name, details in report.details.items()}),
-        recall_chart=_recalls(report.comparisons[0]) if report.comparisons else "",
-        time_chart=_times(report.costs),
-        columns=COLUMNS,
-        directions=DIRECTIONS,
-        indexed=INDEXED,
-        judgements=JUDGEMENTS,
-        unmeasured=explain_dashes(report.judged),
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            report=report,
+            shortened=_shortened,
+            charts=draw_logs({name: details.get("training_log", {}) for name, details in report.details.items()}),
+            recall_chart=_recalls(report.comparisons[0]) if report.comparisons else "",
+            time_chart=_times(report.costs),
+            columns=COLUMNS,
+            directions=DIRECTIONS,
+            indexed=INDEXED,
+            judgements=JUDGEMENTS,
+            unmeasured=explain_dashes(report.judged),
+        )
     )
 
 
@@ -158,10 +153,8 @@ def render_compared(
     rows: Sequence[ComparedRow], reference: ComparedSystem, split: str, protocol: str, warnings: Sequence[str]
 ) -> str:
     """Renders the rows that `compare_systems` returns as a page, which begins with the `warnings`."""
-    environment = _templates()
-    environment.filters["spoken"] = spoken
     values = {"rows": rows, "reference": reference, "split": split, "protocol": protocol, "warnings": warnings}
-    return environment.get_template("compared.html").render(values, directions=DIRECTIONS)
+    return _templates().get_template("compared.html").render(values, directions=DIRECTIONS)
 
 
 def compared_as_text(rows: Sequence[ComparedRow]) -> str:
@@ -183,14 +176,17 @@ def compared_as_text(rows: Sequence[ComparedRow]) -> str:
 
 
 def _templates() -> Environment:
-    """The templates of this package, which escape every text from outside."""
-    return Environment(
+    """Return the templates of this package, which escape every text from outside."""
+    environment = Environment(
         loader=PackageLoader("pipeline.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"duration": duration, "figure": _figure, "size": _size, "spoken": spoken, "tidy": tidy}
+    environment.filters |= {"thousands": "{:,}".format, "with_total": with_total}
+    return environment
 
 
 def _shortened(example: Example) -> list[Answer]:

@@ -66,8 +66,7 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 def mapped_moments(
     known: Moments, blocks: Iterable[ViewBlock], maps: "FeatureMaps", device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of the mapped views of the pairs in `blocks`, whose own moments are `known`, on `device`, or on
-    the CPU if it is None.
+    """Sum the moments of the mapped views of the pairs in `blocks`, whose moments are `known`, on `device` or the CPU.
 
     Of [x, P] and [y, Q], only the products with P or Q are computed, y's part of them by sparse products. Mapped rows
     exist for one block at a time.

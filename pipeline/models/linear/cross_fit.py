@@ -158,7 +158,11 @@ def score_rivals(
 ) -> tuple[Scores, Scores]:
     """Score n photos, embedded as x (n, c), and their m captions, embedded as y (m, c), both of unit length. Caption j
     is of the photo `owners[j]`, in ascending order."""
-    csls = _correct_for_hubs(x @ y.T, owners)
+    products = x @ y.T
+    with_others = _replace_own(products, owners, -1)
+    r_x = np.asarray(mean_of_greatest(with_others, NEIGHBOURS))
+    r_y = np.asarray(mean_of_greatest(with_others.T, NEIGHBOURS))
+    csls = _HubCorrected(2 * products - r_x[:, None] - r_y, r_x, r_y)
     preferred = sentence_id[_replace_own(csls.scores, owners, -np.inf).argmax(axis=1)]
     return (
         _score_photos(csls.scores, image_id, owners, preferred),
@@ -172,14 +176,6 @@ class _HubCorrected(NamedTuple):
     scores: np.ndarray
     image_corrections: np.ndarray
     caption_corrections: np.ndarray
-
-
-def _correct_for_hubs(products: np.ndarray, owners: np.ndarray) -> _HubCorrected:
-    """Compute 2 x'y - r(x) - r(y) from the products x'y (n, m)."""
-    with_others = _replace_own(products, owners, -1)
-    r_x = np.asarray(mean_of_greatest(with_others, NEIGHBOURS))
-    r_y = np.asarray(mean_of_greatest(with_others.T, NEIGHBOURS))
-    return _HubCorrected(2 * products - r_x[:, None] - r_y, r_x, r_y)
 
 
 def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.ndarray:
@@ -209,8 +205,7 @@ def _score_captions(
     owners: np.ndarray,
     preferred: np.ndarray,
 ) -> Scores:
-    """Score each caption with its photo and the photo's other captions. The exchanged pairs have the caption m // 2
-    further on."""
+    """Score each caption with its photo and its other captions. The exchanged pairs take the caption m // 2 later."""
     n, m = len(x), len(y)
     captions = np.arange(m)
     counts = np.bincount(owners, minlength=n)

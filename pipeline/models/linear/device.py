@@ -36,8 +36,7 @@ PROJECTED_ROWS = 1 << 15
 
 
 def stack_on(view: ImageView, features: Features, device: torch.device, rows: slice = slice(None)) -> Tensor:
-    """Compute `view.stack(features)` of some `rows`, (n, dim) float32, on `device`, which converts and normalises
-    float16 features."""
+    """Compute `view.stack(features)` of some `rows`, (n, dim) float32, with its conversions on `device`."""
     features = {name: block[rows] for name, block in features.items()}
     if device.type == "cpu":
         return torch.from_numpy(view.stack(features))
@@ -221,8 +220,7 @@ def left_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Compute left' right, which is symmetric, on and below the diagonal: strips of columns of `total`, each with the
-    tensor to add."""
+    """Compute the symmetric left' right on and below the diagonal: strips of `total`, each with the tensor to add."""
     strips = [slice(start, start + STRIP) for start in range(0, len(total), STRIP)]
     return [(total[one.start :, one], left[:, one.start :].T @ right[:, one]) for one in strips]
 

@@ -181,7 +181,6 @@ class Ensemble:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "Ensemble":
-        """Restore the ensemble of `settings` and `tensors`."""
         members = []
         for number, value in enumerate(read_list(settings, "members")):
             prefix = f"{number}/"

@@ -231,6 +231,9 @@ class WeightedMap:
         other.weight = weight
         return other
 
+    def settings(self) -> dict[str, Any]:
+        return {"weight": float(self.weight)}
+
 
 class FourierFeatures(WeightedMap):
     """phi(xA) beside x: a row gains the columns `weight` * phi((row - mean) A).
@@ -265,9 +268,6 @@ class FourierFeatures(WeightedMap):
 
         return mapped
 
-    def settings(self) -> dict[str, Any]:
-        return {"weight": float(self.weight)}
-
     def tensors(self) -> dict[str, np.ndarray]:
         drawn = {name: value for name, value in vars(self.fourier).items() if value is not None}
         return {"matrix": self.matrix, "offset": self.offset, **drawn}
@@ -289,9 +289,6 @@ class TanhFeatures(WeightedMap):
 
     def __call__(self, rows: Rows) -> np.ndarray:
         return np.float32(self.weight) * np.tanh(rows @ self.matrix - self.offset)
-
-    def settings(self) -> dict[str, Any]:
-        return {"weight": float(self.weight)}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"matrix": self.matrix, "offset": self.offset}
@@ -377,7 +374,7 @@ class NeighbourText(WeightedMap):
         return (mean @ self.texts).toarray()
 
     def settings(self) -> dict[str, Any]:
-        return {"neighbours": self.neighbours, "terms": self.dim, "weight": float(self.weight)}
+        return {"neighbours": self.neighbours, "terms": self.dim, **super().settings()}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"gallery": self.gallery, **sparse_parts(self.texts)}

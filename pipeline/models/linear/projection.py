@@ -59,8 +59,7 @@ class Solver(Protocol):
 
 
 class LinearModel:
-    """A linear projection of each view: an image x becomes finish((x - mean_x) W), and a sentence y becomes
-    finish((y - mean_y) U).
+    """A linear projection of each view: images x become finish((x - mean_x) W), sentences y finish((y - mean_y) U).
 
     If the model has `maps`, x and y are the mapped views. A registered model names its `metric`, the axes of the grid
     that matter to it, whether dev chooses among them `by_mean_rank` (else by the recall sum), and its `solver`.
@@ -144,7 +143,6 @@ class LinearModel:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "LinearModel":
-        """Restore the model of `settings` and `tensors`."""
         view = ImageView.from_dict(settings)
         text = TextView.from_dict(read_setting(settings, "text", dict))
         power = read_number(settings, "eigenvalue_power")

@@ -1,5 +1,4 @@
-"""The trainings of linear models, on target pairs, auxiliary (weakly annotated) pairs, or both (Gong et al. 2014,
-section 4)."""
+"""Trainings of linear models on target or auxiliary (weakly annotated) pairs, or both (Gong et al. 2014, section 4)."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.config.models import FitSettings
-from pipeline.metrics.ranks import count_ranks
+from pipeline.metrics.ranks import Ranks, count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
 from pipeline.models.joint_model import TextVectors
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
@@ -152,13 +152,12 @@ def tune(
         for text_ridge, image_ridge in progress(pairs):
             directions = solve(image_ridge, text_ridge, max(grid.dimensions))
             shapes = _shapes(model, grid, len(directions.values))
-            scores = judge.score(directions, shapes)
             new_trials = [
                 GridTrial(
-                    image_ridge, text_ridge, shape.dimensions, shape.power, score.recall_sum, text.weight_of,
-                    transfer or {}, shape.eigenvalues, score.mean_rank,
+                    image_ridge, text_ridge, shape.dimensions, shape.power, recall_sum(ranks), text.weight_of,
+                    transfer or {}, shape.eigenvalues, mean_rank(ranks),
                 )
-                for shape, score in zip(shapes, scores, strict=True)
+                for shape, ranks in zip(shapes, judge.rank(directions, shapes), strict=True)
             ]  # fmt: skip
             trials += new_trials
             leader = max(new_trials, key=lambda trial: trial.merit(model.by_mean_rank))
@@ -184,15 +183,8 @@ class Shape(NamedTuple):
     eigenvalues: str
 
 
-class Score(NamedTuple):
-    """The scores of one trial on dev."""
-
-    recall_sum: float
-    mean_rank: float
-
-
 class _DevJudge:
-    """The mapped dev views, and the scores of directions on them."""
+    """The mapped dev views, and the ranks of their pairs by directions."""
 
     def __init__(
         self, model: type[LinearModel], view: ImageView, text: TextView, prepared: PreparedViews, dev: PairArrays
@@ -208,23 +200,21 @@ class _DevJudge:
         """Project the dev images and sentences on all directions."""
         return project(self.x, self.mean_x, directions.w), project(self.y, self.mean_y, directions.u)
 
-    def score(self, directions: Directions, shapes: Sequence[Shape]) -> list[Score]:
-        """Score the directions in each of `shapes`."""
+    def rank(self, directions: Directions, shapes: Sequence[Shape]) -> list[Ranks]:
+        """Rank the dev pairs by the directions in each of `shapes`."""
         images, sentences = self.project(directions)
-        scores = []
+        ranks = []
         for dimensions, power, eigenvalues in shapes:
             values = directions.values[:dimensions] + EIGENVALUES[eigenvalues]
             finished = [self.model.finish(side[:, :dimensions], values, power) for side in (images, sentences)]
-            ranks = count_ranks(finished[0], finished[1], self.owners, self.model.metric)
-            scores.append(Score(recall_sum(ranks), mean_rank(ranks)))
-        return scores
+            ranks.append(count_ranks(finished[0], finished[1], self.owners, self.model.metric))
+        return ranks
 
 
 def _next_ridges(
     grid: FitSettings, uses_text_ridge: bool, best: GridTrial | None, tried: set[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the (text ridge, image ridge) to try next, given the best trial so far, and add them to `tried`. At the
-    end the list is empty."""
+    """Return the (text ridge, image ridge) to try next, none at the end, by the best trial, and add them to `tried`."""
     for line in _lines_of_ridges(grid, grid.text_ridge if uses_text_ridge else (0.0,), best):
         if new := [pair for pair in line if pair not in tried]:
             tried.update(new)

@@ -158,8 +158,7 @@ class View:
 
 @dataclass(frozen=True)
 class ImageView(View):
-    """The features of image encoders, with the `steps` (`sqrt`, `l2`) of each block: one tuple for all encoders, or one
-    tuple per encoder."""
+    """Features of image encoders, with `steps` (`sqrt`, `l2`): one tuple for all encoders, or one per encoder."""
 
     vectors: ClassVar[str] = "features of encoder"
     steps: Steps | tuple[Steps, ...]
@@ -309,8 +308,7 @@ def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
 
 
 class PairBlock(Protocol):
-    """Images as stored, `features`, with their m `sentences`, text encoder -> (m, its dim), and `owners` (m,), the
-    image of each sentence."""
+    """Stored images, `features`, with m `sentences`, text encoder -> (m, dim), and `owners` (m,), their images."""
 
     @property
     def features(self) -> Features: ...

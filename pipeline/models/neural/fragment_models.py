@@ -56,8 +56,7 @@ BLOCK = 256
 
 
 class FragmentModel(NetworkModel):
-    """A model of one vector per region of an image, and one vector per word or relation of a sentence; `rule` turns
-    their products into one score."""
+    """A model of one vector per region of an image, and per word or relation of a sentence, scored by `rule`."""
 
     multi_vector = True
     metric: str = "inner_product"
@@ -91,13 +90,11 @@ class FragmentModel(NetworkModel):
         return _in_blocks(embed, len(regions))
 
     def arrange(self, sentences: "WordForms") -> ArrangedFragments:
-        """Arrange sentences for the network."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
     def embed_sentences(self, sentences: "Sentences") -> MultiVectors:
-        """Embed sentences, one vector per fragment, in float32 arrays. A sentence without words has the unknown word's
-        vector."""
+        """Embed sentences, a vector per fragment, in float32 arrays. Without words, it is the unknown word's vector."""
         assert not isinstance(sentences, Mapping)
 
         def embed(rows: np.ndarray) -> MultiVectors:
@@ -205,7 +202,6 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of an untrained model."""
         view = task.required_region_view
         mean, length = measure_regions(view, task.train.required_regions)
         shape = {**task.settings.model_dump(), cls.own: cls.learn(task)}
@@ -223,7 +219,6 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        """Restore the model of `settings` and `tensors`."""
         mean, words = tensors["regions.mean"], tensors["sentences.words"]
         model = cls.build(RegionView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
         load_arrays(model.network, tensors)
@@ -346,7 +341,6 @@ class GroundedFragments(FragmentModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "GroundedFragments":
-        """Restore the model of `settings` and `tensors`."""
         state = {name: torch.tensor(array) for name, array in tensors.items()}
         towers = {name: tensor for name, tensor in state.items() if name not in OWN}
         rule = ScoreRule.from_dict(settings)

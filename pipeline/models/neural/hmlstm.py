@@ -294,8 +294,7 @@ class HMLSTM(GlobalModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the alternating training of figure 3: first sentences alone, then correspondences and embedding in
-        turn."""
+        """Return the training of figure 3: first sentences alone, then correspondences and embedding in turn."""
         model, train, settings = cls.untrained(task).to(task.device), task.train, task.own_settings(DenseTrainSettings)
         matches = model.no_correspondences(train.sentences)
 

@@ -80,8 +80,7 @@ def first_of(owners: Tensor) -> Tensor:
 
 
 class ScoredFragments(NamedTuple):
-    """The scores (n, n) of a batch, the products (regions, words) behind them, and the pair that each region and each
-    word is of."""
+    """The scores (n, n) of a batch, the products (regions, words) behind them, and the pair of each region and word."""
 
     scores: Tensor
     products: Tensor

@@ -214,8 +214,7 @@ class TrainingTask:
         return stack_on(self.view, self.train.images(self.train.owners[rows]), self.device)
 
     def draw_images(self, rows: np.ndarray) -> torch.Tensor:
-        """Stack the images for a training step, in which `encoder_dropout` replaces the features of some encoders by
-        the mean."""
+        """Stack images for a training step, where `encoder_dropout` replaces some encoders' features by the mean."""
         images, share, count = self.images(rows), self.settings.encoder_dropout, len(self.view.dims)
         if not share or count == 1:
             return images

@@ -79,7 +79,6 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of an untrained model."""
         model = cls.untrained(task).to(task.device)
 
         def draw(rows: np.ndarray) -> tuple[Tensor, ArrangedWords]:
@@ -174,7 +173,6 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        """Restore the model of `settings` and `tensors`."""
         mean, words = torch.tensor(tensors["mean"]), torch.tensor(tensors["sentences.words"])
         dimensions = read_setting(settings, "dimensions", int)
         learned = read_setting(settings, "learned", dict) if "learned" in settings else {}

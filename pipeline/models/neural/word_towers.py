@@ -191,7 +191,6 @@ class RecurrentCCA(GlobalModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        """Restore the model of `settings` and `tensors`."""
         towers = InitialTowers(*(torch.tensor(tensors[name]) for name in InitialTowers._fields))
         network = RecurrentTowers(towers, read_setting(settings, "hidden", int), dropout=0)
         return cls(ImageView.from_dict(settings), load_arrays(network, tensors))
