@@ -4,7 +4,7 @@ judged: pairs, texts, a joint space, and parts of speech."""
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from pipeline.generate.corpus import Corpus, Trigram
 from pipeline.index.queries import QueryForms
 from pipeline.models.joint_model import Features, JointModel
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.task import TrainingPairs
+from pipeline.models.neural.task import TrainingPairs, required
 from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.sequences import Tokens
@@ -26,8 +26,6 @@ from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from pipeline.models.neural.fragment_models import AlignedModel
-
-Value = TypeVar("Value")
 
 BLOCK = 8192
 """Maximum number of sentences that are embedded at once."""
@@ -104,12 +102,6 @@ def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, s
         words = zip(entry.parse.words, entry.parse.upos, strict=True)
         if tagged := [(word.lower(), tag) for word, tag in words if tag in TAGS]:
             yield tagged
-
-
-def required(value: Value | None) -> Value:
-    """Return a value that is there for this generator, because its spec says that it needs it."""
-    assert value is not None
-    return value
 
 
 class Ranker(NamedTuple):

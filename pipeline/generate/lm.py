@@ -22,7 +22,6 @@ from pipeline.generate.generator import (
     Material,
     Sources,
     Tagger,
-    required,
 )
 from pipeline.generate.logbilinear import (
     Additive,
@@ -36,6 +35,7 @@ from pipeline.generate.training import log_frequencies, log_probabilities, perpl
 from pipeline.index.exact import search_exact
 from pipeline.models.joint_model import Settings, read_list
 from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.task import required
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import english_stop_words

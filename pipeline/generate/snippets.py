@@ -12,11 +12,11 @@ from pipeline.compute.precision import to_float32
 from pipeline.compute.ragged import offsets_of
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
-from pipeline.generate.generator import Description, Learned, Material, Sources, required
+from pipeline.generate.generator import Description, Learned, Material, Sources
 from pipeline.index.exact import search_exact
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.neural.fragment_models import AlignedModel
-from pipeline.models.neural.task import TrainingPairs
+from pipeline.models.neural.task import TrainingPairs, required
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 

@@ -18,10 +18,10 @@ from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
 from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
-from pipeline.index.faiss_types import call
+from pipeline.index.faiss_types import call, ids_of_lists
 from pipeline.index.filtering import is_exact, reconstruct
 from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes
-from pipeline.index.gallery import MultiVectorGallery, Shortlist, ids_of_lists
+from pipeline.index.gallery import MultiVectorGallery, Shortlist
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, apply, ask, latency, tune
 from pipeline.storage.card import IndexCard, Modality, ShortlistCard
 from pipeline.storage.json_files import Json

@@ -35,40 +35,23 @@ INDEXED = ("images", "sentences", "regions", "words")
 class Sections(Protocol):
     """The sections of the page. Its template reads more of them."""
 
-    @property
-    def title(self) -> str: ...
-    @property
-    def manifest(self) -> JsonObject: ...
-    @property
-    def details(self) -> Mapping[str, JsonObject]: ...
-    @property
-    def comparisons(self) -> Sequence[Comparison]: ...
-    @property
-    def costs(self) -> Sequence[RuleCost]: ...
-    @property
-    def judged(self) -> Sequence[JsonObject]: ...
-    @property
-    def phrases(self) -> Sequence[JsonObject]: ...
-    @property
-    def search(self) -> str: ...
-    @property
-    def examples(self) -> Examples: ...
-    @property
-    def reasons(self) -> Sequence[JsonObject]: ...
-    @property
-    def coverage(self) -> Mapping[str, Coverage]: ...
-    @property
-    def encoders(self) -> Sequence[JsonObject]: ...
-    @property
-    def health(self) -> Sequence[JsonObject]: ...
-    @property
-    def cards(self) -> Sequence[Card]: ...
-    @property
-    def models(self) -> Sequence[JsonObject]: ...
-    @property
-    def magnitudes(self) -> Sequence[JsonObject]: ...
-    @property
-    def versions(self) -> Mapping[str, str]: ...
+    title: str
+    manifest: JsonObject
+    details: Mapping[str, JsonObject]
+    comparisons: Sequence[Comparison]
+    costs: Sequence[RuleCost]
+    judged: Sequence[JsonObject]
+    phrases: Sequence[JsonObject]
+    search: str
+    examples: Examples
+    reasons: Sequence[JsonObject]
+    coverage: Mapping[str, Coverage]
+    encoders: Sequence[JsonObject]
+    health: Sequence[JsonObject]
+    cards: Sequence[Card]
+    models: Sequence[JsonObject]
+    magnitudes: Sequence[JsonObject]
+    versions: Mapping[str, str]
 
 
 def render(report: Sections) -> str:

@@ -36,10 +36,6 @@ class Columns(Generic[Matrix]):
     def __getitem__(self, rows: slice | np.ndarray) -> "Columns":
         return Columns([matrix[rows] for matrix in self.matrices])
 
-    def map(self, function: "Callable[[Matrix], Other]") -> "Columns[Other]":
-        """Apply `function` to each matrix."""
-        return Columns([function(matrix) for matrix in self.matrices])
-
     def __matmul__(self, right: "np.ndarray | Tensor") -> Any:
         """Multiply by `right` (d, c) of the same library, (n, c)."""
         return reduce(add, [matrix @ right[columns] for columns, matrix in spans(self)])
@@ -80,7 +76,9 @@ def side_by_side(matrices: Sequence[Matrix]) -> "Matrix | Columns[Matrix]":
 
 def map_matrices(rows: "Matrix | Columns[Matrix]", function: Callable[[Matrix], Other]) -> "Other | Columns[Other]":
     """Apply `function` to each matrix."""
-    return rows.map(function) if isinstance(rows, Columns) else function(rows)
+    if isinstance(rows, Columns):
+        return Columns([function(matrix) for matrix in rows.matrices])
+    return function(rows)
 
 
 def stack_blocks(blocks: Sequence[Rows]) -> Rows:

@@ -46,7 +46,7 @@ from pipeline.models.neural.fragments import (
 from pipeline.models.neural.losses import MultipleInstance
 from pipeline.models.neural.networks import NetworkModel, load_arrays
 from pipeline.models.neural.recurrence import Packed, pack
-from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask, mean_and_spread
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask, mean_and_spread, required
 from pipeline.models.neural.training import LossFunction, Training, clip_elements, seeded
 from pipeline.models.neural.word_towers import InitialTowers, RecurrentCCA, Towers
 from pipeline.text.sequences import Tokens
@@ -129,7 +129,7 @@ class FragmentModel(NetworkModel):
     def start_training(self, task: TrainingTask) -> Training:
         """Return the training of this model, on the task's device."""
         model, train = self.to(task.device), task.train
-        regions = train.required_regions
+        regions = required(train.regions)
         if clip := task.own_settings(FragmentTrainSettings).element_clip:
             clip_elements(model.network, clip)
 
@@ -143,7 +143,7 @@ class FragmentModel(NetworkModel):
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
         """Return a function that computes the recall sum of the present parameters on `dev`."""
-        regions = dev.required_regions
+        regions = required(dev.regions)
         features = {name: dev.features[name][np.arange(len(regions))] for name in self.encoders}
 
         def score() -> float:
@@ -202,10 +202,10 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        view = task.required_region_view
-        mean, length = measure_regions(view, task.train.required_regions)
+        view = required(task.region_view)
+        mean, length = measure_regions(view, required(task.train.regions))
         shape = {**task.settings.model_dump(), cls.own: cls.learn(task)}
-        model = cls.build(view, mean, 1 / length, task.required_words, shape, task.seed)
+        model = cls.build(view, mean, 1 / length, required(task.words), shape, task.seed)
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.set_precision(task.precision)
         return model.start_training(task)
@@ -327,7 +327,7 @@ class GroundedFragments(FragmentModel):
         rule = ScoreRule(settings.sum, settings.global_weight)
         network = GroundedNetwork(state, *_initial_regions(task, state["whole"]), settings.dropout, rule)
         network.set_precision(task.precision)
-        return cls(task.view, task.required_region_view, network).start_training(task)
+        return cls(task.view, required(task.region_view), network).start_training(task)
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
         return stack_on(self.view, features, self.device)
@@ -352,8 +352,8 @@ class GroundedFragments(FragmentModel):
 def _initial_regions(task: TrainingTask, whole: Tensor) -> tuple[Tensor, Tensor]:
     """Return the map of the regions' encoders (D_r, c) that the start has in its map `whole` (D, c), with zeros for the
     regions' geometry, and the mean of the training regions (D_r,)."""
-    view = task.required_region_view
-    mean, _ = measure_regions(view, task.train.required_regions)
+    view = required(task.region_view)
+    mean, _ = measure_regions(view, required(task.train.regions))
     initial = whole[task.view.columns(view.features)]
     padding = initial.new_zeros(len(mean) - len(initial), initial.shape[1])
     return torch.cat([initial, padding]), torch.from_numpy(mean)

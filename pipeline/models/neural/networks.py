@@ -4,7 +4,7 @@ vector a sentence (Kiros et al. 2014, section 2.2)."""
 from collections.abc import Mapping
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -14,11 +14,9 @@ from torch.nn import functional
 from pipeline.models.joint_model import Settings
 from pipeline.models.linear.device import unit_length
 from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, plain_cell, recur
+from pipeline.models.neural.tree_levels import Levels
 
-if TYPE_CHECKING:
-    from pipeline.models.neural.tree_levels import Levels
-
-ArrangedWords: TypeAlias = "Packed | Levels"
+ArrangedWords = Packed | Levels
 """Sentences in the form that a sentence encoder reads: packed words, or the nodes of trees by their height."""
 Network = TypeVar("Network", bound=nn.Module)
 Score = Literal["cosine", "product", "distance"]

@@ -39,7 +39,7 @@ from pipeline.models.neural.networks import (
     set_gate_bias,
 )
 from pipeline.models.neural.recurrence import pack
-from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.models.neural.task import TrainingPairs, TrainingTask, required
 from pipeline.models.neural.training import Training, seeded
 from pipeline.text.sequences import Tokens
 
@@ -96,7 +96,7 @@ class GlobalModel(NetworkModel):
         settings, learned = task.settings, cls.learn(task)
         score = "distance" if settings.loss == "squared" else settings.score
         mean = torch.tensor(task.mean_image if score == "cosine" else np.zeros_like(task.mean_image))
-        words = torch.tensor(task.required_words)
+        words = torch.tensor(required(task.words))
         with seeded(task.seed):
             network = cls.make_network(mean, words, settings.dimensions, settings.dropout, learned, score)
         network.sentences.words.requires_grad_(task.train_words)
