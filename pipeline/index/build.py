@@ -219,8 +219,7 @@ def remove(
 
 
 def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> ArrayVectors:
-    """Return the vectors that `index` has under `ids` (k,). Raises UsageError, which calls it `name`, if the index has
-    rounded them."""
+    """Return the vectors that `index` has under `ids` (k,). Raises UsageError with its `name` if they are rounded."""
     if not is_exact(index):
         raise UsageError(
             f"{name} has rounded its vectors; the run that has them has to be around it: name the index there"

@@ -126,8 +126,7 @@ def search_exact(
 def _search_on(
     gpu: "torch.device", queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str
 ) -> Neighbours:
-    """The nearest among all `blocks`, in any order where scores are equal. The GPU keeps the best so far, and is waited
-    for at the end only."""
+    """Find the nearest among all `blocks`; equal scores come in any order. The GPU keeps the best until the end."""
     import torch
 
     asked, finite, first = upload(queries, gpu), [], 0

@@ -189,8 +189,7 @@ class Searcher(QueryEncoder):
         return bool(card and card.count)
 
     def embed_photograph(self, photograph: Photograph) -> Items:
-        """What the model makes of an image. Raises InputError where the index of a multi-vector model has no such
-        image, and as `embed_image`."""
+        """Embed an image. Raises InputError if a multi-vector model's index has no such image, and as `embed_image`."""
         if callable(photograph):
             photograph = photograph()
         if isinstance(photograph, Items):

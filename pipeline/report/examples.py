@@ -1,5 +1,4 @@
-"""Examples for people to look at: what queries find, where images lie on a map, and what generators say of the same
-photographs."""
+"""Examples for people: what queries find, where images lie on a map, and what generators say of the same photos."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

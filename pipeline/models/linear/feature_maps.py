@@ -238,8 +238,7 @@ class WeightedMap:
 class FourierFeatures(WeightedMap):
     """phi(xA) beside x: a row gains the columns `weight` * phi((row - mean) A).
 
-    A `matrix` (D, c1) is the auxiliary projection, its columns scaled by the t-th power of their eigenvalues; `offset`
-    (c1,) is mean A.
+    A `matrix` (D, c1) is the auxiliary projection with columns times their eigenvalues ** t; `offset` (c1,) is mean A.
     """
 
     kind: ClassVar[str] = "fourier"

@@ -226,8 +226,7 @@ class AlignedModel(FragmentModel):
 
 
 class DVSA(AlignedModel):
-    """A bidirectional recurrent network over words, each word scored by its best region: Karpathy and Fei-Fei 2015, eq.
-    1 to 6, 8 and 9.
+    """A bidirectional network over words scored by their best regions: Karpathy and Fei-Fei 2015, eq. 1 to 6, 8 and 9.
 
     Eq. 8 is the rule `words`, eq. 9 the objective `ranking` with `all` negatives of a batch and margin 1. The defaults
     are `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.

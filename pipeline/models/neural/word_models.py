@@ -191,8 +191,7 @@ def read_score(settings: Settings) -> Score:
 
 class BagOfWords(GlobalModel):
     """The mean of word vectors that are vectors of the joint space: the linear encoder of Kiros et al. 2014, section
-    3.3, and on word vectors that stay fixed DeViSE as they have it in section 3.1. The space has the dimension of the
-    word vectors."""
+    3.3, and on fixed word vectors their DeViSE of section 3.1. The space has the dimension of the word vectors."""
 
     sentence_encoder = MeanOfWords
     in_word_space = True
