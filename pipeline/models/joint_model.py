@@ -48,7 +48,7 @@ def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
 
 
 def read_number(settings: Settings, key: str) -> float:
-    """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or no number."""
+    """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or not a number."""
     value = settings.get(key)
     if not isinstance(value, int | float):
         raise ValueError(f"the setting {key} is {value!r}, not a number")

@@ -266,7 +266,8 @@ class ComparedRow(TypedDict):
 
 
 def compare_systems(systems: Iterable[ComparedSystem], bootstrap: Bootstrap) -> list[ComparedRow]:
-    """Make a row per system, by falling sums, those without last; `minus` compares each with the first of `systems`."""
+    """A row for each system, the greatest sum first and those without a sum last; `minus` compares each with the first
+    of `systems`."""
     reference, *others = systems
     rows: list[ComparedRow] = [{"system": reference, "minus": {}}]
     rows += [ComparedRow(system=other, minus=other.minus(reference, bootstrap)) for other in others]

@@ -106,7 +106,8 @@ class Border:
     """The outermost layer, so that refusals and failures are counted and carry the headers like all answers.
 
     Refuses with 403 what a page of another origin sends, with 503 what is too many, with 413 what is too large, and
-    with 408 what takes too long to arrive. Uploads get at most half of the places, so that words have room.
+    with 408 what takes too long to arrive. Uploads get half of the places at most, so that slow ones leave room for
+    questions in words.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str]) -> None:

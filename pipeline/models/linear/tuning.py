@@ -214,7 +214,8 @@ class _DevJudge:
 def _next_ridges(
     grid: FitSettings, uses_text_ridge: bool, best: GridTrial | None, tried: set[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the (text ridge, image ridge) to try next, none at the end, by the best trial, and add them to `tried`."""
+    """Return the (text ridge, image ridge) to try next, given the best trial so far, and add them to `tried`. At the
+    end the list is empty."""
     for line in _lines_of_ridges(grid, grid.text_ridge if uses_text_ridge else (0.0,), best):
         if new := [pair for pair in line if pair not in tried]:
             tried.update(new)

@@ -39,7 +39,8 @@ class TreeRecurrence(torch.autograd.Function):
     with `inputs` (total, K) float32 and `matrices` (M, K, K), whose dtype is that of the products; the matrix of kind
     -1 is the identity. f is one of ACTIVATIONS; with `linear_leaves` nodes of height 0 have h_i = inputs_i.
 
-    Each height takes one product per kind, on neighbouring rows; each matrix has its gradient by one product over all.
+    Each height takes one product per kind, on neighbouring rows; the gradient of each matrix is one product over all
+    heights.
     """
 
     @staticmethod
