@@ -26,9 +26,8 @@ import faiss  # noqa: E402  after the BLAS kernels are chosen
 import numpy as np  # noqa: E402
 
 from pipeline.index.candidates import build  # noqa: E402
-from pipeline.index.exact import search_exact  # noqa: E402
+from pipeline.index.exact import ArrayVectors, search_exact  # noqa: E402
 from pipeline.index.gallery import Gallery, MergedGallery  # noqa: E402
-from pipeline.index.vectors import ArrayVectors  # noqa: E402
 
 VECTORS = 400_000
 DIM = 96

@@ -25,7 +25,7 @@ runtime.configure()
 from index import make_pairs  # noqa: E402  after the runtime is configured
 
 from pipeline.index.chooser import Requirements, choose  # noqa: E402
-from pipeline.index.vectors import ArrayVectors  # noqa: E402
+from pipeline.index.exact import ArrayVectors  # noqa: E402
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -31,11 +31,14 @@ import torch  # noqa: E402, F401  exact search uses it where it is loaded
 
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
-from pipeline.index.exact import Neighbours, search_exact  # noqa: E402
+from pipeline.index.exact import (  # noqa: E402
+    ArrayVectors,  # noqa: E402
+    Neighbours,
+    search_exact,
+)
 from pipeline.index.format import ExpectedIndex, from_bytes, view_bytes  # noqa: E402
 from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
-from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.storage.card import CardFacts, MeasuredIndexes  # noqa: E402
 from pipeline.storage.index_shard import IndexShard, IndexWriter  # noqa: E402
 from pipeline.storage.manifest import IMAGES  # noqa: E402

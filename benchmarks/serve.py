@@ -38,8 +38,8 @@ from pipeline.encoders.tfidf import TfidfEncoder  # noqa: E402
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.calibration import BACKGROUND, Calibration  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
+from pipeline.index.exact import ArrayVectors  # noqa: E402
 from pipeline.index.search import Searcher  # noqa: E402
-from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.storage.card import CardFacts, IndexCard, MeasuredIndexes  # noqa: E402

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline.config import loading
 from pipeline.index.build import QUERIES, choose_and_build
 from pipeline.index.chooser import Requirements
-from pipeline.index.vectors import ArrayVectors, evenly_spaced
+from pipeline.index.exact import ArrayVectors, evenly_spaced
 from pipeline.storage.card import IndexCard, MeasuredIndexes
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import IndexWriter

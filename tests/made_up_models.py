@@ -15,11 +15,10 @@ from pipeline.config.registry import import_place, model_spec
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.projection import Directions
+from pipeline.models.linear.projection import Directions, WordStart
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, ViewBlock
-from pipeline.models.linear.word_start import WordStart
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Checkpoint
 from pipeline.models.neural.word_towers import RecurrentCCA

@@ -29,13 +29,12 @@ ROOMS: dict[str, set[str]] = {
     "encoders": {"foreign", "images", "text"},
     "models": {"encoders", "metrics", "text"},
     "index": {"encoders", "foreign", "models", "storage", "text"},
-    "evaluate": {"metrics", "index"},
     "generate": {"encoders", "images", "text", "models", "index"},
     "plan": set(),
     "run": {"models", "storage", "plan"},
-    "report": {"metrics", "images", "index", "evaluate", "models", "plan", "storage", "text"},
+    "report": {"metrics", "images", "index", "models", "plan", "storage", "text"},
     "serve": {"index", "generate", "storage"},
-    "papers": {"metrics", "models", "evaluate"},
+    "papers": {"metrics", "models"},
     "demo": set(),
     "reading": EVERYTHING,  # pipeline.run.reading, which the rest of `run` may not import
 }

@@ -251,7 +251,7 @@ def encoder_spec(kind: str, modality: Modality) -> EncoderSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorSpec(Spec):
-    """A generator of captions. Its class is a pipeline.generate.describing.Generator."""
+    """A generator of captions. Its class is a pipeline.generate.generator.Generator."""
 
     defaults: str | None = "language_defaults"
     """The key of the configuration whose values are the defaults of its settings."""
@@ -320,14 +320,9 @@ GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenval
 class ModelSpec(Spec):
     """A registered model.
 
-    The class has `settings()` and `tensors()`, which `from_parts(settings, tensors)` turns back into the model; `to`,
-    by which it computes on a torch.device; and, as stated here, `sentence_view`, `metric` and `multi_vector`.
-    `embed_images(features)` maps encoder -> (n, dim) float32 to (n, c) float32, `embed_sentences(sentences)` n
-    sentences in their form to (n, c) float32. A `multi_vector` model has a vector for every region and word instead:
-    `embed_images(features, regions)` and `embed_sentences` return MultiVectors, and `rule` says how these score. A
-    model with `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too, and a model that is trained on words
-    has `embed_phrases(tokens)`, which embeds each phrase on its own. A model that is fitted has `fit(task)` of a
-    pipeline.models.linear.training.FitTask. A model that is trained has `trainer(task)` of a
+    The class fulfils the contract of pipeline.models.joint_model: ModelClass and JointModel, and with `phrases` also
+    PhraseModel. A model that is trained on words embeds each phrase on its own. A model that is fitted has `fit(task)`
+    of a pipeline.models.linear.training.FitTask. A model that is trained has `trainer(task)` of a
     pipeline.models.neural.task.TrainingTask, which returns its Training.
     """
 

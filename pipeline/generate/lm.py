@@ -13,7 +13,16 @@ from torch import Tensor
 
 from pipeline.compute.device import place, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
-from pipeline.generate.describing import Description, Learned, Sources
+from pipeline.generate.generator import (
+    TAGS,
+    Description,
+    HeldOut,
+    JointSpace,
+    Learned,
+    Material,
+    Sources,
+    Tagger,
+)
 from pipeline.generate.logbilinear import (
     Additive,
     LogBilinear,
@@ -22,11 +31,11 @@ from pipeline.generate.logbilinear import (
     StructureContent,
     WindowDecoder,
 )
-from pipeline.generate.material import TAGS, HeldOut, JointSpace, Material, Tagger, required
 from pipeline.generate.training import log_frequencies, log_probabilities, perplexity_of, train, windows
 from pipeline.index.exact import search_exact
 from pipeline.models.joint_model import Settings, read_list
 from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.task import required
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import english_stop_words
@@ -60,8 +69,7 @@ class LanguageText:
     def of(
         cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace, tagger: Tagger | None
     ) -> "LanguageText":
-        """`texts` with words, with their own vectors, and tags where there is a `tagger`. Names are positions in
-        `texts`."""
+        """Encode the `texts` that have words; with a `tagger`, also their tags. Names are positions in `texts`."""
         tokens = encode_tokens(texts, vocabulary)
         names = np.flatnonzero(tokens.lengths)
         tokens = tokens.take(names)
@@ -102,7 +110,6 @@ class LanguageModel:
         return Learned(model, log)
 
     def to(self, device: torch.device) -> "LanguageModel":
-        """Moves the network to `device`; returns itself."""
         self.network.to(device)
         return self
 
@@ -222,11 +229,9 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """At most `count` different sentences, as word ids, for one image: half from each of the conditioning vectors `u`
-    (2, c).
+    """Return at most `count` different sentences, as word ids, for an image: half from each of the vectors `u` (2, c).
 
-    With `structures`, one is sampled and the most probable words are chosen one by one (MAP); without, words are
-    sampled.
+    With `structures`, one is sampled and its most probable words are chosen (MAP); without, words are sampled.
     """
     drawn = u[torch.arange(count, device=u.device) % len(u)]
     if structures is None:

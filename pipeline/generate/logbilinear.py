@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from pipeline.compute.device import upload
 from pipeline.generate.beam import State
-from pipeline.generate.material import required
 from pipeline.models.neural.networks import INITIAL
+from pipeline.models.neural.task import required
 from pipeline.text.sequences import Tokens
 
 

@@ -21,8 +21,7 @@ METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 @dataclass(frozen=True)
 class Judgement:
-    """In percent; CIDEr (10 for a perfect match) times 100. `not_measured` has the reason for each metric that is
-    None."""
+    """Percents; CIDEr (10 for a perfect match) times 100. `not_measured` says why a metric is None."""
 
     bleu_1: float | None = None
     bleu_2: float | None = None

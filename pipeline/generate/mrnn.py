@@ -10,8 +10,7 @@ from torch.nn import functional
 
 from pipeline.compute.device import place
 from pipeline.generate.beam import Hypothesis, State, beam_search, sample
-from pipeline.generate.describing import Description, Learned, Sources
-from pipeline.generate.material import HeldOut, Material
+from pipeline.generate.generator import Description, HeldOut, Learned, Material, Sources
 from pipeline.generate.training import Framed, framed, log_frequencies, log_probabilities, perplexity_of, train
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.device import stack_on
@@ -65,8 +64,7 @@ class DescribingNetwork(RecurrentWeights):
         return self.losses(self.image_bias(x), sentences).mean()
 
     def losses(self, image_bias: Tensor, sentences: Framed) -> Tensor:
-        """(total,) -log P of every word and END, in packed order, where b_v of sentence i is image_bias[i], (n, gates
-        H)."""
+        """(total,) -log P of each word and END, in packed order; b_v of sentence i is image_bias[i], (n, gates H)."""
         packed = sentences.inputs
         first = image_bias[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
@@ -140,7 +138,6 @@ class MultimodalRNN:
         return Learned(model, log)
 
     def to(self, device: torch.device) -> "MultimodalRNN":
-        """Moves the network to `device`; returns itself."""
         self.network.to(device)
         return self
 
@@ -157,8 +154,7 @@ class MultimodalRNN:
         return perplexity_of(self.network, lambda rows: self._batch(pairs, rows), pairs.sentences)
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
-        """(n, m) float32: log P of each of the held-out sentences, END included, given each image (encoder -> (n, its
-        dim))."""
+        """(n, m) float32: log P of each held-out sentence, END included, given each image (encoder -> (n, dim))."""
         sentences, network = given.pairs.sentences, self.network
         with torch.inference_mode():
             biases = network.image_bias(self._stack(features))

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 
 from pipeline.compute.precision import scale_to_unit_length, to_float32
-from pipeline.generate.describing import Description, Learned, Sources
-from pipeline.generate.material import Material, required
+from pipeline.generate.generator import Description, Learned, Material, Sources
 from pipeline.index.exact import search_exact
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.task import mean_and_spread
+from pipeline.models.neural.task import mean_and_spread, required
 
 BLOCK = 1 << 16
 """Rows of the gallery compared at once."""

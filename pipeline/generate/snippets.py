@@ -12,12 +12,11 @@ from pipeline.compute.precision import to_float32
 from pipeline.compute.ragged import offsets_of
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
-from pipeline.generate.describing import Description, Learned, Sources
-from pipeline.generate.material import Material, required
+from pipeline.generate.generator import Description, Learned, Material, Sources
 from pipeline.index.exact import search_exact
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.neural.fragment_models import AlignedModel
-from pipeline.models.neural.task import TrainingPairs
+from pipeline.models.neural.task import TrainingPairs, required
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 
@@ -46,8 +45,7 @@ class SnippetRegions(NamedTuple):
     features: np.ndarray
 
     def take(self, rows: np.ndarray, whole: bool) -> np.ndarray:
-        """(k, dim) the features of the regions `rows` (k,); with `whole` (k, 2 dim), those of their whole images beside
-        them."""
+        """Return the features (k, dim) of regions `rows` (k,); with `whole` (k, 2 dim), beside their whole images'."""
         if not whole:
             return self.features[rows]
         first = self.offsets[np.searchsorted(self.offsets, rows, "right") - 1]
@@ -149,7 +147,6 @@ class RankedSnippets:
         return Learned(model, {"criterion": "alignment", "sentences": len(texts), "chosen": {"rows": len(number)}})
 
     def to(self, device: torch.device) -> "RankedSnippets":
-        """Move the alignment model to `device`, and return this generator."""
         self.model.to(device)
         return self
 

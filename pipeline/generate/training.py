@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from pipeline.compute.device import place
 from pipeline.compute.ragged import runs
 from pipeline.generate.corpus import pad
+from pipeline.generate.generator import Material
 from pipeline.generate.logbilinear import LogBilinear
-from pipeline.generate.material import Material
 from pipeline.models.neural.networks import RecurrentWeights
 from pipeline.models.neural.recurrence import Packed, pack
 from pipeline.models.neural.training import Training, TrainingPlan, TrainingSchedule, clip_elements

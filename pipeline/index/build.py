@@ -17,12 +17,12 @@ from pipeline.compute.multivectors import Comparison, Items, MultiVectors, Score
 from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
-from pipeline.index.faiss_types import call
+from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
+from pipeline.index.faiss_types import call, ids_of_lists
 from pipeline.index.filtering import is_exact, reconstruct
 from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes
-from pipeline.index.gallery import MultiVectorGallery, Shortlist, ids_of_lists
+from pipeline.index.gallery import MultiVectorGallery, Shortlist
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, apply, ask, latency, tune
-from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
 from pipeline.storage.card import IndexCard, Modality, ShortlistCard
 from pipeline.storage.json_files import Json
 
@@ -161,8 +161,7 @@ def measure_shortlist(
 
     `recall@10` is the share of each query's ten best items by exact scores that were found, `recall@1` the share of
     queries whose best one was; `scored` the number of items scored exactly; `exact_queries_per_second` the speed
-    without a shortlist. Found is what scores as well as the true last one, so that equal items may stand for each
-    other.
+    without a shortlist. Found is what scores as well as the true last one: equal items stand for each other.
     """
     top, shortlist = min(NEIGHBOURS, len(gallery)), gallery.shortlist
     vectors = gallery.vectors()
@@ -220,8 +219,7 @@ def remove(
 
 
 def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> ArrayVectors:
-    """Return the vectors that `index` has under `ids` (k,). Raises UsageError, which calls it `name`, if the index has
-    rounded them."""
+    """Return the vectors that `index` has under `ids` (k,). Raises UsageError with its `name` if they are rounded."""
     if not is_exact(index):
         raise UsageError(
             f"{name} has rounded its vectors; the run that has them has to be around it: name the index there"

@@ -12,10 +12,10 @@ import numpy as np
 
 from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.errors import IntegrityError, UsageError
+from pipeline.index.exact import Vectors, evenly_spaced
 from pipeline.index.faiss_types import HasPolysemousTraining, transforms_of
 from pipeline.index.format import METRICS, parts_of, require_known_types
 from pipeline.index.tuning import stages_of
-from pipeline.index.vectors import Vectors, evenly_spaced
 
 if TYPE_CHECKING:
     import torch

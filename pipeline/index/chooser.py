@@ -35,9 +35,9 @@ from pipeline.index.candidates import (
     require_known,
     with_lists,
 )
+from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
 from pipeline.index.format import code_bytes, to_bytes
 from pipeline.index.tuning import NEIGHBOURS, SearchSetting, ask, latency, stages_of, timed_search, tune
-from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
 from pipeline.storage.json_files import Json
 
 if TYPE_CHECKING:

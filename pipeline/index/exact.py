@@ -1,24 +1,62 @@
-"""Exact search without an index, over blocks of vectors: the truth that an index is measured against.
+"""Vectors that may not fit into memory, in blocks and by row, and exact search over them without an index: the truth
+that an index is measured against.
 
 Each block is one product of matrices in single precision, by FAISS or on a GPU, of which the best k are kept. Scores
 that differ by less than single precision resolves may change places. Equal ones come by ascending row; which of them
 are the last of the k is left open.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from pipeline.compute.device import OomBatcher, full_float32, upload
+from pipeline.compute.lazy_rows import ChosenRows
 from pipeline.compute.precision import require_finite
 
 if TYPE_CHECKING:
     import torch
 
-BLOCK_ROWS, QUERY_ROWS = 1 << 16, 1 << 10
-"""Vectors and, on a GPU, queries of one product."""
+BLOCK_ROWS = 1 << 16
+"""Vectors in one block, and in one product."""
+QUERY_ROWS = 1 << 10
+"""Queries in one product on a GPU."""
+
+
+class Vectors(Protocol):
+    """`count` vectors of `dim` numbers; row i is the same vector in every pass."""
+
+    count: int
+    dim: int
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield all vectors in order, as (n_i, dim) float32."""
+        ...
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors (k, dim) float32 of the ascending `rows` (k,)."""
+        ...
+
+
+class ArrayVectors:
+    """The rows of an array (n, dim) float32, which may be read from files on request."""
+
+    def __init__(self, array: np.ndarray | ChosenRows) -> None:
+        self.array = array
+        self.count, self.dim = array.shape
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        return (self.array[start : start + BLOCK_ROWS] for start in range(0, self.count, BLOCK_ROWS))
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return self.array[rows]
+
+
+def evenly_spaced(n: int, most: int) -> np.ndarray:
+    """Return at most `most` of the rows 0 to n - 1, evenly spaced from the first to the last."""
+    return np.linspace(0, n - 1, min(n, most)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -88,8 +126,7 @@ def search_exact(
 def _search_on(
     gpu: "torch.device", queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str
 ) -> Neighbours:
-    """The nearest among all `blocks`, in any order where scores are equal. The GPU keeps the best so far, and is waited
-    for at the end only."""
+    """Find the nearest among all `blocks`; equal scores come in any order. The GPU keeps the best until the end."""
     import torch
 
     asked, finite, first = upload(queries, gpu), [], 0

@@ -1,6 +1,6 @@
 """FAISS's objects with the types that they have: FAISS hands out base classes, and its stubs lack some attributes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
 import faiss
@@ -153,6 +153,28 @@ def inverted_lists(index: faiss.IndexIVF) -> faiss.InvertedLists:
     """Return the lists of an inverted file, by their own type."""
     assert index.invlists is not None
     return faiss.downcast_InvertedLists(index.invlists)
+
+
+def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the number of each list that is not empty, and its ids. Writing to these ids changes the index."""
+    lists = inverted_lists(index)
+    for number in range(index.nlist):
+        if size := lists.list_size(number):
+            yield number, faiss.rev_swig_ptr(lists.get_ids(number), size)
+
+
+class ListMeans:
+    """The `means` (l, c) of the lists of an inverted file of whole vectors (IVF,Flat), and the list of each vector,
+    `lists` (n,), by its id; the ids are 0 to n - 1."""
+
+    def __init__(self, index: faiss.IndexIVFFlat) -> None:
+        self.means = np.zeros((index.nlist, index.d), np.float32)
+        self.lists = np.zeros(index.ntotal, np.int32)
+        lists = inverted_lists(index)
+        for number, ids in ids_of_lists(index):
+            codes = faiss.rev_swig_ptr(lists.get_codes(number), len(ids) * index.code_size)
+            self.means[number] = codes.view(np.float32).reshape(len(ids), index.d).mean(axis=0)
+            self.lists[ids] = number
 
 
 def graph_of(index: faiss.IndexHNSW) -> Graph:

@@ -13,10 +13,9 @@ import faiss
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.index.exact import Neighbours, search_exact
+from pipeline.index.exact import BLOCK_ROWS, Neighbours, search_exact
 from pipeline.index.faiss_types import HASHTABLE, HasFineQuantizer, SearchParametersHNSW, call
 from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
-from pipeline.index.vectors import BLOCK_ROWS
 
 FEW = 1 << 14
 """As many vectors are compared one by one, rather than searched for."""

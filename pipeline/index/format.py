@@ -62,8 +62,7 @@ PARTS = {
     **dict.fromkeys(("IndexIDMap", "IndexIDMap2"), {"index": COARSE | INVERTED | REFINED | {"IndexPreTransform"}}),
 }
 """The types of index that factory strings make here (pipeline.index.candidates), and for each the attributes that hold
-other indexes, with the types that these may have. All other types are refused: one may hide a file where nobody looks
-for it."""
+other indexes, with the types that these may have. All other types are refused: one could hide a file."""
 TRANSFORMS = (faiss.LinearTransform, faiss.NormalizationTransform)
 """The transforms of vectors that are allowed, with their subclasses (OPQMatrix, PCAMatrix, RandomRotationMatrix)."""
 MAX_TRANSFORMS = 4

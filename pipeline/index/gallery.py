@@ -20,7 +20,7 @@ to each word have their own products.
 import hashlib
 import math
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, b
 from pipeline.foreign.files import open_plain
 from pipeline.foreign.trial import is_remembered, remember, try_first
 from pipeline.index.exact import Neighbours
-from pipeline.index.faiss_types import flat_vectors, inverted_lists
+from pipeline.index.faiss_types import ListMeans, flat_vectors, ids_of_lists
 from pipeline.index.filtering import reconstruct, search_among
 from pipeline.index.format import REBUILD, ExpectedIndex, from_bytes, metric_of, parts_of, view_bytes
 from pipeline.index.tuning import NEIGHBOURS
@@ -277,28 +277,6 @@ def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
     order = np.argsort(rows[asked, place], kind="stable")
     asked, place = asked[order], place[order]
     return Hits(rows[asked, place], asked, products[asked, place])
-
-
-class ListMeans:
-    """The `means` (l, c) of the lists of an inverted file of whole vectors (IVF,Flat), and the list of each vector,
-    `lists` (n,), by its id; the ids are 0 to n - 1."""
-
-    def __init__(self, index: faiss.IndexIVFFlat) -> None:
-        self.means = np.zeros((index.nlist, index.d), np.float32)
-        self.lists = np.zeros(index.ntotal, np.int32)
-        lists = inverted_lists(index)
-        for number, ids in ids_of_lists(index):
-            codes = faiss.rev_swig_ptr(lists.get_codes(number), len(ids) * index.code_size)
-            self.means[number] = codes.view(np.float32).reshape(len(ids), index.d).mean(axis=0)
-            self.lists[ids] = number
-
-
-def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the number of each list that is not empty, and its ids. Writing to these ids changes the index."""
-    lists = inverted_lists(index)
-    for number in range(index.nlist):
-        if size := lists.list_size(number):
-            yield number, faiss.rev_swig_ptr(lists.get_ids(number), size)
 
 
 class MergedGallery(Gallery):

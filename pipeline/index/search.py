@@ -14,7 +14,6 @@ from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each, 
 from pipeline.compute.runtime import without_collection
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
-from pipeline.index.columns import asked_columns
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
@@ -145,7 +144,8 @@ class Searcher(QueryEncoder):
 
         Raises InputError when no word is known, and UsageError where the index has no regions.
         """
-        self.require_regions()
+        if not self.multi_vector:
+            raise UsageError(f"{self.index.card.model} has no regions; ask a multi-vector model, such as dvsa")
         self.require_known(snippet)
         words = several_vectors_each(self.embed_sentence(snippet))
         gallery = with_regions(self._require_fit("images", words))
@@ -154,11 +154,6 @@ class Searcher(QueryEncoder):
         return Answer(
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
         )
-
-    def require_regions(self) -> None:
-        """Raises UsageError where the index has no regions."""
-        if not self.multi_vector:
-            raise UsageError(f"{self.index.card.model} has no regions; ask a multi-vector model, such as dvsa")
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
@@ -194,8 +189,7 @@ class Searcher(QueryEncoder):
         return bool(card and card.count)
 
     def embed_photograph(self, photograph: Photograph) -> Items:
-        """What the model makes of an image. Raises InputError where the index of a multi-vector model has no such
-        image, and as `embed_image`."""
+        """Embed an image. Raises InputError if a multi-vector model's index has no such image, and as `embed_image`."""
         if callable(photograph):
             photograph = photograph()
         if isinstance(photograph, Items):
@@ -283,8 +277,7 @@ class Searcher(QueryEncoder):
         return self._tables[modality]
 
     def is_kept(self, modality: Modality) -> bool:
-        """Whether a table stays in memory, since it is small enough, or has rows to hide; of a larger one each answer
-        reads its own rows."""
+        """Whether a table stays in memory, because it is small or has rows to hide; else each answer reads its rows."""
         return self.rows(modality).num_rows <= MOST_KEPT or bool(self.index.hidden)
 
     def _keep(self, modality: Modality) -> None:
@@ -319,6 +312,8 @@ class Searcher(QueryEncoder):
     @property
     def columns(self) -> dict[str, str]:
         """The columns that a condition may use, as name -> kind."""
+        from pipeline.index.conditions import asked_columns  # and pyarrow.compute, which other queries do without
+
         return asked_columns(self._visible(self.rows("images").schema.empty_table()))
 
     def allowed(self, modality: Modality, where: str | None) -> np.ndarray | None:

@@ -10,9 +10,8 @@ import faiss
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pipeline.index.exact import search_exact
+from pipeline.index.exact import evenly_spaced, search_exact
 from pipeline.index.format import parts_of
-from pipeline.index.vectors import evenly_spaced
 
 if TYPE_CHECKING:
     import torch

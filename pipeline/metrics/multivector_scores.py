@@ -61,7 +61,10 @@ def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
 def score_products(products: Tensor, images: MultiVectors, sentences: MultiVectors, rule: str) -> Tensor:
     """(n, m) scores of images by sentences from the `products` (regions, words) of their vectors: by the rule
     `positive` the sum of the positive ones (eq. 7), else that of each word's greatest (eq. 8), or their mean."""
-    scores = _sum_of_words(_pool(products, images.lengths, rule), sentences)
+    pooled = _pool(products, images.lengths, rule)
+    pooled = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
+    owners = upload(sentences.owners, pooled.device)
+    scores = pooled.new_zeros(len(pooled), len(sentences)).index_add(1, owners, pooled)
     return scores / upload(np.maximum(sentences.lengths, 1), scores.device) if rule == "mean-words" else scores
 
 
@@ -82,10 +85,3 @@ def _multiply(regions: Tensor, words: Tensor) -> Tensor:
         return regions @ words.T
     # numpy's OpenBLAS with the kernels of pipeline.compute.runtime is twice as fast as torch on AMD processors.
     return torch.from_numpy(regions.numpy() @ words.numpy().T)
-
-
-def _sum_of_words(pooled: Tensor, words: MultiVectors) -> Tensor:
-    """(images, sentences) from (images, words)."""
-    owners = upload(words.owners, pooled.device)
-    pooled = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
-    return pooled.new_zeros(len(pooled), len(words)).index_add(1, owners, pooled)

@@ -145,8 +145,7 @@ def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> 
     """(m,) the rank, from 1, of each sentence's nearest sentence of the same image, which has several, among all
     others: the mean of these is that of Socher et al. 2014, section 6.1.
 
-    sentences (m, c), owners (m,) the image of each; `metric` as in `count_ranks`, which says what is raised. Ties count
-    against the model.
+    sentences (m, c) are of images owners (m,); `metric` and errors as in `count_ranks`. Ties count against the model.
     """
     ranks = np.empty(len(owners), np.int64)
     for rows, scores, same, tie in _among_sentences(sentences, owners, metric):

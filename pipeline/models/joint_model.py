@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
 
-    # The n vectors of one text encoder, (n, dim), sparse or dense.
-    TextVectors = np.ndarray | csr_array
-    # Sentences word by word, as sequences or as parse trees.
-    WordForms = Tokens | Trees
-    # Sentences in the form that a model's `sentence_view` names: text encoder -> vectors, words, or, for an ensemble,
-    # the form of each member -> the sentences in this form.
-    Sentences = Mapping[str, TextVectors] | WordForms | Mapping[str, Mapping[str, TextVectors] | WordForms]
-
 Value = TypeVar("Value")
 
 Features = Mapping[str, np.ndarray]
 """Features of n images: encoder -> (n, its dim), float16 or float32."""
+
+TextVectors: TypeAlias = "np.ndarray | csr_array"
+"""The n vectors of one text encoder, (n, dim), sparse or dense."""
+
+WordForms: TypeAlias = "Tokens | Trees"
+"""Sentences word by word, as sequences or as parse trees."""
+
+Sentences: TypeAlias = "Mapping[str, TextVectors] | WordForms | Mapping[str, Mapping[str, TextVectors] | WordForms]"
+"""Sentences in the form that a model's `sentence_view` names: text encoder -> vectors, words, or, for an ensemble, the
+form of each member -> the sentences in this form."""
 
 Settings: TypeAlias = "Mapping[str, JsonValue]"
 """The settings of a model as they are stored."""
@@ -46,8 +48,7 @@ def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
 
 
 def read_number(settings: Settings, key: str) -> float:
-    """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or of another
-    kind."""
+    """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or not a number."""
     value = settings.get(key)
     if not isinstance(value, int | float):
         raise ValueError(f"the setting {key} is {value!r}, not a number")
@@ -75,8 +76,7 @@ class RegionBlock(Protocol):
     """Regions of n images, image after image.
 
     `features` (total, dim) holds the features of several encoders side by side, `boxes` (total, 4) x1, y1, x2, y2 in
-    original pixels, and `scores` (total,) the confidence of each region. Image i has the rows
-    [offsets[i], offsets[i + 1]).
+    original pixels, and `scores` (total,) the confidence of each region. Image i has rows offsets[i] to offsets[i + 1].
     """
 
     @property
@@ -195,6 +195,6 @@ class PhraseModel(JointModel, Protocol):
 
 
 class ModelClass(Protocol):
-    """A registered class, which restores a model from its stored settings and tensors."""
+    """A registered class, whose `from_parts` restores a model from its stored `settings()` and `tensors()`."""
 
     def from_parts(self, settings: Settings, tensors: Mapping[str, np.ndarray]) -> JointModel: ...

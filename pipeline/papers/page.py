@@ -20,12 +20,10 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
+from pydantic import JsonValue
 
 Result = Mapping[str, Any]
 """A result, or a part of it, in the form that this module's docstring describes."""

@@ -3,18 +3,16 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
-from pipeline.evaluate.summary import Evaluation, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
+from pipeline.metrics.summary import Evaluation, with_folds
 from pipeline.papers import page
 from pipeline.papers.printed import Column, PrintedRow, PrintedTable, printed_tables
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
 
 HEADINGS = {
     "recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank",
@@ -135,8 +133,7 @@ class Measured:
 @dataclass(frozen=True)
 class Standing:
     """How well the system of a `label` was trained: what it has `reached` by some columns; what it reaches and what is
-    printed in those of them that are `printed`; and what systems of its encoder reach in the same run, by their labels,
-    `peers`."""
+    printed in those of them that are `printed`; and by label what `peers` of its encoder reach in the same run."""
 
     label: str = ""
     reached: float = 0.0

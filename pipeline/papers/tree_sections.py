@@ -44,8 +44,7 @@ def pair_tables(
 
     `systems` are the ranks (p,) of each training of a system, by its label, of the `pairs` (p, 2), as
     pipeline.metrics.ranks.pair_ranks gives both; `owners` (m,) are the images of the sentences, `verbs` (m,) 1 for a
-    sentence with a verb, 0 for one without, -1 where that is not known, whose pairs are left out; `lengths` (m,) are
-    in words.
+    sentence with a verb, 0 for one without, -1 where that is not known (left out); `lengths` (m,) are in words.
     """
     tagged = (verbs[pairs] >= 0).all(axis=1)
     pairs = pairs[tagged]

@@ -1,5 +1,4 @@
-"""Examples for people to look at: what queries find, where images lie on a map, and what generators say of the same
-photographs."""
+"""Examples for people: what queries find, where images lie on a map, and what generators say of the same photos."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.compute.multivectors import one_vector_each
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.exact import evenly_spaced
 from pipeline.metrics.ranks import rank, score
 from pipeline.report.photographs import ReportPicture
 from pipeline.storage.embeddings import Embeddings

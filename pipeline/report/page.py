@@ -6,7 +6,7 @@ from typing import Protocol
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pipeline.evaluate.summary import spoken
+from pipeline.metrics.summary import spoken
 from pipeline.printable import printable, printable_json, tidy
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
 from pipeline.report.examples import Answer, Example, Examples
@@ -35,40 +35,23 @@ INDEXED = ("images", "sentences", "regions", "words")
 class Sections(Protocol):
     """The sections of the page. Its template reads more of them."""
 
-    @property
-    def title(self) -> str: ...
-    @property
-    def manifest(self) -> JsonObject: ...
-    @property
-    def details(self) -> Mapping[str, JsonObject]: ...
-    @property
-    def comparisons(self) -> Sequence[Comparison]: ...
-    @property
-    def costs(self) -> Sequence[RuleCost]: ...
-    @property
-    def judged(self) -> Sequence[JsonObject]: ...
-    @property
-    def phrases(self) -> Sequence[JsonObject]: ...
-    @property
-    def search(self) -> str: ...
-    @property
-    def examples(self) -> Examples: ...
-    @property
-    def reasons(self) -> Sequence[JsonObject]: ...
-    @property
-    def coverage(self) -> Mapping[str, Coverage]: ...
-    @property
-    def encoders(self) -> Sequence[JsonObject]: ...
-    @property
-    def health(self) -> Sequence[JsonObject]: ...
-    @property
-    def cards(self) -> Sequence[Card]: ...
-    @property
-    def models(self) -> Sequence[JsonObject]: ...
-    @property
-    def magnitudes(self) -> Sequence[JsonObject]: ...
-    @property
-    def versions(self) -> Mapping[str, str]: ...
+    title: str
+    manifest: JsonObject
+    details: Mapping[str, JsonObject]
+    comparisons: Sequence[Comparison]
+    costs: Sequence[RuleCost]
+    judged: Sequence[JsonObject]
+    phrases: Sequence[JsonObject]
+    search: str
+    examples: Examples
+    reasons: Sequence[JsonObject]
+    coverage: Mapping[str, Coverage]
+    encoders: Sequence[JsonObject]
+    health: Sequence[JsonObject]
+    cards: Sequence[Card]
+    models: Sequence[JsonObject]
+    magnitudes: Sequence[JsonObject]
+    versions: Mapping[str, str]
 
 
 def render(report: Sections) -> str:
@@ -76,26 +59,21 @@ def render(report: Sections) -> str:
 
     Every text from outside is escaped.
     """
-    environment = _templates()
-    environment.filters |= {
-        "spoken": spoken,
-        "thousands": "{:,}".format,
-        "size": _size,
-        "figure": _figure,
-        "tidy": tidy,
-    }
-    environment.filters |= {"duration": duration, "with_total": with_total}
-    return environment.get_template("page.html").render(
-        report=report,
-        shortened=_shortened,
-        charts=draw_logs({name: details.get("training_log", {}) for name, details in report.details.items()}),
-        recall_chart=_recalls(report.comparisons[0]) if report.comparisons else "",
-        time_chart=_times(report.costs),
-        columns=COLUMNS,
-        directions=DIRECTIONS,
-        indexed=INDEXED,
-        judgements=JUDGEMENTS,
-        unmeasured=explain_dashes(report.judged),
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            report=report,
+            shortened=_shortened,
+            charts=draw_logs({name: details.get("training_log", {}) for name, details in report.details.items()}),
+            recall_chart=_recalls(report.comparisons[0]) if report.comparisons else "",
+            time_chart=_times(report.costs),
+            columns=COLUMNS,
+            directions=DIRECTIONS,
+            indexed=INDEXED,
+            judgements=JUDGEMENTS,
+            unmeasured=explain_dashes(report.judged),
+        )
     )
 
 
@@ -158,10 +136,8 @@ def render_compared(
     rows: Sequence[ComparedRow], reference: ComparedSystem, split: str, protocol: str, warnings: Sequence[str]
 ) -> str:
     """Renders the rows that `compare_systems` returns as a page, which begins with the `warnings`."""
-    environment = _templates()
-    environment.filters["spoken"] = spoken
     values = {"rows": rows, "reference": reference, "split": split, "protocol": protocol, "warnings": warnings}
-    return environment.get_template("compared.html").render(values, directions=DIRECTIONS)
+    return _templates().get_template("compared.html").render(values, directions=DIRECTIONS)
 
 
 def compared_as_text(rows: Sequence[ComparedRow]) -> str:
@@ -183,14 +159,17 @@ def compared_as_text(rows: Sequence[ComparedRow]) -> str:
 
 
 def _templates() -> Environment:
-    """The templates of this package, which escape every text from outside."""
-    return Environment(
+    """Return the templates of this package, which escape every text from outside."""
+    environment = Environment(
         loader=PackageLoader("pipeline.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"duration": duration, "figure": _figure, "size": _size, "spoken": spoken, "tidy": tidy}
+    environment.filters |= {"thousands": "{:,}".format, "with_total": with_total}
+    return environment
 
 
 def _shortened(example: Example) -> list[Answer]:

@@ -16,7 +16,7 @@ from pipeline.errors import InputError
 from pipeline.images.decode import decode
 from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.exact import evenly_spaced
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.tables import Row
 
@@ -40,8 +40,7 @@ DARK, LIGHT = (24, 24, 28), (235, 235, 235)
 
 @dataclass(frozen=True)
 class ReportPicture:
-    """A photograph: its name, a `data:` address, or None where it could not be read, and what is seen in it, if that is
-    known."""
+    """A photograph: its name, a `data:` address, or None if it could not be read, and what is seen in it, if known."""
 
     name: str
     address: str | None

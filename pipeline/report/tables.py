@@ -8,9 +8,9 @@ from typing import Any, TypedDict
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.evaluate.summary import DIRECTIONS, RECALLS, by_setting, recall_sum, reported_first, with_folds
 from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
+from pipeline.metrics.summary import DIRECTIONS, RECALLS, by_setting, recall_sum, reported_first, with_folds
 from pipeline.storage.card import Card
 from pipeline.storage.json_files import JsonObject
 from pipeline.storage.records import RuleCost
@@ -60,8 +60,7 @@ class Comparison:
 
 
 def is_probable(finding: JsonObject) -> bool:
-    """Whether a finding of an audit is a copy, or one of the captions that are probably wrong; others are the next
-    worst."""
+    """Whether an audit's finding is a copy, or a caption that is probably wrong; others are the next worst."""
     return finding["captions"] is None or finding["score"] <= finding["threshold"]
 
 

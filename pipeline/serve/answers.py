@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
-from pipeline.index.columns import OURS
+from pipeline.index.conditions import OURS
 from pipeline.index.search import Answer
 from pipeline.storage.tables import Row
 
@@ -46,9 +46,6 @@ class ModelsAnswer(BaseModel):
     max_upload_bytes: int
 
 
-Box = tuple[float, float, float, float]
-
-
 class PhotographAnswer(BaseModel):
     image_id: int
     name: str = Field(description="its path in the collection")
@@ -62,7 +59,7 @@ class PhotographAnswer(BaseModel):
 class ImageAnswer(PhotographAnswer):
     rank: int
     score: float = Field(description="the greater the better")
-    box: Box | None = Field(
+    box: tuple[float, float, float, float] | None = Field(
         description="of a multi-vector model, the region that fits the words best: left, top, right, bottom in pixels;"
         " of a region, its own"
     )

@@ -19,8 +19,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pipeline.errors import InputError, UsageError
 from pipeline.serve.border import Border, Limits, Metrics
+from pipeline.serve.gallery import Describer, ServedIndex, Service
 from pipeline.serve.routes import router
-from pipeline.serve.service import Describer, ServedIndex, Service
 
 SCRIPTS = ("state", "uploads", "results", "ask", "detail", "filters", "page")
 """In the order in which they run; together they are one script."""

@@ -14,8 +14,7 @@ from pipeline.errors import InputError
 from pipeline.index.conditions import LONGEST
 from pipeline.index.search import Answer
 from pipeline.serve import answers
-from pipeline.serve.gallery import OfGallery, ServedGallery
-from pipeline.serve.service import Describer, R, Service
+from pipeline.serve.gallery import Describer, OfGallery, R, ServedGallery, Service
 
 WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
 LARGEST_ID = 2**63 - 1

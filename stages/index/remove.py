@@ -18,7 +18,7 @@ from stages.commands import FILE, FOLDER, copy_option, say_next
 if TYPE_CHECKING:
     import faiss
 
-    from pipeline.index.vectors import Vectors
+    from pipeline.index.exact import Vectors
     from pipeline.storage.index_changes import Change, ShardSide
     from pipeline.storage.index_shard import IndexShard
     from pipeline.storage.stored_index import StoredIndex
@@ -170,8 +170,8 @@ def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vect
     """Return the vectors of the rows of `side` that stay. If the index has rounded them, the run around it has them."""
     from pipeline.config.loading import load
     from pipeline.index.build import exact_vectors
+    from pipeline.index.exact import ArrayVectors
     from pipeline.index.filtering import is_exact
-    from pipeline.index.vectors import ArrayVectors
     from pipeline.storage.files import plain
     from pipeline.storage.index_changes import require_numbering, sides_of
 

@@ -176,7 +176,7 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
 
     If the photos of the index are in several folders, which may have the same names, the name is the whole path.
     """
-    from pipeline.index.columns import OURS
+    from pipeline.index.conditions import OURS
 
     roots = [shard.card.data_root for shard in index.shards]
     judgement = hits.judgement

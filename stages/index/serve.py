@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.index.queries import SharedEncoders
     from pipeline.run.reading.generators import StoredGenerator
-    from pipeline.serve.gallery import ServedGallery
-    from pipeline.serve.service import Describer
+    from pipeline.serve.gallery import Describer, ServedGallery
     from pipeline.storage.stored_index import StoredIndex
 
 log = logging.getLogger(__name__)
@@ -103,7 +102,7 @@ def serve(options: ServeOptions) -> None:
 
         from pipeline.serve.app import build_app
         from pipeline.serve.border import ANY, Limits, in_address, is_loopback, trusted_hosts
-        from pipeline.serve.service import ServedIndex
+        from pipeline.serve.gallery import ServedIndex
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
@@ -206,7 +205,7 @@ def _name_all(folders: tuple[Path, ...]) -> dict[str, Path]:
     The indexes that their run has evaluated come first, and the best one before the others.
     """
     from pipeline.errors import MALFORMED, JointspaceError
-    from pipeline.evaluate.summary import ranking
+    from pipeline.metrics.summary import ranking
     from pipeline.storage.json_files import read_json
     from pipeline.storage.stored_index import open_index
 
@@ -239,7 +238,7 @@ def _open_gallery(
     columns: Collection[str] | None,
 ) -> "ServedGallery":
     """Open the index in `folder` for the page, which shows these own `columns` of the collection, or all (None)."""
-    from pipeline.index.columns import OURS
+    from pipeline.index.conditions import OURS
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.index_changes import hidden_photos
@@ -274,7 +273,7 @@ def _open_describers(
 ) -> dict[str, "Describer"]:
     """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
     from pipeline.run.reading.generators import gather_sources, read_corpus, read_generator
-    from pipeline.serve.service import Describer
+    from pipeline.serve.gallery import Describer
 
     corpus = read_corpus(run)
     describers, sources = {}, {}

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from pipeline.config.names import Config
-    from pipeline.metrics.combination import MemberWeights
-    from pipeline.models.linear.ensemble import Ensemble
+    from pipeline.models.linear.ensemble import Ensemble, MemberWeights
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
     from pipeline.storage.parameters import Parameters
@@ -134,8 +133,8 @@ def _choose_weights(run: Run, name: str) -> "MemberWeights":
     """Choose the weights of the members that are best on dev."""
     from tqdm import tqdm
 
-    from pipeline.metrics.combination import combine_scores
     from pipeline.metrics.ranks import score
+    from pipeline.models.linear.ensemble import combine_scores
 
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
     ensemble = run.config.ensemble(name)

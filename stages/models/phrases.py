@@ -163,7 +163,7 @@ def _embed_regions(model: "PhraseModel", regions: "RegionRows", image_id: "np.nd
 )
 def rank_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     """Rank regions for noun phrases and the reverse, and count correct correspondences."""
-    from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
+    from pipeline.metrics.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.run.reading.regions import read_gold
     from pipeline.storage.records import write_measured

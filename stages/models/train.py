@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.config.text import WordVectorsSettings
     from pipeline.models.joint_model import JointModel
+    from pipeline.models.linear.projection import WordStart
     from pipeline.models.linear.views import ImageView
-    from pipeline.models.linear.word_start import WordStart
     from pipeline.models.neural.task import RegionView, TrainingPairs
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
@@ -195,8 +195,7 @@ def _read_words(run: "StageRun", settings: "WordVectorsSettings") -> "np.ndarray
 def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
     """Return the model that `model` starts from, with the vectors of every word if `model` reads words and the other
     model reads vectors."""
-    from pipeline.models.linear.projection import LinearModel
-    from pipeline.models.linear.word_start import WordStart
+    from pipeline.models.linear.projection import LinearModel, WordStart
     from pipeline.models.neural.word_towers import SAMPLE
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
 

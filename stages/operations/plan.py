@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pipeline.images.preprocess import Photograph
-    from pipeline.plan.estimate import Speed
+    from pipeline.plan.machine import Speed
     from pipeline.run import Run
 
 SIDES, QUALITY = (500, 375), 85
@@ -58,7 +58,7 @@ def plan(
     Before `ingest` has read the photos, the command encodes synthetic ones. Give the number of photos as --images then.
     """
     from pipeline.config import loading
-    from pipeline.plan.estimate import estimate, lines_of
+    from pipeline.plan.machine import estimate, lines_of
 
     if config_path := config_path or configuration:
         chosen = loading.load(config_path)
@@ -97,7 +97,7 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
     from pipeline.encoders.restore import restore_encoder
     from pipeline.images.opening import ImageLimits
     from pipeline.images.preprocess import PhotographReader
-    from pipeline.plan.estimate import Speed
+    from pipeline.plan.machine import Speed
     from pipeline.run.reading.encoders import encoder_material
 
     settings = run.config
@@ -130,7 +130,7 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
 def own_photographs(run: "Run", count: int) -> Sample:
     """Of the run, evenly spaced."""
     from pipeline.images.preprocess import Photograph
-    from pipeline.index.vectors import evenly_spaced
+    from pipeline.index.exact import evenly_spaced
 
     rows = run.manifest.pick(evenly_spaced(run.manifest.n_images, count))
     return Sample([Photograph.from_row(row) for row in rows], run.images.read)

@@ -255,7 +255,7 @@ def tabulate(run: Run, job: Job) -> None:
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import StudyCell
     from pipeline.papers import gong
-    from pipeline.papers.gong_report import measure_table, measure_time, render
+    from pipeline.papers.gong import measure_table, measure_time, render
     from pipeline.storage.commit import TABLES, publish, read_record
 
     config, folder = run.config, run.layout.study.path

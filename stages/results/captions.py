@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.names import Config
     from pipeline.config.results import RankedSnippetsSettings, RegionRecurrentSettings
-    from pipeline.generate.material import Ranker
+    from pipeline.generate.generator import Ranker
     from pipeline.models.neural.task import TrainingPairs
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
@@ -80,7 +80,7 @@ def _regions(encoders: Iterable[str], layout: "Layout") -> dict[str, Shards]:
 def train_generator(run: "StageRun", job: Job, generator: str) -> None:
     """Train a registered caption generator. Resumable."""
     from pipeline.config.results import RankedSnippetsSettings, RegionRecurrentSettings
-    from pipeline.generate.material import Material
+    from pipeline.generate.generator import Material
     from pipeline.models.linear.views import ImageView
     from pipeline.run.reading.generators import open_space, read_described, train_tagger
     from pipeline.run.reading.models import follow_training
@@ -156,7 +156,7 @@ def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
     import numpy as np
 
     from pipeline.compute.multivectors import several_vectors_each
-    from pipeline.generate.material import Ranker
+    from pipeline.generate.generator import Ranker
     from pipeline.generate.snippets import sum_words
     from pipeline.models.neural.fragment_models import AlignedModel
     from pipeline.storage.records import read_alignments
@@ -218,7 +218,7 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
     import numpy as np
     from tqdm import tqdm
 
-    from pipeline.generate.describing import describe_images
+    from pipeline.generate.generator import describe_images
     from pipeline.images.opening import ImageLimits
     from pipeline.report.page import descriptions_as_text, render_descriptions
     from pipeline.report.photographs import Photographs

@@ -13,7 +13,7 @@ from pipeline.run.reading.inputs import feature_shards, generator_inputs, text_f
 if TYPE_CHECKING:
     from pipeline.compute.multivectors import Items
     from pipeline.config.names import Config
-    from pipeline.generate.describing import RankingGenerator
+    from pipeline.generate.generator import RankingGenerator
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
 
@@ -46,10 +46,18 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
     import numpy as np
 
     from pipeline.compute.multivectors import one_vector_each
-    from pipeline.evaluate.summary import headline, with_folds
-    from pipeline.metrics.folds import chance, divide, measure_folds
     from pipeline.metrics.ranks import Ranks, rank, similarity_ranks
-    from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
+    from pipeline.metrics.retrieval import (
+        TIES,
+        Bootstrap,
+        chance,
+        divide,
+        evaluate,
+        measure,
+        measure_folds,
+        select_sentences,
+    )
+    from pipeline.metrics.summary import headline, with_folds
     from pipeline.storage.records import write_evaluation
 
     if not run.manifest.bounds("sentences")[-1]:
@@ -124,10 +132,10 @@ def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protoc
     """Measure retrieval by the perplexity of every caption of a split given every image."""
     import numpy as np
 
-    from pipeline.evaluate.summary import headline
     from pipeline.generate.training import likelihood_scores
     from pipeline.metrics.ranks import rank_scores
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, select_sentences
+    from pipeline.metrics.summary import headline
     from pipeline.run.reading.generators import hold_out, read_described, read_generator
     from pipeline.storage.records import write_evaluation
 
@@ -173,7 +181,7 @@ def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protoc
 )
 def summarise(run: "StageRun", job: Job) -> None:
     """Collect all evaluations of the run in one list and one table."""
-    from pipeline.evaluate.summary import markdown
+    from pipeline.metrics.summary import markdown
     from pipeline.storage.commit import read_record
     from pipeline.storage.records import write_summary
 

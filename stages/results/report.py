@@ -94,9 +94,9 @@ def report(run: "StageRun", job: Job, form: str = "html") -> None:
 
     shown = RunReport(run)
     if form == "json":
-        click.echo(as_json(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with a property
+        click.echo(as_json(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with an attribute
         return
-    publish_text(job.path, render(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with a property
+    publish_text(job.path, render(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with an attribute
     photographs = shown.picture.shown
     missing = list(photographs.values()).count(False)
     if missing and run.config.collection.format != "vectors":  # which has none

@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from pipeline.metrics.folds import chance, random_measures
+from pipeline.metrics.retrieval import chance, random_measures
 
 
 def test_one_right_of_n_is_in_the_middle() -> None:

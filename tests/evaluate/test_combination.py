@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.metrics.combination import choose_weights, judge_scores
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.ensemble import join_vectors
+from pipeline.models.linear.ensemble import choose_weights, join_vectors, judge_scores
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

@@ -5,9 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pipeline.metrics.folds import divide, measure_folds
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import Bootstrap, evaluate
+from pipeline.metrics.retrieval import Bootstrap, divide, evaluate, measure_folds
 
 PLAIN = Bootstrap(0, 0)
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.evaluate.phrases import (
+from pipeline.metrics.phrases import (
     Gold,
     PhraseSet,
     RegionSet,

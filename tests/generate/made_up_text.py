@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from pipeline.config.results import LogBilinearSettings, NearestSettings, RecurrentSettings
-from pipeline.generate.material import Material
+from pipeline.generate.generator import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.text.sequences import encode_tokens

@@ -11,7 +11,7 @@ from nltk.translate.bleu_score import corpus_bleu
 
 from pipeline.errors import InputError
 from pipeline.generate import metrics
-from pipeline.generate.material import TAGS, Tagger, read_tagged
+from pipeline.generate.generator import TAGS, Tagger, read_tagged
 
 REFERENCES = [
     [text.split() for text in group]

@@ -7,9 +7,8 @@ from made_up_text import LOG_BILINEAR, RECURRENT, Space, make_material, make_pai
 from test_logbilinear import TAGGER, make_sources
 from test_mrnn import make_sources as make_recurrent_sources
 
-from pipeline.generate.describing import Sources
+from pipeline.generate.generator import HeldOut, Sources
 from pipeline.generate.lm import StructureContentModel
-from pipeline.generate.material import HeldOut
 from pipeline.generate.mrnn import MultimodalRNN
 from pipeline.models.neural.training import Checkpoint
 

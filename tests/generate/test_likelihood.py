@@ -15,8 +15,8 @@ from made_up_text import (
 )
 from test_mrnn import PAIRS, by_hand, make_network
 
+from pipeline.generate.generator import HeldOut
 from pipeline.generate.lm import MultiplicativeModel
-from pipeline.generate.material import HeldOut
 from pipeline.generate.mrnn import MultimodalRNN
 from pipeline.generate.training import likelihood_scores
 from pipeline.metrics.ranks import rank_scores

@@ -9,7 +9,7 @@ from made_up_text import LOG_BILINEAR, THINGS, Space, make_material, make_pairs,
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.describing import Sources
+from pipeline.generate.generator import TAGS, Sources, Tagger
 from pipeline.generate.lm import (
     AdditiveModel,
     LogBilinearModel,
@@ -25,7 +25,6 @@ from pipeline.generate.logbilinear import (
     StructureContent,
     WindowDecoder,
 )
-from pipeline.generate.material import TAGS, Tagger
 from pipeline.generate.training import windows
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens

@@ -7,7 +7,7 @@ from made_up_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pai
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Sources
+from pipeline.generate.generator import Sources
 from pipeline.generate.mrnn import DescribingNetwork, MultimodalRNN, RecurrentDecoder
 from pipeline.generate.training import framed, log_frequencies
 from pipeline.models.neural.task import mean_and_spread

@@ -9,8 +9,7 @@ from made_up_text import make_material, make_vocabulary
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Sources
-from pipeline.generate.material import Ranker
+from pipeline.generate.generator import Ranker, Sources
 from pipeline.generate.snippets import RankedSnippets
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA

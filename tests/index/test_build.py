@@ -12,9 +12,9 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.build import BuiltIndex, choose_and_build
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.chooser import Requirements
+from pipeline.index.exact import ArrayVectors
 from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes, view_bytes
 from pipeline.index.tuning import Operation, SearchSetting, stages_of
-from pipeline.index.vectors import ArrayVectors
 
 ANY = {
     "recall_floor": 0.9,

@@ -11,9 +11,9 @@ from pipeline.errors import UsageError
 from pipeline.index.build import BuiltIndex
 from pipeline.index.candidates import Built, build
 from pipeline.index.chooser import SAMPLE_QUERIES, CandidateTrial, in_order
+from pipeline.index.exact import ArrayVectors, evenly_spaced
 from pipeline.index.format import from_bytes
 from pipeline.index.tuning import Operation, Questions, SearchSetting, ask, find_least, tune
-from pipeline.index.vectors import ArrayVectors, evenly_spaced
 
 THREE = {"candidates": ("Flat", "SQ8", "PQ4x4"), "sample": 2000}
 

@@ -18,8 +18,8 @@ from pipeline.compute.multivectors import ScoreRule
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.index.build import remove
 from pipeline.index.candidates import build
+from pipeline.index.exact import ArrayVectors
 from pipeline.index.search import Searcher
-from pipeline.index.vectors import ArrayVectors
 from pipeline.metrics.multivector_scores import exact_scores
 from pipeline.run.layout import Layout
 from pipeline.storage.embeddings import Embeddings

@@ -10,9 +10,8 @@ from made_up_models import VIEW, WORDS, make_task, make_task_of
 from pipeline.config.registry import model_spec
 from pipeline.encoders.averaged import AveragedEncoder
 from pipeline.encoders.tfidf import TfidfEncoder
-from pipeline.models.linear.projection import unit_rows
+from pipeline.models.linear.projection import WordStart, unit_rows
 from pipeline.models.linear.views import TextView, one_matrix
-from pipeline.models.linear.word_start import WordStart
 from pipeline.models.neural.task import train
 from pipeline.text.sequences import Tokens
 from pipeline.text.tokens import TermSettings

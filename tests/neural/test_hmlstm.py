@@ -7,18 +7,8 @@ from made_up_models import NOUN_PHRASE, draw_phrases, make_task_of
 from torch import Tensor
 
 from pipeline.config.registry import model_spec
-from pipeline.models.neural.hmlstm import (
-    DenseObjective,
-    HierarchicalLSTM,
-    Normalisation,
-    PhrasePairs,
-    Scores,
-    TwoBranches,
-    match,
-    noun_phrases,
-    phrase_rows,
-)
-from pipeline.models.neural.losses import Objective
+from pipeline.models.neural.hmlstm import HierarchicalLSTM, Normalisation, TwoBranches, match, noun_phrases, phrase_rows
+from pipeline.models.neural.losses import DenseObjective, Objective, PhrasePairs, Scores
 from pipeline.models.neural.task import WHOLE, train
 from pipeline.text.trees import Trees, pack
 

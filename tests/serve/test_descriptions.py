@@ -13,7 +13,7 @@ from made_up import THINGS
 from made_up_generators import describe, make_described_run, train
 from visiting import photograph, serve_generators
 
-from pipeline.serve.service import Describer
+from pipeline.serve.gallery import Describer
 
 HERE = "http://127.0.0.1"
 DESCRIPTIONS = "/api/generators/{}/descriptions"

@@ -122,7 +122,7 @@ def test_several_bundles_are_one_gallery(run: Path) -> None:
 
 def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server shows what its index is now, not what it was when it started."""
-    monkeypatch.setattr("pipeline.serve.service.LOOK_SECONDS", 0)
+    monkeypatch.setattr("pipeline.serve.gallery.LOOK_SECONDS", 0)
     index = shutil.copytree(run / "bundle", tmp_path / "bundle")
     client = TestClient(serve(tmp_path), base_url="http://localhost")
     asked = "/api/models/ncca/images?sentence=dog&top=3"
@@ -205,7 +205,7 @@ def test_what_another_index_of_the_run_lists_as_removed_is_hidden(
 ) -> None:
     """As while `remove` is at work, or after it was killed: no answer, page or address shows the photo. Nor if the
     table is too large to be kept in memory."""
-    monkeypatch.setattr("pipeline.serve.service.LOOK_SECONDS", 0)
+    monkeypatch.setattr("pipeline.serve.gallery.LOOK_SECONDS", 0)
     monkeypatch.setattr("pipeline.index.search.MOST_KEPT", 1000 if bundle == "regions" else 0)
     for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):
         shutil.copytree(run / source, tmp_path / name)

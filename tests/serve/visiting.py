@@ -14,8 +14,7 @@ from pipeline.images.opening import ImageLimits
 from pipeline.index.search import Searcher
 from pipeline.serve.app import build_app
 from pipeline.serve.border import Limits
-from pipeline.serve.gallery import ServedGallery
-from pipeline.serve.service import ServedIndex
+from pipeline.serve.gallery import ServedGallery, ServedIndex
 from pipeline.storage.stored_index import open_index
 
 SIZES = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)

@@ -15,8 +15,7 @@ from made_up_training import make_trainable, train
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError, IntegrityError
 from pipeline.index.search import Searcher
-from pipeline.models.linear import word_start
-from pipeline.models.linear.projection import LinearModel
+from pipeline.models.linear.projection import LinearModel, WordStart
 from pipeline.models.neural import word_towers
 from pipeline.run.reading import texts
 from pipeline.storage.commit import open_commit
@@ -48,7 +47,7 @@ def test_a_start_holds_a_sample_of_the_training_sentences_and_no_more(monkeypatc
         manifest=SimpleNamespace(texts_of=lambda split: (f"{number:0400}" for number in range(count))),
     )
     monkeypatch.setattr(texts, "read_token_vocabulary", lambda run: (SimpleNamespace(terms=("dog",)), ""))
-    monkeypatch.setattr(word_start.WordStart, "of", lambda *given: started.append(given))
+    monkeypatch.setattr(WordStart, "of", lambda *given: started.append(given))
     tracemalloc.start()
     stage_train._read_start(run, "ncca-recurrent")
     most = tracemalloc.get_traced_memory()[1]

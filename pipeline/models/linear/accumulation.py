@@ -8,6 +8,7 @@ import numpy as np
 from scipy.linalg.blas import get_blas_funcs
 from scipy.sparse import csr_array
 
+from pipeline.models.joint_model import TextVectors
 from pipeline.models.linear.moments import SHIFT_ROWS, SMALL, Moments, mirror
 from pipeline.models.linear.views import (
     ImageView,
@@ -27,7 +28,6 @@ from pipeline.models.linear.views import (
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.models.joint_model import TextVectors
     from pipeline.models.linear.feature_maps import FeatureMaps
 
 Item = TypeVar("Item")
@@ -38,8 +38,7 @@ CROSS_COLUMNS = 256
 def sum_blocks(
     blocks: Iterable[PairBlock], view: ImageView, text: TextView, threads: int, device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of the pairs in `blocks`, of at most BLOCK_ROWS images each, on `device`, or with NumPy if it is
-    None."""
+    """Sum the moments of the pairs in `blocks`, of at most BLOCK_ROWS images each, on `device` or with NumPy."""
     if device is None:
         accumulator = MomentsAccumulator(view.dim, text.dim, threads)
         for block in ahead(blocks):
@@ -67,8 +66,7 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 def mapped_moments(
     known: Moments, blocks: Iterable[ViewBlock], maps: "FeatureMaps", device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of the mapped views of the pairs in `blocks`, whose own moments are `known`, on `device`, or on
-    the CPU if it is None.
+    """Sum the moments of the mapped views of the pairs in `blocks`, whose moments are `known`, on `device` or the CPU.
 
     Of [x, P] and [y, Q], only the products with P or Q are computed, y's part of them by sparse products. Mapped rows
     exist for one block at a time.
@@ -130,8 +128,7 @@ class MomentsAccumulator:
         self._add_cross(z, sums)
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
-        """Add the sums of sentences alone, and return the sum of each image's sentences (n, d) and their number
-        (n,)."""
+        """Add the sums of sentences; return the sum of each image's sentences (n, d) and their number (n,)."""
         if not len(owners):
             return sum_by_owner(y, owners, n), np.zeros(n, int)
         if self._shift_y is None:

@@ -16,6 +16,7 @@ from pipeline.models.joint_model import (
     JointModel,
     ModelClass,
     RegionSource,
+    Sentences,
     Settings,
     embed_images,
     is_multi_vector,
@@ -26,8 +27,6 @@ from pipeline.models.linear.projection import unit_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from pipeline.models.joint_model import Sentences
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +74,7 @@ class HubnessCorrection:
         return np.concatenate(parts)
 
     def extend(self, side: str, items: Items, global_weight: float = 1.0) -> Items:
-        """Extend `items` of a side so that their products with the other side's items are the corrected scores, times a
-        constant.
+        """Extend `items` of a side so that products with the other side's items are corrected scores, times a constant.
 
         Items of one vector become [x, -b, 1, sqrt(B^2 - b^2), 0] for images or [y, 1, -b, 0, sqrt(B^2 - b^2)] for
         sentences, where B is the greatest possible b, divided by sqrt(2 + B^2), so that all are unit vectors. Two
@@ -151,7 +149,6 @@ class HubCorrected:
         return getattr(self.model, name)
 
     def to(self, device: "torch.device") -> Self:
-        """Compute on `device` from now on, and return this model."""
         self.model.to(device)
         self._computing = self.correction.on(device)
         return self

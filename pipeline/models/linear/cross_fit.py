@@ -64,8 +64,7 @@ RIGHT_QUANTILE = 0.9
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of k pairs of the photos `image_id` (k,) and the captions `sentence_id` (k,), -1 for all captions of a
-    photo.
+    """The scores of k pairs of photos `image_id` (k,) and captions `sentence_id` (k,), -1 for all captions of a photo.
 
     Low `scores` are bad. `exchanged` (k,) are the scores of as many wrong pairs. `rank` counts from 1 among the
     captions of the `rivals`, a number of photos or captions. `rather` is the rivals' caption that fits the photo best.
@@ -159,7 +158,11 @@ def score_rivals(
 ) -> tuple[Scores, Scores]:
     """Score n photos, embedded as x (n, c), and their m captions, embedded as y (m, c), both of unit length. Caption j
     is of the photo `owners[j]`, in ascending order."""
-    csls = _correct_for_hubs(x @ y.T, owners)
+    products = x @ y.T
+    with_others = _replace_own(products, owners, -1)
+    r_x = np.asarray(mean_of_greatest(with_others, NEIGHBOURS))
+    r_y = np.asarray(mean_of_greatest(with_others.T, NEIGHBOURS))
+    csls = _HubCorrected(2 * products - r_x[:, None] - r_y, r_x, r_y)
     preferred = sentence_id[_replace_own(csls.scores, owners, -np.inf).argmax(axis=1)]
     return (
         _score_photos(csls.scores, image_id, owners, preferred),
@@ -175,14 +178,6 @@ class _HubCorrected(NamedTuple):
     caption_corrections: np.ndarray
 
 
-def _correct_for_hubs(products: np.ndarray, owners: np.ndarray) -> _HubCorrected:
-    """Compute 2 x'y - r(x) - r(y) from the products x'y (n, m)."""
-    with_others = _replace_own(products, owners, -1)
-    r_x = np.asarray(mean_of_greatest(with_others, NEIGHBOURS))
-    r_y = np.asarray(mean_of_greatest(with_others.T, NEIGHBOURS))
-    return _HubCorrected(2 * products - r_x[:, None] - r_y, r_x, r_y)
-
-
 def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.ndarray:
     """Replace the scores of photos with their own captions by `value`, in a copy of `scores` (n, m)."""
     replaced = scores.copy()
@@ -191,8 +186,7 @@ def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.nda
 
 
 def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, preferred: np.ndarray) -> Scores:
-    """Score each photo with all of its captions. The exchanged pairs have the captions of the photo n // 2 further
-    on."""
+    """Score each photo with all of its captions. The exchanged pairs take the captions of the photo n // 2 later."""
     n = len(image_id)
     photos = np.arange(n)
     means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)
@@ -211,8 +205,7 @@ def _score_captions(
     owners: np.ndarray,
     preferred: np.ndarray,
 ) -> Scores:
-    """Score each caption with its photo and the photo's other captions. The exchanged pairs have the caption m // 2
-    further on."""
+    """Score each caption with its photo and its other captions. The exchanged pairs take the caption m // 2 later."""
     n, m = len(x), len(y)
     captions = np.arange(m)
     counts = np.bincount(owners, minlength=n)

@@ -4,7 +4,7 @@ The moments are sums of views on a GPU, and of mapped views, which need a second
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.compute.precision import fast_at_float64
-from pipeline.models.joint_model import Features
+from pipeline.models.joint_model import Features, TextVectors
 from pipeline.models.linear.feature_maps import DeviceMap, FeatureMap, FeatureMaps, project
 from pipeline.models.linear.moments import BLOCK_ROWS, SHIFT_ROWS, SMALL, Moments, mirror
 from pipeline.models.linear.views import (
@@ -31,16 +31,12 @@ from pipeline.models.linear.views import (
     sum_by_owner,
 )
 
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import TextVectors
-
 PROJECTED_ROWS = 1 << 15
 """Maximum number of images, or sentences, that are projected at once."""
 
 
 def stack_on(view: ImageView, features: Features, device: torch.device, rows: slice = slice(None)) -> Tensor:
-    """Compute `view.stack(features)` of some `rows`, (n, dim) float32, on `device`, which converts and normalises
-    float16 features."""
+    """Compute `view.stack(features)` of some `rows`, (n, dim) float32, with its conversions on `device`."""
     features = {name: block[rows] for name, block in features.items()}
     if device.type == "cpu":
         return torch.from_numpy(view.stack(features))
@@ -87,8 +83,7 @@ def rows_on(rows: Rows, device: torch.device) -> Tensor | Columns[Tensor]:
 
 
 class ProjectedSide(NamedTuple):
-    """The projection of one view: rows minus `mean` (D,), after the `feature_map` if there is one, times `matrix`
-    (D, c)."""
+    """The projection of one view: rows minus `mean` (D,), after a `feature_map` if any, times `matrix` (D, c)."""
 
     mean: np.ndarray
     matrix: np.ndarray
@@ -147,8 +142,7 @@ OUTER_ROWS = 256
 
 
 class DeviceAccumulator:
-    """The sums of MomentsAccumulator on `device`, in double precision for small views and on devices that are fast at
-    it."""
+    """The sums of MomentsAccumulator on `device`, in double precision for small views and on devices fast at it."""
 
     def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
         small = view.dim + dim_y <= SMALL
@@ -226,8 +220,7 @@ def left_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Compute left' right, which is symmetric, on and below the diagonal: strips of columns of `total`, each with the
-    tensor to add."""
+    """Compute the symmetric left' right on and below the diagonal: strips of `total`, each with the tensor to add."""
     strips = [slice(start, start + STRIP) for start in range(0, len(total), STRIP)]
     return [(total[one.start :, one], left[:, one.start :].T @ right[:, one]) for one in strips]
 

@@ -7,10 +7,10 @@ The vectors of members with one vector per item are put side by side. If some me
 ensemble. Its globals are the vectors of the other members and the multi-vector members' globals, side by side. Region
 vectors, which are of the same regions for all members, are put side by side too. A word has one row for each
 multi-vector member, which is zero outside this member's columns, so that each member chooses its own best region. The
-rows of words are multiplied by the weights.
+rows of words are multiplied by the weights, which are chosen on dev.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
@@ -21,10 +21,13 @@ from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule, one_ve
 from pipeline.compute.precision import require_finite, scale_to_unit_length, to_numpy
 from pipeline.compute.ragged import offsets_of, runs
 from pipeline.config.stored import restore
+from pipeline.metrics.ranks import rank_scores
+from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.joint_model import (
     Features,
     JointModel,
     RegionSource,
+    Sentences,
     Settings,
     embed_images,
     is_multi_vector,
@@ -35,8 +38,6 @@ from pipeline.models.joint_model import (
 
 if TYPE_CHECKING:
     import torch
-
-    from pipeline.models.joint_model import Sentences
 
 
 class ZeroShot:
@@ -180,7 +181,6 @@ class Ensemble:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "Ensemble":
-        """Restore the ensemble of `settings` and `tensors`."""
         members = []
         for number, value in enumerate(read_list(settings, "members")):
             prefix = f"{number}/"
@@ -203,8 +203,7 @@ def joint_rule(rules: Rules) -> ScoreRule | None:
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Put the members' unit vectors (n, c) side by side, each scaled by the square root of its weight, (n, sum of c).
 
-    Their inner products are the weighted sums of the members' scores. If the weights add up to 1, they have unit
-    length.
+    Inner products are weighted sums of the members' scores. If the weights add up to 1, they have unit length.
     """
     return np.hstack([np.sqrt(np.float32(weight)) * part for weight, part in zip(weights, vectors, strict=True)])
 
@@ -254,3 +253,82 @@ def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules
             vectors.append(to_numpy(globals_of_items))
             scales.append(weight * rule.global_weight)
     return join_vectors(vectors, scales) if vectors else np.zeros((len(parts[0]), 1), np.float32)
+
+
+Judge = Callable[[tuple[float, ...]], float]
+"""The score of a combination with these weights; higher is better."""
+
+
+@dataclass(frozen=True)
+class MemberWeights:
+    """`values`, one per member, add up to 1; `judged` is their score, `trials` the number of combinations tried."""
+
+    values: tuple[float, ...]
+    judged: float
+    trials: int
+
+
+def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberWeights:
+    """The best weights of coordinate searches over `grid`, from equal weights and from each member alone.
+
+    A search changes one member's weight after another until no change is better; of equally good weights, the first
+    found are kept. Only ratios matter. `grid` has a positive value and no negative one.
+    """
+    judged: dict[tuple[float, ...], float] = {}
+
+    def worth(trial: tuple[float, ...]) -> float:
+        key = _scaled(trial)
+        if key not in judged:
+            judged[key] = judge(key)
+        return judged[key]
+
+    alone = [tuple(float(member == place) for place in range(members)) for member in range(members)]
+    best = max((_climb(worth, start, grid) for start in [(1.0,) * members, *alone]), key=worth)
+    return MemberWeights(_scaled(best), worth(best), len(judged))
+
+
+def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tuple[float, ...]:
+    """The weights reached from `start` that no change of one member's weight improves."""
+    best, improved = start, True
+    while improved:
+        improved = False
+        for member in range(len(best)):
+            for value in grid:
+                trial = (*best[:member], float(value), *best[member + 1 :])
+                if any(trial) and worth(trial) > worth(best):
+                    best, improved = trial, True
+    return best
+
+
+def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
+    """The same ratios with a sum of 1."""
+    return tuple(round(weight / sum(weights), 12) for weight in weights)
+
+
+def combine_scores(
+    scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], after_trial: Callable[[], object]
+) -> MemberWeights:
+    """Weights of members with the `scores` (n, m) each, of n images by m sentences, sentence j being of image
+    `owners[j]`. The grid is relative to one over the standard deviation of a member's scores, so that it suits members
+    of any scale; `after_trial` is called after each trial."""
+    deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]
+    scaled = [part / np.float32(deviation) for part, deviation in zip(scores, deviations, strict=True)]
+    chosen = choose_weights(judge_scores(scaled, owners, after_trial), len(scores), grid)
+    values = [value / deviation for value, deviation in zip(chosen.values, deviations, strict=True)]
+    return replace(chosen, values=_scaled(values))
+
+
+def judge_scores(
+    scores: Sequence[np.ndarray], owners: np.ndarray, after_trial: Callable[[], object] = lambda: None
+) -> Judge:
+    """The recall sum of both directions for a weighted sum of `scores`, as `combine_scores` has them."""
+
+    def judge(weights: tuple[float, ...]) -> float:
+        total = np.zeros(scores[0].shape, np.float32)
+        for weight, part in zip(weights, scores, strict=True):
+            if weight:
+                total += np.float32(weight) * part
+        after_trial()
+        return recall_sum(rank_scores(total, owners))
+
+    return judge

@@ -14,7 +14,7 @@ import scipy  # whose parts it imports when they are used: dense views do withou
 
 from pipeline.compute.device import upload
 from pipeline.errors import InputError
-from pipeline.models.joint_model import Settings, read_number, read_setting
+from pipeline.models.joint_model import Settings, TextVectors, read_number, read_setting
 from pipeline.models.linear.views import (
     Columns,
     Rows,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import torch
     from scipy.sparse import csr_array
     from torch import Tensor
-
-    from pipeline.models.joint_model import TextVectors
 
 
 class FeatureMap(Protocol):
@@ -233,12 +231,14 @@ class WeightedMap:
         other.weight = weight
         return other
 
+    def settings(self) -> dict[str, Any]:
+        return {"weight": float(self.weight)}
+
 
 class FourierFeatures(WeightedMap):
     """phi(xA) beside x: a row gains the columns `weight` * phi((row - mean) A).
 
-    A `matrix` (D, c1) is the auxiliary projection, its columns scaled by the t-th power of their eigenvalues; `offset`
-    (c1,) is mean A.
+    A `matrix` (D, c1) is the auxiliary projection with columns times their eigenvalues ** t; `offset` (c1,) is mean A.
     """
 
     kind: ClassVar[str] = "fourier"
@@ -267,9 +267,6 @@ class FourierFeatures(WeightedMap):
 
         return mapped
 
-    def settings(self) -> dict[str, Any]:
-        return {"weight": float(self.weight)}
-
     def tensors(self) -> dict[str, np.ndarray]:
         drawn = {name: value for name, value in vars(self.fourier).items() if value is not None}
         return {"matrix": self.matrix, "offset": self.offset, **drawn}
@@ -291,9 +288,6 @@ class TanhFeatures(WeightedMap):
 
     def __call__(self, rows: Rows) -> np.ndarray:
         return np.float32(self.weight) * np.tanh(rows @ self.matrix - self.offset)
-
-    def settings(self) -> dict[str, Any]:
-        return {"weight": float(self.weight)}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"matrix": self.matrix, "offset": self.offset}
@@ -379,7 +373,7 @@ class NeighbourText(WeightedMap):
         return (mean @ self.texts).toarray()
 
     def settings(self) -> dict[str, Any]:
-        return {"neighbours": self.neighbours, "terms": self.dim, "weight": float(self.weight)}
+        return {"neighbours": self.neighbours, "terms": self.dim, **super().settings()}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"gallery": self.gallery, **sparse_parts(self.texts)}

@@ -3,8 +3,7 @@
 A hub is an item that is near every query, so it comes before the item that a query means. A score s(q, g) of a query
 and an item of the gallery becomes s(q, g) - b(g). The bias b(g) is measured once, with queries q' in a *bank* of
 training pairs (querybank normalisation, Bogolin et al. 2022). A corrected score therefore depends on its pair alone,
-and corrected vectors are indexed like any others (`corrected.py`). Images are a gallery for sentences, and sentences
-are a gallery for images.
+and corrected vectors are indexed like any others (`corrected.py`). Images and sentences are galleries for each other.
 
 To change a method, change its function: for each trial it yields the `Term`s that add up to b. `Bank.measure` computes
 them, for dev when a model is fitted (`choose_correction`), and later for everything that is embedded. The audit has its

@@ -1,14 +1,14 @@
 """The registered model `kcca`: kernel CCA, exact if all training rows are landmarks, else by Nystroem's method."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from pipeline.errors import InputError
-from pipeline.models.joint_model import Settings, read_list, read_number, read_setting
+from pipeline.models.joint_model import Settings, TextVectors, read_list, read_number, read_setting
 from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.feature_maps import FeatureMaps, from_sparse_parts, sparse_parts
@@ -16,9 +16,6 @@ from pipeline.models.linear.projection import LinearModel
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
 from pipeline.models.linear.views import Rows, is_sparse, one_matrix, shape_of, stack_blocks
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import TextVectors
 
 GAMMA = 0.5
 """Of the kernels rbf and laplacian, in units of one over the view's total variance."""

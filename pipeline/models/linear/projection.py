@@ -1,6 +1,6 @@
-"""The base of all linear models: a projection of each view."""
+"""The base of all linear models, a projection of each view, and the start of models that read words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -8,17 +8,24 @@ import numpy as np
 
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.compute.precision import scale_to_unit_length
-from pipeline.models.joint_model import Features, Settings, read_number, read_setting, require_vectors
+from pipeline.models.joint_model import (
+    Features,
+    RegionSource,
+    Sentences,
+    Settings,
+    read_number,
+    read_setting,
+    require_vectors,
+)
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
-from pipeline.models.linear.views import ImageView, TextView
+from pipeline.models.linear.views import ImageView, Rows, TextView, one_matrix, shape_of, side_by_side
 
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.models.joint_model import RegionSource, Sentences
+    from pipeline.encoders.text_encoder import TextEncoder
     from pipeline.models.linear.device import Projections
     from pipeline.models.linear.moments import Moments
-
 
 EIGENVALUES = {"correlation": 0.0, "gong": 1.0}
 """Form of the CCA problem -> the difference between its eigenvalues and the canonical correlations rho.
@@ -52,8 +59,7 @@ class Solver(Protocol):
 
 
 class LinearModel:
-    """A linear projection of each view: an image x becomes finish((x - mean_x) W), and a sentence y becomes
-    finish((y - mean_y) U).
+    """A linear projection of each view: images x become finish((x - mean_x) W), sentences y finish((y - mean_y) U).
 
     If the model has `maps`, x and y are the mapped views. A registered model names its `metric`, the axes of the grid
     that matter to it, whether dev chooses among them `by_mean_rank` (else by the recall sum), and its `solver`.
@@ -137,7 +143,6 @@ class LinearModel:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "LinearModel":
-        """Restore the model of `settings` and `tensors`."""
         view = ImageView.from_dict(settings)
         text = TextView.from_dict(read_setting(settings, "text", dict))
         power = read_number(settings, "eigenvalue_power")
@@ -149,3 +154,43 @@ class LinearModel:
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Return a copy of `rows` (n, c) whose rows have unit length. Rows of zeros stay as they are."""
     return scale_to_unit_length(rows.copy())
+
+
+@dataclass(frozen=True)
+class WordStart:
+    """A fitted ncca, and every word in its text view.
+
+    `terms` (V + 1, d) has the addition of each word of the token vocabulary to the vector of a sentence, before any
+    normalisation. The last row, zeros, is the unknown word.
+    """
+
+    model: LinearModel
+    terms: Rows
+
+    @classmethod
+    def of(
+        cls, model: LinearModel, encoders: "Mapping[str, TextEncoder]", words: Sequence[str], texts: Sequence[str]
+    ) -> "WordStart":
+        """Encode the `words` by the text `encoders` of `model`.
+
+        A sentence has its own factor in every block of the view, and the sum of its words has none. So each block is
+        scaled as a whole, such that the ratio between the root mean square lengths of sums of words and of sentences,
+        measured on `texts`, is the same as in the first block.
+        """
+        blocks = []
+        factors = []
+        for name in model.text.encoders:
+            view = model.text.select([name])
+            encoder = encoders[name]
+            length = _length(view.stack({name: encoder.encode(texts)}))
+            length_of_sums = _length(view.unnormalised.stack({name: encoder.encode_words(texts)}))
+            factors.append(length / max(length_of_sums, float(np.finfo(np.float32).tiny)))
+            blocks.append(one_matrix(view.unnormalised.stack({name: encoder.encode_words(words)})))
+        scales = np.array(factors, np.float32) / np.float32(factors[0] or 1)
+        return cls(model, side_by_side([block * scale for block, scale in zip(blocks, scales, strict=True)]))
+
+
+def _length(rows: Rows) -> float:
+    """Compute the root mean square length of the rows, dense or sparse."""
+    matrix = one_matrix(rows)
+    return float(np.sqrt((matrix * matrix).sum() / max(1, shape_of(matrix)[0])))

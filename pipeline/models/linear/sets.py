@@ -3,19 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from pipeline.compute.mapreduce import LOCAL, map_reduce
-from pipeline.models.joint_model import Settings
+from pipeline.models.joint_model import Settings, TextVectors
 from pipeline.models.linear.moments import Moments, sum_moments
 from pipeline.models.linear.training import Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import TextVectors
 
 MAPPED_ROWS = 1024
 """Images in one block of a second pass, which holds the mapped rows of all their sentences in memory."""

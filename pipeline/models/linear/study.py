@@ -158,8 +158,7 @@ class Study:
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
         """Measure the cell in one draw: CPU seconds of its fit, the trials on dev and the chosen one, the recalls on
-        test in percent, every image's rank there, and for SHOWN_IMAGES of the images their ids and those of the best
-        sentences."""
+        test in percent, every image's rank there, and the ids of SHOWN_IMAGES images and of their best sentences."""
         started = process_time()
         tuned = self.fit(cell, draw)
         seconds = round(process_time() - started, 2)
@@ -197,8 +196,7 @@ def _answers(
 
 def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
     """Find the images nearest to each of `queries` (q, D) by Euclidean distance, and return their ids (q, count),
-    nearest first, or fewer if there are fewer. `blocks` yield image_id (b,) and x (b, D); one block is in memory at a
-    time."""
+    nearest first, or fewer if there are fewer. `blocks` yield image_id (b,) and x (b, D); one block is in memory."""
     ids = np.zeros((len(queries), 0), np.int64)
     distances = np.zeros((len(queries), 0))
     for image_id, x in blocks:

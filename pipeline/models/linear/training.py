@@ -1,5 +1,4 @@
-"""The trainings of linear models, on target pairs, auxiliary (weakly annotated) pairs, or both (Gong et al. 2014,
-section 4)."""
+"""Trainings of linear models on target or auxiliary (weakly annotated) pairs, or both (Gong et al. 2014, section 4)."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -94,8 +93,7 @@ class FittableModel(Protocol):
 
 
 def fit_best(model: FittableModel, tasks: Iterable[FitTask]) -> Tuned:
-    """Fit the class `model` to each of `tasks`, at least one, which differ in the weights of the text view, and return
-    the best on dev."""
+    """Fit the class `model` to each of `tasks`, whose weights of the text view differ, and return the best on dev."""
     return _best_of([model.fit(task) for task in tasks])
 
 

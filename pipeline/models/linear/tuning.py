@@ -3,20 +3,18 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.config.models import FitSettings
-from pipeline.metrics.ranks import count_ranks
+from pipeline.metrics.ranks import Ranks, count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
+from pipeline.models.joint_model import TextVectors
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearModel, Solver
 from pipeline.models.linear.views import ImageView, TextView
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import TextVectors
 
 Choices = Mapping[str, float | str]
 """The values that are chosen on dev beside the grid, axis -> value."""
@@ -154,13 +152,12 @@ def tune(
         for text_ridge, image_ridge in progress(pairs):
             directions = solve(image_ridge, text_ridge, max(grid.dimensions))
             shapes = _shapes(model, grid, len(directions.values))
-            scores = judge.score(directions, shapes)
             new_trials = [
                 GridTrial(
-                    image_ridge, text_ridge, shape.dimensions, shape.power, score.recall_sum, text.weight_of,
-                    transfer or {}, shape.eigenvalues, score.mean_rank,
+                    image_ridge, text_ridge, shape.dimensions, shape.power, recall_sum(ranks), text.weight_of,
+                    transfer or {}, shape.eigenvalues, mean_rank(ranks),
                 )
-                for shape, score in zip(shapes, scores, strict=True)
+                for shape, ranks in zip(shapes, judge.rank(directions, shapes), strict=True)
             ]  # fmt: skip
             trials += new_trials
             leader = max(new_trials, key=lambda trial: trial.merit(model.by_mean_rank))
@@ -186,15 +183,8 @@ class Shape(NamedTuple):
     eigenvalues: str
 
 
-class Score(NamedTuple):
-    """The scores of one trial on dev."""
-
-    recall_sum: float
-    mean_rank: float
-
-
 class _DevJudge:
-    """The mapped dev views, and the scores of directions on them."""
+    """The mapped dev views, and the ranks of their pairs by directions."""
 
     def __init__(
         self, model: type[LinearModel], view: ImageView, text: TextView, prepared: PreparedViews, dev: PairArrays
@@ -210,16 +200,15 @@ class _DevJudge:
         """Project the dev images and sentences on all directions."""
         return project(self.x, self.mean_x, directions.w), project(self.y, self.mean_y, directions.u)
 
-    def score(self, directions: Directions, shapes: Sequence[Shape]) -> list[Score]:
-        """Score the directions in each of `shapes`."""
+    def rank(self, directions: Directions, shapes: Sequence[Shape]) -> list[Ranks]:
+        """Rank the dev pairs by the directions in each of `shapes`."""
         images, sentences = self.project(directions)
-        scores = []
+        ranks = []
         for dimensions, power, eigenvalues in shapes:
             values = directions.values[:dimensions] + EIGENVALUES[eigenvalues]
             finished = [self.model.finish(side[:, :dimensions], values, power) for side in (images, sentences)]
-            ranks = count_ranks(finished[0], finished[1], self.owners, self.model.metric)
-            scores.append(Score(recall_sum(ranks), mean_rank(ranks)))
-        return scores
+            ranks.append(count_ranks(finished[0], finished[1], self.owners, self.model.metric))
+        return ranks
 
 
 def _next_ridges(

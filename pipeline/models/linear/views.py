@@ -14,14 +14,12 @@ import scipy  # Its parts are imported when they are used: dense views do not ne
 from pipeline.compute.precision import scale_to_unit_length, to_float32
 from pipeline.encoders.tfidf import unit_rows
 from pipeline.errors import IntegrityError
-from pipeline.models.joint_model import Features, Settings, read_list
+from pipeline.models.joint_model import Features, Settings, TextVectors, read_list
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
     from torch import Tensor
     from typing_extensions import TypeIs
-
-    from pipeline.models.joint_model import TextVectors
 
 Matrix = TypeVar("Matrix", bound="np.ndarray | csr_array | Tensor")
 """A matrix (n, d) of NumPy, SciPy or PyTorch."""
@@ -37,10 +35,6 @@ class Columns(Generic[Matrix]):
 
     def __getitem__(self, rows: slice | np.ndarray) -> "Columns":
         return Columns([matrix[rows] for matrix in self.matrices])
-
-    def map(self, function: "Callable[[Matrix], Other]") -> "Columns[Other]":
-        """Apply `function` to each matrix."""
-        return Columns([function(matrix) for matrix in self.matrices])
 
     def __matmul__(self, right: "np.ndarray | Tensor") -> Any:
         """Multiply by `right` (d, c) of the same library, (n, c)."""
@@ -82,7 +76,9 @@ def side_by_side(matrices: Sequence[Matrix]) -> "Matrix | Columns[Matrix]":
 
 def map_matrices(rows: "Matrix | Columns[Matrix]", function: Callable[[Matrix], Other]) -> "Other | Columns[Other]":
     """Apply `function` to each matrix."""
-    return rows.map(function) if isinstance(rows, Columns) else function(rows)
+    if isinstance(rows, Columns):
+        return Columns([function(matrix) for matrix in rows.matrices])
+    return function(rows)
 
 
 def stack_blocks(blocks: Sequence[Rows]) -> Rows:
@@ -160,8 +156,7 @@ class View:
 
 @dataclass(frozen=True)
 class ImageView(View):
-    """The features of image encoders, with the `steps` (`sqrt`, `l2`) of each block: one tuple for all encoders, or one
-    tuple per encoder."""
+    """Features of image encoders, with `steps` (`sqrt`, `l2`): one tuple for all encoders, or one per encoder."""
 
     vectors: ClassVar[str] = "features of encoder"
     steps: Steps | tuple[Steps, ...]
@@ -182,8 +177,7 @@ class ImageView(View):
         return tuple(steps for steps in self.steps if not isinstance(steps, str)) or ((),) * len(self.encoders)
 
     def stack(self, features: Features) -> np.ndarray:
-        """Stack `features`, encoder -> (n, its dim) float16 or float32, to (n, dim) float32. Raises as
-        `select_blocks`."""
+        """Stack `features`, encoder -> (n, its dim), to (n, dim) float32. Raises as `select_blocks`."""
         x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
         for block, part, steps in blocks:
@@ -255,8 +249,7 @@ class TextView(View):
         return dict(zip(self.encoders, self.weights, strict=True))
 
     def stack(self, sentences: "Mapping[str, TextVectors]") -> Rows:
-        """Stack `sentences`, text encoder -> (n, its dim), to (n, dim); sparse vectors stay sparse. Raises as
-        `select_blocks`."""
+        """Stack text encoder -> (n, its dim) to (n, dim); sparse vectors stay sparse. Raises as `select_blocks`."""
         blocks = zip(self.select_blocks(sentences), self.steps, self.weights, strict=True)
         return side_by_side([_prepared(block, steps, weight) for block, steps, weight in blocks])
 
@@ -313,8 +306,7 @@ def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
 
 
 class PairBlock(Protocol):
-    """Images as stored, `features`, with their m `sentences`, text encoder -> (m, its dim), and `owners` (m,), the
-    image of each sentence."""
+    """Stored images, `features`, with m `sentences`, text encoder -> (m, dim), and `owners` (m,), their images."""
 
     @property
     def features(self) -> Features: ...

@@ -93,8 +93,7 @@ def rank_weights(n: int) -> np.ndarray:
 def find_violators(
     scores: np.ndarray, targets: np.ndarray, own: np.ndarray, starts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first candidate of each pair that violates the margin, (b,), and the number sampled up to it, (b,), 0 if none
-    violates.
+    """Return each pair's first violator of the margin, (b,), and the number sampled up to it, (b,), 0 if none violates.
 
     `scores` (b, p) are those of the candidates, `targets` (b,) those of the positive sentences; `own` (b, p) marks
     candidates of the pair's own image, which are skipped. Pair i takes the candidates, a random sample, in the order
@@ -111,8 +110,7 @@ def find_violators(
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of eq. 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U; other rows are
-    zero."""
+    """The gradient of eq. 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U, else zero."""
 
     w: np.ndarray
     words: np.ndarray

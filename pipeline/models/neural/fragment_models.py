@@ -3,7 +3,7 @@ ncca-recurrent that also compares regions with words."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,16 @@ from pipeline.config.models import (
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.joint_model import Features, RegionBlock, RegionSource, Settings, read_number, read_setting
+from pipeline.models.joint_model import (
+    Features,
+    RegionBlock,
+    RegionSource,
+    Sentences,
+    Settings,
+    WordForms,
+    read_number,
+    read_setting,
+)
 from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragments import (
@@ -37,21 +46,17 @@ from pipeline.models.neural.fragments import (
 from pipeline.models.neural.losses import MultipleInstance
 from pipeline.models.neural.networks import NetworkModel, load_arrays
 from pipeline.models.neural.recurrence import Packed, pack
-from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask, mean_and_spread
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask, mean_and_spread, required
 from pipeline.models.neural.training import LossFunction, Training, clip_elements, seeded
 from pipeline.models.neural.word_towers import InitialTowers, RecurrentCCA, Towers
 from pipeline.text.sequences import Tokens
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import Sentences, WordForms
 
 BLOCK = 256
 """Maximum number of images, or sentences, that are embedded at once."""
 
 
 class FragmentModel(NetworkModel):
-    """A model of one vector per region of an image, and one vector per word or relation of a sentence; `rule` turns
-    their products into one score."""
+    """A model of one vector per region of an image, and per word or relation of a sentence, scored by `rule`."""
 
     multi_vector = True
     metric: str = "inner_product"
@@ -85,13 +90,11 @@ class FragmentModel(NetworkModel):
         return _in_blocks(embed, len(regions))
 
     def arrange(self, sentences: "WordForms") -> ArrangedFragments:
-        """Arrange sentences for the network."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
     def embed_sentences(self, sentences: "Sentences") -> MultiVectors:
-        """Embed sentences, one vector per fragment, in float32 arrays. A sentence without words has the unknown word's
-        vector."""
+        """Embed sentences, a vector per fragment, in float32 arrays. Without words, it is the unknown word's vector."""
         assert not isinstance(sentences, Mapping)
 
         def embed(rows: np.ndarray) -> MultiVectors:
@@ -126,7 +129,7 @@ class FragmentModel(NetworkModel):
     def start_training(self, task: TrainingTask) -> Training:
         """Return the training of this model, on the task's device."""
         model, train = self.to(task.device), task.train
-        regions = train.required_regions
+        regions = required(train.regions)
         if clip := task.own_settings(FragmentTrainSettings).element_clip:
             clip_elements(model.network, clip)
 
@@ -140,7 +143,7 @@ class FragmentModel(NetworkModel):
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
         """Return a function that computes the recall sum of the present parameters on `dev`."""
-        regions = dev.required_regions
+        regions = required(dev.regions)
         features = {name: dev.features[name][np.arange(len(regions))] for name in self.encoders}
 
         def score() -> float:
@@ -173,8 +176,7 @@ def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray
 class AlignedModel(FragmentModel):
     """A model of regions by Karpathy and Fei-Fei 2015, eq. 1, and of sentences by a `sentence_encoder`.
 
-    Beside word vectors, dimensions and dropout, the encoder has the argument and attribute `own`, which `learn`
-    returns.
+    Beside words, dimensions and dropout, the encoder has the argument and attribute `own`, which `learn` returns.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
@@ -200,11 +202,10 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of an untrained model."""
-        view = task.required_region_view
-        mean, length = measure_regions(view, task.train.required_regions)
+        view = required(task.region_view)
+        mean, length = measure_regions(view, required(task.train.regions))
         shape = {**task.settings.model_dump(), cls.own: cls.learn(task)}
-        model = cls.build(view, mean, 1 / length, task.required_words, shape, task.seed)
+        model = cls.build(view, mean, 1 / length, required(task.words), shape, task.seed)
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.set_precision(task.precision)
         return model.start_training(task)
@@ -218,7 +219,6 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        """Restore the model of `settings` and `tensors`."""
         mean, words = tensors["regions.mean"], tensors["sentences.words"]
         model = cls.build(RegionView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
         load_arrays(model.network, tensors)
@@ -226,8 +226,7 @@ class AlignedModel(FragmentModel):
 
 
 class DVSA(AlignedModel):
-    """A bidirectional recurrent network over words, each word scored by its best region: Karpathy and Fei-Fei 2015, eq.
-    1 to 6, 8 and 9.
+    """A bidirectional network over words scored by their best regions: Karpathy and Fei-Fei 2015, eq. 1 to 6, 8 and 9.
 
     Eq. 8 is the rule `words`, eq. 9 the objective `ranking` with `all` negatives of a batch and margin 1. The defaults
     are `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
@@ -327,7 +326,7 @@ class GroundedFragments(FragmentModel):
         rule = ScoreRule(settings.sum, settings.global_weight)
         network = GroundedNetwork(state, *_initial_regions(task, state["whole"]), settings.dropout, rule)
         network.set_precision(task.precision)
-        return cls(task.view, task.required_region_view, network).start_training(task)
+        return cls(task.view, required(task.region_view), network).start_training(task)
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
         return stack_on(self.view, features, self.device)
@@ -341,7 +340,6 @@ class GroundedFragments(FragmentModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "GroundedFragments":
-        """Restore the model of `settings` and `tensors`."""
         state = {name: torch.tensor(array) for name, array in tensors.items()}
         towers = {name: tensor for name, tensor in state.items() if name not in OWN}
         rule = ScoreRule.from_dict(settings)
@@ -353,8 +351,8 @@ class GroundedFragments(FragmentModel):
 def _initial_regions(task: TrainingTask, whole: Tensor) -> tuple[Tensor, Tensor]:
     """Return the map of the regions' encoders (D_r, c) that the start has in its map `whole` (D, c), with zeros for the
     regions' geometry, and the mean of the training regions (D_r,)."""
-    view = task.required_region_view
-    mean, _ = measure_regions(view, task.train.required_regions)
+    view = required(task.region_view)
+    mean, _ = measure_regions(view, required(task.train.regions))
     initial = whole[task.view.columns(view.features)]
     padding = initial.new_zeros(len(mean) - len(initial), initial.shape[1])
     return torch.cat([initial, padding]), torch.from_numpy(mean)

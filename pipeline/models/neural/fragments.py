@@ -54,8 +54,7 @@ class RegionMap(nn.Module):
 
 
 class FragmentEncoder(nn.Module):
-    """A network from sentences to several vectors each, with the word vectors `words` (V + 1, d), the unknown word's
-    last."""
+    """A network from a sentence to several vectors, with word vectors `words` (V + 1, d), the unknown word's last."""
 
     words: nn.Parameter
 
@@ -165,8 +164,7 @@ ArrangedFragments = Packed | Edges
 
 
 class FragmentNetwork(nn.Module):
-    """The scores of images by sentences from the vectors of regions and of words or relations, which `sentences` makes
-    of arranged sentences.
+    """The scores of images by sentences from vectors of regions and of the fragments that `sentences` makes.
 
     `precision` is the dtype of the products of regions with W_m and, in training, with words.
     """

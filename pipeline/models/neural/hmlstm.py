@@ -1,7 +1,7 @@
 """The hierarchical multimodal LSTM: sentences with their noun phrases, images with their regions (Niu et al. 2017)."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,18 +11,15 @@ from torch.nn import functional
 from pipeline.compute.device import place, upload
 from pipeline.compute.ragged import Ragged, runs
 from pipeline.config.models import DenseTrainSettings
-from pipeline.models.joint_model import RegionBlock, RegionSource, Settings, read_setting
-from pipeline.models.neural.losses import Objective
+from pipeline.models.joint_model import RegionBlock, RegionSource, Settings, WordForms, read_setting
+from pipeline.models.neural.losses import DenseObjective, PhrasePairs, Scores
 from pipeline.models.neural.networks import GlobalNetwork, Score, SentenceEncoder, initial, set_gate_bias
-from pipeline.models.neural.task import WHOLE, RegionView, TrainingTask
+from pipeline.models.neural.task import WHOLE, RegionView, TrainingTask, required
 from pipeline.models.neural.training import Training
 from pipeline.models.neural.tree_levels import Levels, forest, level
 from pipeline.models.neural.tree_rnn import KeptTrees, by_kind
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
 from pipeline.text.trees import Trees
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import WordForms
 
 
 class HierarchicalRecurrence(torch.autograd.Function):
@@ -114,55 +111,6 @@ class HierarchicalLSTM(SentenceEncoder):
         inner = self.bias.expand(len(levels.words) - len(leaves), -1)
         first = (words.to(self.precision) @ self.w.T.to(self.precision)).float() + self.bias
         return HierarchicalRecurrence.apply(levels, torch.cat([first, inner]), self.u.to(self.precision))
-
-
-class PhrasePairs(NamedTuple):
-    """Noun phrases of a batch with their regions: `rows` (p,) of the phrases in Levels, `regions` (p, D) features,
-    `weights` (p,) w_{d,k} of eq. 10, `owners` (p,) their images, `chosen` (p,) the number of the region in the batch,
-    equal for phrases of one region."""
-
-    rows: Tensor
-    regions: Tensor
-    weights: Tensor
-    owners: Tensor
-    chosen: Tensor
-
-
-class Scores(NamedTuple):
-    """`sentences` (n, n) of images by sentences; `phrases` (p, p) of regions by noun phrases, with their pairs."""
-
-    sentences: Tensor
-    phrases: Tensor
-    pairs: PhrasePairs
-
-
-@dataclass(frozen=True)
-class DenseObjective:
-    """Eq. 10: `objective` of the sentences plus `share` times the weighted one of the noun phrases, both divided by the
-    number of sentences where its reduction is the mean.
-
-    `contrasts` are the phrases h_{d,l} and regions v_{d,l} of eq. 9: those of the batch's `other-images`; all of the
-    `batch`; or those of its `own-image` d alone, as the index says. Phrases of one region never contrast.
-    """
-
-    objective: Objective
-    share: float
-    contrasts: str
-    drawn = 0
-
-    def __call__(self, scores: Scores, owners: Tensor) -> Tensor:
-        loss, pairs = self.objective(scores.sentences, owners), scores.pairs
-        if not len(pairs.rows) or not pairs.weights.any():
-            return loss
-        phrases = self.objective(scores.phrases, pairs.chosen, pairs.weights, self.legal(pairs))
-        if self.objective.reduction == "mean":
-            phrases = phrases * len(pairs.rows) / len(owners)
-        return loss + self.share * phrases
-
-    def legal(self, pairs: PhrasePairs) -> Tensor:
-        """(p, p) bool: which phrases and regions contrast."""
-        same, others = (column[:, None] == column for column in (pairs.owners, pairs.chosen))
-        return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]
 
 
 class Normalisation(nn.Module):
@@ -293,12 +241,11 @@ class HMLSTM(GlobalModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        return {"noun_phrase": task.noun_phrase, "geometry": task.required_region_view.geometry}
+        return {"noun_phrase": task.noun_phrase, "geometry": required(task.region_view).geometry}
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the alternating training of figure 3: first sentences alone, then correspondences and embedding in
-        turn."""
+        """Return the training of figure 3: first sentences alone, then correspondences and embedding in turn."""
         model, train, settings = cls.untrained(task).to(task.device), task.train, task.own_settings(DenseTrainSettings)
         matches = model.no_correspondences(train.sentences)
 
@@ -307,7 +254,7 @@ class HMLSTM(GlobalModel):
             if since < 0 or since % settings.correspondence_epochs:
                 return
             model.network.eval()
-            now = model.correspond(train.sentences, train.owners, train.required_regions, task.required_region_view)
+            now = model.correspond(train.sentences, train.owners, required(train.regions), required(task.region_view))
             matches.chosen.copy_(now.chosen)
             matches.confidence.copy_(now.confidence)
 
@@ -329,13 +276,13 @@ class HMLSTM(GlobalModel):
         trees, owners = task.train.sentences.take(rows), task.train.owners[rows]
         levels = self.arrange(trees)
         images, image_of = np.unique(owners, return_inverse=True)
-        block = task.train.required_regions.packed(images)
+        block = required(task.train.regions).packed(images)
         places, counts = matches.places(rows), matches.lengths[rows]
         image = np.repeat(image_of, counts)
         chosen = block.offsets[image] + _or_any(matches.chosen[places].numpy(), np.diff(block.offsets)[image])
         pairs = PhrasePairs(
             phrase_rows(levels, trees, self.network.sentences),
-            torch.from_numpy(task.required_region_view.stack(block, chosen, task.view)),
+            torch.from_numpy(required(task.region_view).stack(block, chosen, task.view)),
             matches.confidence[places].clamp(min=0),
             torch.from_numpy(np.repeat(owners, counts)),
             torch.from_numpy(chosen),

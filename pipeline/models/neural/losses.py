@@ -80,8 +80,7 @@ def first_of(owners: Tensor) -> Tensor:
 
 
 class ScoredFragments(NamedTuple):
-    """The scores (n, n) of a batch, the products (regions, words) behind them, and the pair that each region and each
-    word is of."""
+    """The scores (n, n) of a batch, the products (regions, words) behind them, and the pair of each region and word."""
 
     scores: Tensor
     products: Tensor
@@ -121,3 +120,52 @@ class MultipleInstance:
             positive = bag & ((products > 0) | (products == best))
             weights = torch.where(positive, 1 / positive.sum(), 1 / (~positive).sum().clamp(min=1))
         return (weights * (1 - torch.where(positive, products, -products)).clamp(min=0)).sum()
+
+
+class PhrasePairs(NamedTuple):
+    """Noun phrases of a batch with their regions: `rows` (p,) of the phrases in Levels, `regions` (p, D) features,
+    `weights` (p,) w_{d,k} of eq. 10, `owners` (p,) their images, `chosen` (p,) the number of the region in the batch,
+    equal for phrases of one region."""
+
+    rows: Tensor
+    regions: Tensor
+    weights: Tensor
+    owners: Tensor
+    chosen: Tensor
+
+
+class Scores(NamedTuple):
+    """`sentences` (n, n) of images by sentences; `phrases` (p, p) of regions by noun phrases, with their pairs."""
+
+    sentences: Tensor
+    phrases: Tensor
+    pairs: PhrasePairs
+
+
+@dataclass(frozen=True)
+class DenseObjective:
+    """Eq. 10: `objective` of the sentences plus `share` times the weighted one of the noun phrases, both divided by the
+    number of sentences where its reduction is the mean.
+
+    `contrasts` are the phrases h_{d,l} and regions v_{d,l} of eq. 9: those of the batch's `other-images`; all of the
+    `batch`; or those of its `own-image` d alone, as the index says. Phrases of one region never contrast.
+    """
+
+    objective: Objective
+    share: float
+    contrasts: str
+    drawn = 0
+
+    def __call__(self, scores: Scores, owners: Tensor) -> Tensor:
+        loss, pairs = self.objective(scores.sentences, owners), scores.pairs
+        if not len(pairs.rows) or not pairs.weights.any():
+            return loss
+        phrases = self.objective(scores.phrases, pairs.chosen, pairs.weights, self.legal(pairs))
+        if self.objective.reduction == "mean":
+            phrases = phrases * len(pairs.rows) / len(owners)
+        return loss + self.share * phrases
+
+    def legal(self, pairs: PhrasePairs) -> Tensor:
+        """(p, p) bool: which phrases and regions contrast."""
+        same, others = (column[:, None] == column for column in (pairs.owners, pairs.chosen))
+        return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]

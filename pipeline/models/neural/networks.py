@@ -4,7 +4,7 @@ vector a sentence (Kiros et al. 2014, section 2.2)."""
 from collections.abc import Mapping
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -14,11 +14,9 @@ from torch.nn import functional
 from pipeline.models.joint_model import Settings
 from pipeline.models.linear.device import unit_length
 from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, plain_cell, recur
+from pipeline.models.neural.tree_levels import Levels
 
-if TYPE_CHECKING:
-    from pipeline.models.neural.tree_levels import Levels
-
-ArrangedWords: TypeAlias = "Packed | Levels"
+ArrangedWords = Packed | Levels
 """Sentences in the form that a sentence encoder reads: packed words, or the nodes of trees by their height."""
 Network = TypeVar("Network", bound=nn.Module)
 Score = Literal["cosine", "product", "distance"]
@@ -47,7 +45,6 @@ class NetworkModel:
     network: Any
 
     def to(self, device: torch.device) -> Self:
-        """Compute on `device` from now on, and return this model."""
         self.network.to(device)
         return self
 
@@ -65,7 +62,6 @@ class NetworkModel:
         return {}
 
     def settings(self) -> dict[str, Any]:
-        """Return what `from_parts` needs beside the tensors, as JSON values."""
         raise NotImplementedError
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -73,7 +69,6 @@ class NetworkModel:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        """Restore the model of `settings` and `tensors`."""
         raise NotImplementedError
 
     def reloaded(self) -> Self:
@@ -173,8 +168,7 @@ class MeanOfWords(SentenceEncoder):
 
 
 class RecurrentWeights(SentenceEncoder):
-    """The word vectors and the weights of a recurrent cell, W_T `words`, W_x `w`, W_h `u` in Kiros et al. 2014. Weights
-    are float32."""
+    """Word vectors and float32 weights of a recurrent cell: W_T `words`, W_x `w`, W_h `u` in Kiros et al. 2014."""
 
     def __init__(self, cell: str, words: Tensor, dimensions: int, dropout: float) -> None:
         """`words` (V + 1, d): the word vectors, the unknown word's last."""
@@ -191,8 +185,7 @@ class RecurrentWeights(SentenceEncoder):
 
 
 class Recurrent(RecurrentWeights):
-    """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm` (Kiros et al. 2014). K is
-    the dimension of the hidden state."""
+    """v = the hidden state (K) after the last word, of the cell `rnn`, `gru` or `lstm` (Kiros et al. 2014)."""
 
     def states(self, packed: Packed) -> Tensor:
         """(total, K) float32: the hidden state after every word, in packed order."""

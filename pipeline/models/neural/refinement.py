@@ -168,7 +168,6 @@ class RefinedCCA(LinearModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "RefinedCCA":
-        """Restore the model of `settings` and `tensors`."""
         w, u = tensors["w"], tensors["u"]
         directions = Directions(w, u, np.ones(w.shape[1], np.float32))
         text = TextView.from_dict(read_setting(settings, "text", dict))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from pipeline.compute.device import upload
 from pipeline.config.models import TrainSettings
 from pipeline.models.joint_model import JointModel, RegionBlock, RegionSource, Settings
 from pipeline.models.linear.device import stack_on
+from pipeline.models.linear.projection import WordStart
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.training import (
@@ -24,13 +25,17 @@ from pipeline.models.neural.training import (
     TrainingSchedule,
 )
 
-if TYPE_CHECKING:
-    from pipeline.models.linear.word_start import WordStart
-
 Own = TypeVar("Own", bound=TrainSettings)
+Value = TypeVar("Value")
 
 WHOLE = np.sqrt(np.array([0, 0, 1, 1, 1, 1, 1], np.float32) / 5)
 """The geometry of a whole image."""
+
+
+def required(value: Value | None) -> Value:
+    """Return a value that is there for this model or generator, because its spec says that it needs it."""
+    assert value is not None
+    return value
 
 
 def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -119,12 +124,6 @@ class TrainingPairs:
     names: np.ndarray
     regions: RegionSource | None = None
 
-    @property
-    def required_regions(self) -> RegionSource:
-        """The regions, for a model that uses them."""
-        assert self.regions is not None
-        return self.regions
-
     def images(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Read the features of the images `rows`."""
         return {name: block[rows] for name, block in self.features.items()}
@@ -156,7 +155,7 @@ class TrainingTask:
     precision: torch.dtype
     train_words: bool
     words: np.ndarray | None = None
-    start: "JointModel | WordStart | None" = None
+    start: JointModel | WordStart | None = None
     region_view: RegionView | None = None
     noun_phrase: int | None = None
     device: torch.device = torch.device("cpu")
@@ -169,18 +168,6 @@ class TrainingTask:
         """Return the settings as the section that the model has."""
         assert isinstance(self.settings, kind)
         return self.settings
-
-    @property
-    def required_region_view(self) -> RegionView:
-        """The view of regions, for a model that uses them."""
-        assert self.region_view is not None
-        return self.region_view
-
-    @property
-    def required_words(self) -> np.ndarray:
-        """The initial word vectors, for a model that starts from them."""
-        assert self.words is not None
-        return self.words
 
     def plan(
         self,
@@ -214,8 +201,7 @@ class TrainingTask:
         return stack_on(self.view, self.train.images(self.train.owners[rows]), self.device)
 
     def draw_images(self, rows: np.ndarray) -> torch.Tensor:
-        """Stack the images for a training step, in which `encoder_dropout` replaces the features of some encoders by
-        the mean."""
+        """Stack images for a training step, where `encoder_dropout` replaces some encoders' features by the mean."""
         images, share, count = self.images(rows), self.settings.encoder_dropout, len(self.view.dims)
         if not share or count == 1:
             return images

@@ -99,8 +99,7 @@ def clip_elements(network: nn.Module, limit: float) -> None:
 
 
 class UnreadLoss(NamedTuple):
-    """The loss and the gradient's norm, `values` (2,), of the batch `rows` of a step, which are still being copied from
-    a GPU."""
+    """The loss and the gradient's norm, `values` (2,), of the batch `rows` of a step, on their way from a GPU."""
 
     epoch: int
     step: int
@@ -245,7 +244,8 @@ class Training:
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
         """Learn from the pairs `rows`; while a GPU computes, draw the pairs of the next step."""
         state, schedule = self.progress, self.schedule
-        arguments = self._drawn_ahead(rows)
+        ahead, self._ahead = self._ahead, None
+        arguments = ahead[1] if ahead and ahead[0] is rows else None
         rate = schedule.learning_rate * schedule.decay ** (state.epoch + state.step / self.steps)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
@@ -278,11 +278,6 @@ class Training:
         if rows is not None and self.device.type != "cpu":
             with seeded(self.schedule.seed, self.progress.epoch, self.progress.step + 1):
                 self._ahead = rows, place(self.draw(rows), self.device)
-
-    def _drawn_ahead(self, rows: np.ndarray) -> tuple | None:
-        """Return the arguments drawn ahead for `rows`, or None."""
-        ahead, self._ahead = self._ahead, None
-        return ahead[1] if ahead and ahead[0] is rows else None
 
     def _read_loss(self) -> None:
         """Add the unread loss to the progress. Raises as `run`."""

@@ -85,8 +85,7 @@ def in_order(nodes: Forest) -> np.ndarray:
 
 
 def binary(nodes: Forest) -> Forest:
-    """Convert phrase trees to binary phrase trees, whose `labels` are 0 for left children and roots, 1 for right
-    children.
+    """Convert phrase trees to binary phrase trees, whose `labels` are 0 for left children and roots, else 1.
 
     Of more than two children the first two are joined, then this pair with the third, and so on. A phrase of one child
     becomes this child.

@@ -1,7 +1,7 @@
 """The registered global models on parsed sentences: ctrnn, dtrnn and sdtrnn (Socher et al. 2014, section 3)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,15 +10,13 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from pipeline.config.models import RelationTrainSettings, TreeTrainSettings
+from pipeline.models.joint_model import WordForms
 from pipeline.models.neural.networks import SentenceEncoder
 from pipeline.models.neural.recurrence import ACTIVATIONS
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
 from pipeline.models.neural.word_models import GlobalModel
 from pipeline.text.trees import Trees
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import WordForms
 
 NOISE = 0.01
 """Standard deviation of the Gaussian noise on the initial block-identity matrices."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
@@ -14,7 +14,15 @@ from pipeline.compute.multivectors import ScoreRule
 from pipeline.config.models import LongShortTermTrainSettings, PlainTrainSettings
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import mean_rank, recall_sum
-from pipeline.models.joint_model import Features, RegionBlock, RegionSource, Settings, read_setting
+from pipeline.models.joint_model import (
+    Features,
+    RegionBlock,
+    RegionSource,
+    Sentences,
+    Settings,
+    WordForms,
+    read_setting,
+)
 from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import (
@@ -31,12 +39,9 @@ from pipeline.models.neural.networks import (
     set_gate_bias,
 )
 from pipeline.models.neural.recurrence import pack
-from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.models.neural.task import TrainingPairs, TrainingTask, required
 from pipeline.models.neural.training import Training, seeded
 from pipeline.text.sequences import Tokens
-
-if TYPE_CHECKING:
-    from pipeline.models.joint_model import Sentences, WordForms
 
 BLOCK = 512
 """Maximum number of sentences, or images, that are embedded at once."""
@@ -74,7 +79,6 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of an untrained model."""
         model = cls.untrained(task).to(task.device)
 
         def draw(rows: np.ndarray) -> tuple[Tensor, ArrangedWords]:
@@ -92,7 +96,7 @@ class GlobalModel(NetworkModel):
         settings, learned = task.settings, cls.learn(task)
         score = "distance" if settings.loss == "squared" else settings.score
         mean = torch.tensor(task.mean_image if score == "cosine" else np.zeros_like(task.mean_image))
-        words = torch.tensor(task.required_words)
+        words = torch.tensor(required(task.words))
         with seeded(task.seed):
             network = cls.make_network(mean, words, settings.dimensions, settings.dropout, learned, score)
         network.sentences.words.requires_grad_(task.train_words)
@@ -154,8 +158,7 @@ class GlobalModel(NetworkModel):
         return self.embed_sentences(phrases)
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
-        """Embed regions, each as one image, (r, c) float32. Their features are of the model's encoders, in its
-        order."""
+        """Embed regions as images, (r, c) float32. Their features are of the model's encoders, in its order."""
         x = self.view.stack(self.view.split(block.features))
         return self.in_blocks(lambda rows: self.network.embed_images(upload(x[rows], self.device)), len(x), "region")
 
@@ -170,7 +173,6 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        """Restore the model of `settings` and `tensors`."""
         mean, words = torch.tensor(tensors["mean"]), torch.tensor(tensors["sentences.words"])
         dimensions = read_setting(settings, "dimensions", int)
         learned = read_setting(settings, "learned", dict) if "learned" in settings else {}
@@ -189,8 +191,7 @@ def read_score(settings: Settings) -> Score:
 
 class BagOfWords(GlobalModel):
     """The mean of word vectors that are vectors of the joint space: the linear encoder of Kiros et al. 2014, section
-    3.3, and on word vectors that stay fixed DeViSE as they have it in section 3.1. The space has the dimension of the
-    word vectors."""
+    3.3, and on fixed word vectors their DeViSE of section 3.1. The space has the dimension of the word vectors."""
 
     sentence_encoder = MeanOfWords
     in_word_space = True

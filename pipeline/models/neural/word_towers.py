@@ -11,8 +11,8 @@ from torch.nn import functional
 from pipeline.config.models import RecurrentTrainSettings
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.device import unit_length
+from pipeline.models.linear.projection import WordStart
 from pipeline.models.linear.views import ImageView
-from pipeline.models.linear.word_start import WordStart
 from pipeline.models.neural.networks import GlobalNetwork, initial, load_arrays
 from pipeline.models.neural.recurrence import CELLS, Packed, recur
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
@@ -191,7 +191,6 @@ class RecurrentCCA(GlobalModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        """Restore the model of `settings` and `tensors`."""
         towers = InitialTowers(*(torch.tensor(tensors[name]) for name in InitialTowers._fields))
         network = RecurrentTowers(towers, read_setting(settings, "hidden", int), dropout=0)
         return cls(ImageView.from_dict(settings), load_arrays(network, tensors))

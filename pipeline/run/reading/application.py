@@ -19,9 +19,9 @@ from pipeline.config.section import SPLITS, as_name
 from pipeline.encoders.restore import stored_spec
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.build import QUERIES
+from pipeline.index.exact import evenly_spaced
 from pipeline.index.gallery import remember_indexes
 from pipeline.index.queries import QueryEncoder
-from pipeline.index.vectors import evenly_spaced
 from pipeline.run import Run, ShardJob, Stage, stage
 from pipeline.run.jobs import StageRun
 from pipeline.run.layout import Layout

@@ -11,8 +11,7 @@ from pipeline.config.registry import GeneratorSpec, generator_spec
 from pipeline.errors import UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.describing import Generator, Sources
-from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
+from pipeline.generate.generator import Generator, HeldOut, JointSpace, Sources, Tagger, read_tagged
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.run import Run
 from pipeline.run.layout import Artefact

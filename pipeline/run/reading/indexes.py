@@ -17,8 +17,8 @@ from pipeline.config.results import IndexSettings
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
+from pipeline.index.exact import ArrayVectors, evenly_spaced
 from pipeline.index.gallery import Shortlist, remember_indexes
-from pipeline.index.vectors import ArrayVectors, evenly_spaced
 from pipeline.run import Run
 from pipeline.run.reading.inputs import vocabulary_of
 from pipeline.storage.card import CARD, INDEXED, CardFacts, IndexCard, MeasuredIndexes, Modality, ScoreCard

@@ -11,10 +11,10 @@ from PIL import Image
 from sklearn.manifold import TSNE
 
 from pipeline.compute.multivectors import ScoreRule, several_vectors_each
-from pipeline.evaluate.phrases import best_within
 from pipeline.images.preprocess import Photograph
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.exact import evenly_spaced
 from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.metrics.phrases import best_within
 from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
 from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
 from pipeline.run import Run

@@ -10,11 +10,11 @@ import numpy as np
 
 from pipeline.compute.workers import Failure, isolated_map, shared_map
 from pipeline.errors import InputError
-from pipeline.evaluate.phrases import Gold, named_boxes
 from pipeline.foreign.box_formats import match_boxes
 from pipeline.foreign.matching import some
 from pipeline.images.boxes import NONE, Candidates, group
 from pipeline.images.preprocess import Photograph
+from pipeline.metrics.phrases import Gold, named_boxes
 from pipeline.run import Run, ShardJob
 from pipeline.run.reading.photos import Part, describe_parts, missing_parts, photograph_reader
 from pipeline.storage.features import to_stored

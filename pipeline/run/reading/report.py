@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.config.registry import model_spec
 from pipeline.images.opening import ImageLimits
-from pipeline.index.vectors import evenly_spaced
+from pipeline.index.exact import evenly_spaced
 from pipeline.papers.printed import every_table
 from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
 from pipeline.report.photographs import (

@@ -42,7 +42,7 @@ def close(run: Run, started: float) -> Iterator[str]:
 def closing_lines(run: Path) -> list[str]:
     """Describes the recalls of each model, the warnings of `ingest`, the report's path, and a search with the best
     model, as far as the folder `run` has these. Raises IntegrityError for what is damaged."""
-    from pipeline.evaluate.summary import compare_briefly
+    from pipeline.metrics.summary import compare_briefly
 
     results = results_of(run)
     lines = compare_briefly(results["evaluations"]) if results["evaluations"] else []
@@ -61,7 +61,7 @@ def results_of(run: Path) -> dict[str, Any]:
     """Collects the results of the folder `run`: `evaluations`, the best on the reported split first; the `warnings` of
     `ingest`; the path of the `report`; and a `search` with the best model on dev that has an index, as arguments of
     `jointspace`. Raises IntegrityError for what is damaged."""
-    from pipeline.evaluate.summary import ranking
+    from pipeline.metrics.summary import ranking
     from pipeline.report.tables import best_model
     from pipeline.storage.files import plain
     from pipeline.storage.json_files import read_json

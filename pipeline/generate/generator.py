@@ -1,10 +1,10 @@
-"""The material from which generators learn and by which they are judged: pairs, texts, a joint space, and parts of
-speech."""
+"""The contract of generators, which describe images, and the material from which they learn and by which they are
+judged: pairs, texts, a joint space, and parts of speech."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,19 +12,20 @@ import torch
 from pipeline.compute.multivectors import one_vector_each
 from pipeline.config.stored import restore
 from pipeline.errors import InputError, UsageError
+from pipeline.generate.beam import BeamSearch
+from pipeline.generate.corpus import Corpus, Trigram
 from pipeline.index.queries import QueryForms
 from pipeline.models.joint_model import Features, JointModel
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.task import TrainingPairs
+from pipeline.models.neural.task import TrainingPairs, required
 from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.sequences import Tokens
+from pipeline.text.tokens import join_words
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from pipeline.models.neural.fragment_models import AlignedModel
-
-Value = TypeVar("Value")
 
 BLOCK = 8192
 """Maximum number of sentences that are embedded at once."""
@@ -37,8 +38,7 @@ UNKNOWN = "-"
 
 
 class JointSpace:
-    """The joint space of an index's model: images, sentences and words as unit vectors. Raises UsageError where the
-    model does not compare by cosine."""
+    """The joint space of an index's model, in unit vectors. Raises UsageError if it does not compare by cosine."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
         parameters = index.first.model()
@@ -104,12 +104,6 @@ def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, s
             yield tagged
 
 
-def required(value: Value | None) -> Value:
-    """Return a value that is there for this generator, because its spec says that it needs it."""
-    assert value is not None
-    return value
-
-
 class Ranker(NamedTuple):
     """The alignment `model` of the registered `name`, and the sums of the word vectors of all training snippets,
     `vectors` (k, c), by their numbers (the names of the training pairs)."""
@@ -153,3 +147,91 @@ class HeldOut(NamedTuple):
     vocabulary: Vocabulary
     space: JointSpace | None
     tagger: Tagger | None
+
+
+class Description(NamedTuple):
+    """A sentence's words, and its score; higher is better within one generator."""
+
+    words: tuple[str, ...]
+    score: float
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The inputs of generators: the training sentences, search settings, the number of `candidates` that the
+    log-bilinear models make for an image, and for some the joint space and a trigram.
+
+    With a `temperature`, sentences are sampled; without, the most probable are searched for.
+    """
+
+    corpus: Corpus
+    search: BeamSearch
+    temperature: float | None
+    candidates: int
+    seed: int
+    space: JointSpace | None
+    trigram: Trigram | None
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        """A freshly seeded random number generator on `device`."""
+        return torch.Generator(device).manual_seed(self.seed)
+
+    @cached_property
+    def sentence_vectors(self) -> np.ndarray:
+        """The training sentences in the joint space, (m, c)."""
+        return required(self.space).sentences(self.corpus.texts)
+
+
+class Generator(Protocol):
+    """A registered generator. It reads the features of `encoders`, and with `in_space` settings the joint space."""
+
+    @property
+    def encoders(self) -> tuple[str, ...]: ...
+
+    def to(self, device: torch.device) -> "Generator":
+        """Move its network to `device`, and return this generator."""
+        ...
+
+    def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
+        """At most `count` descriptions, best first, of every image given as encoder -> (n, its dim)."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """As JSON; `from_parts(settings, tensors)` restores the generator."""
+        ...
+
+    def tensors(self) -> dict[str, np.ndarray]: ...
+
+
+class RankingGenerator(Generator, Protocol):
+    """A generator that also says how probable a given sentence is."""
+
+    def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
+        """Return the log probability (n, m) of each of the m sentences `given` each of n images."""
+        ...
+
+
+def describe_images(
+    generator: Generator, features: Mapping[str, np.ndarray], sources: Sources, count: int
+) -> list[list[dict[str, Any]]]:
+    """At most `count` sentences, best first, of every image given as encoder -> (n, its dim), as descriptions.json has
+    them: `text` and `score`, the training sentence `nearest` to it by the cosine of weighted bags of words, and whether
+    the two are the same word by word, `verbatim`."""
+    corpus = sources.corpus
+    described = generator.describe(features, sources, count)
+    likenesses = iter(corpus.likeness([" ".join(sentence.words) for image in described for sentence in image]))
+
+    def entry(sentence: Description) -> dict[str, Any]:
+        near = next(likenesses)
+        nearest = {"text": corpus.texts[near.row], "cosine": near.cosine}
+        text = join_words(sentence.words)
+        return {"text": text, "score": sentence.score, "verbatim": near.verbatim, "nearest": nearest}
+
+    return [[entry(sentence) for sentence in image] for image in described]
+
+
+class Learned(NamedTuple):
+    """A trained generator and the log of its training, as JSON values."""
+
+    generator: Generator
+    log: Mapping[str, Any]  # Any: JSON values

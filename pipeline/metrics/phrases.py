@@ -197,8 +197,7 @@ def scores_of(pairs: np.ndarray, phrases: np.ndarray, regions: np.ndarray) -> np
 def rank_within(scores: np.ndarray, right: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
     """(count,) the rank, from 1, of each query's best right candidate among its wrong ones; 0 where none is right.
 
-    A candidate is of the query `queries` (k,), has `scores` (k,), and is `right` (k,) or not. Ties count against the
-    model.
+    A candidate is of the query `queries` (k,), has `scores` (k,), and is `right` (k,). Ties count against the model.
     """
     best = np.full(count, -np.inf)
     np.maximum.at(best, queries[right], scores[right])

@@ -1,1 +1,0 @@
-"""Ranks, recall and their intervals; protocols of evaluation."""
