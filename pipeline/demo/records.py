@@ -5,13 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.demo.facts import Facts, read_facts
 from pipeline.demo.grammar import describe, say
-from pipeline.demo.picture import Box, draw_picture
-from pipeline.demo.scene import Thing, pick, pick_weighted, sample_scene
-from pipeline.demo.trees import DemoSentence
-from pipeline.demo.words import NOUNS, VERBS, kind_names
-from pipeline.demo.world import COLOURS, KINDS, PLACES
+from pipeline.demo.picture import Box, Facts, draw_picture, read_facts
+from pipeline.demo.scene import COLOURS, KINDS, PLACES, pick, pick_weighted, sample_scene
+from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
 
 VERSION = 2
 """Of what is drawn and said for given settings: a change to either needs the next number."""
@@ -86,14 +83,9 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
     )
     if weak:
         return SceneRecord(f"weak-{number:05d}.jpg", "weak", jpeg, boxes, (), annotate(facts, rng))
-    split = _split(settings, index)
+    later = "dev" if index < settings.train + settings.dev else "test"
+    split = "train" if index < settings.train else later
     return SceneRecord(f"scene-{number:05d}.jpg", split, jpeg, boxes, describe(facts, rng), None)
-
-
-def _split(settings: DrawingSettings, index: int) -> str:
-    if index < settings.train:
-        return "train"
-    return "dev" if index < settings.train + settings.dev else "test"
 
 
 def collection_texts(records: Iterable[SceneRecord]) -> dict[str, str]:
@@ -201,7 +193,9 @@ def _tags(facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
     """Some of the true words, some that say nothing, and now and then a wrong one, in no order."""
     if rng.random() < 0.12:
         return ()
-    true = [facts.place, *(word for thing in facts.things for word in _words_of(thing))]
+    true = [facts.place]
+    for thing in facts.things:
+        true += [NOUNS[thing.kind].usual[0], thing.colour, VERBS[thing.action][0].participle]
     tags = [tag for tag in true if rng.random() < KEPT_TAG]
     tags += [NOISE_TAGS[i] for i in rng.permutation(len(NOISE_TAGS))[: rng.integers(1, 5)]]
     if rng.random() < 0.4:
@@ -211,10 +205,6 @@ def _tags(facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
     if rng.random() < 0.3:
         tags.append(str(rng.integers(*YEARS)))
     return tuple(dict.fromkeys(tags[i] for i in rng.permutation(len(tags))))[:MAX_TAGS]
-
-
-def _words_of(thing: Thing) -> tuple[str, ...]:
-    return NOUNS[thing.kind].usual[0], thing.colour, VERBS[thing.action][0].participle
 
 
 TITLES: dict[Writer, float] = {
