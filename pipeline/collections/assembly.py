@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.collections import ingest_sql
-from pipeline.collections.ingest_sql import DUPLICATE, OUTCOMES, OWNED
+from pipeline.collections.ingest_sql import DUPLICATE, OWNED
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import DIVIDED, Reject
-from pipeline.collections.tables import RejectSummary, to_text
+from pipeline.collections.tables import OUTCOMES, RejectSummary, to_text
 from pipeline.compute.workers import Failure
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, RejectLimitError, too_many
@@ -154,7 +154,7 @@ class Assembly:
         If the collection names neither dev nor test, both are drawn from the images without a split. Splits in `draw`
         that the collection does not name are drawn from these images and from train.
         """
-        named = ingest_sql.named_splits(self._tables)
+        named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
         self._sources = [DIVIDED, "train"] if draw else [DIVIDED]
         self._place()
@@ -169,7 +169,7 @@ class Assembly:
 
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
         """Yield the path, offset and size of each image to inspect."""
-        return ingest_sql.image_locations(self._tables)
+        return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
     def collect(self, outcomes: Iterable[InspectedImage | Failure]) -> Collection:
         """Return the collection, given an outcome for each of `locations()`."""
@@ -183,7 +183,7 @@ class Assembly:
         moved = ingest_sql.move_sentences_of_copies(tables)
         ingest_sql.judge_images(tables)
         kept = {"images": ingest_sql.keep_images(tables)}
-        intake.own.see(ingest_sql.seen_columns(tables))
+        intake.own.see(seen for (seen,) in tables.rows("SELECT seen FROM kept_images ORDER BY image_id"))
         ingest_sql.reject_images(tables)
         splits = {
             name: SplitSummary(given, kept_images, silent, to_text(file), reason)
@@ -225,7 +225,8 @@ class Assembly:
         """Remove the captions in the takedown list as if they had never been there, and return their number."""
         meets = self._intake.takedown.meets_caption
         captions = ingest_sql.captions_to_take_down(self._tables)
-        count = ingest_sql.delete_sentences(self._tables, {seq for line, seq, text in captions if meets(line, text)})
+        taken = sorted({seq for line, seq, text in captions if meets(line, text)})
+        count = self._tables.run(f"DELETE FROM sentences WHERE seq IN (SELECT unnest({taken}::BIGINT[]))")
         self._intake.given["sentences"] -= count
         return count
 

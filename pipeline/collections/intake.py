@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pipeline.collections import ingest_sql
 from pipeline.collections.files import CollectionFolder
-from pipeline.collections.ingest_sql import MATCH_TABLES, MAX_SENTENCE_NUMBER, OWNED_KINDS, RECORD_TABLES
+from pipeline.collections.ingest_sql import MAX_SENTENCE_NUMBER
 from pipeline.collections.own_columns import OwnColumns
 from pipeline.collections.records import (
     DIVIDED,
@@ -29,7 +29,16 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
-from pipeline.collections.tables import Cell, Rejects, Tables, to_bytes, to_text
+from pipeline.collections.tables import (
+    MATCH_TABLES,
+    OWNED_KINDS,
+    RECORD_TABLES,
+    Cell,
+    Rejects,
+    Tables,
+    to_bytes,
+    to_text,
+)
 from pipeline.config.section import SPLITS
 from pipeline.foreign.image_names import NameMatcher, Reading, Spelling, StoredPhoto, Takedown, describe_reading
 from pipeline.printable import is_unicode
@@ -108,7 +117,8 @@ class Intake:
 
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
-        fault = self._path_fault(image.path)
+        # An absolute path may lie inside the collection.
+        fault = _name_fault(image.path.lstrip("/") if self.folder else image.path)
         if fault is None and image.member is not None:
             fault = _name_fault(image.member, False)
         location = (None,) * 4 if fault else (image.path, image.member, image.offset, image.size)
@@ -127,10 +137,6 @@ class Intake:
         plain = record._replace(**{field: unescape(text) for field, text in texts.items()}) if texts else record
         self._escaped += plain != record
         return plain
-
-    def _path_fault(self, path: str) -> str | None:
-        """Return why a path must not be opened, or None. An absolute path may lie inside the collection."""
-        return _name_fault(path.lstrip("/") if self.folder and path.startswith("/") else path)
 
     def _add_document(self, document: DocumentRecord) -> None:
         """Add a document. Its fault counts only if its image is there."""
@@ -174,15 +180,16 @@ class Intake:
         self._find_images()
         self.given["documents"] -= ingest_sql.drop_implied_documents(self.tables)
         self._take_down()
-        if unknown := ingest_sql.drop_unknown_columns(self.tables):
-            self.own.leave_out("of an unknown image", unknown)
+        if unknown := self.tables.run("DELETE FROM own_columns WHERE owner IS NULL"):
+            self.own.left_out["of an unknown image"] += unknown
         ingest_sql.reject_unusable_records(self.tables)
         self.given["images"] -= ingest_sql.drop_repeated_images(self.tables)
 
     def _find_files(self, folder: CollectionFolder) -> None:
         """Give images the file that exists in place of a name with another spelling. A name that may be several files,
         or lies outside the collection, is a fault of the image."""
-        missing = ingest_sql.missing_files(self.tables)
+        named = self.tables.rows("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")
+        missing = [path for (path,) in named]
         matches = dict(folder.matcher.match(missing, folder.spellings, Reading.OTHER_FOLDER))
         for path in missing:
             match = matches.get(path)
@@ -235,7 +242,9 @@ class Intake:
             if self.takedown.names(to_text(key)):
                 self.tables.append("taken_names", (key,))
         for kind in ("images", *OWNED_KINDS):
-            self.given[kind] -= ingest_sql.take_down(self.tables, kind)
+            self.given[kind] -= self.tables.run(
+                f"DELETE FROM {kind} WHERE owner IN (FROM taken) OR (owner IS NULL AND key IN (FROM taken_names))"
+            )
 
     def _image_spellings(self) -> Iterator[Spelling[int]]:
         """Yield the keys of the images, and their paths."""

@@ -20,10 +20,9 @@ from safetensors import SafetensorError
 from pipeline.compute.lazy_rows import Chained
 from pipeline.errors import InputError, UsageError, brief
 from pipeline.foreign import named_arrays
-from pipeline.foreign.files import read_lines
+from pipeline.foreign.files import read_lines, try_first
 from pipeline.foreign.named_arrays import plain_dataset
 from pipeline.foreign.parquet import stored_type
-from pipeline.foreign.trial import try_first
 
 NPY_START = b"\x93NUMPY"
 NOT_FINITE = "its vector is not finite (NaN or infinity)"

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def _keys(config: "Config") -> dict[str, object]:
     """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
-    from pipeline.collections.inventory import describe_state
+    from pipeline.collections.formats import describe_state
 
     chosen, state = config.collection, ""
     if not config.demo.generate:
@@ -40,7 +40,7 @@ def _keys(config: "Config") -> dict[str, object]:
 def _reads(config: "Config", layout: "Layout") -> Inputs:
     """The demo, or the lists of the collection; the takedown list, and the lists of the photos that `remove` has taken
     out of an index."""
-    from pipeline.collections.inventory import list_files
+    from pipeline.collections.formats import list_files
 
     chosen, lists = config.collection, []
     if not config.demo.generate:
@@ -79,10 +79,10 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     from pipeline.collections import formats
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.files import CollectionFolder
+    from pipeline.collections.formats import count_files
     from pipeline.collections.formats.vectors import FORMAT
     from pipeline.collections.inspection import clear
     from pipeline.collections.intake import Intake
-    from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.errors import InputError
     from pipeline.foreign.files import read_lines

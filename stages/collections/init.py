@@ -185,9 +185,8 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     from tqdm import tqdm
 
     from pipeline.collections.files import CollectionFolder
-    from pipeline.collections.formats import FORMATS
+    from pipeline.collections.formats import FORMATS, count_files
     from pipeline.collections.intake import Intake
-    from pipeline.collections.inventory import count_files
     from pipeline.collections.records import DIVIDED, Options
     from pipeline.config import loading
 

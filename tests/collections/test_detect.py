@@ -9,8 +9,7 @@ import pytest
 
 from pipeline.collections.detect import DETECTORS, NO_OPTIONS, Survey, detect
 from pipeline.collections.files import CollectionFolder
-from pipeline.collections.formats import FORMATS, rows
-from pipeline.collections.inventory import describe_state
+from pipeline.collections.formats import FORMATS, describe_state, rows
 from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.errors import JointspaceError, UsageError
 

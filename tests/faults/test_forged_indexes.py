@@ -45,7 +45,7 @@ from PIL import Image
 from pipeline.config import loading
 from pipeline.config.stored import restore_encoder
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
-from pipeline.foreign.trial import try_first
+from pipeline.foreign.files import try_first
 from pipeline.index import gallery
 from pipeline.index.queries import StoredEncoder
 from pipeline.index.search import Searcher
