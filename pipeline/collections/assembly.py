@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,27 +23,13 @@ from pipeline.compute.workers import Failure
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, RejectLimitError, too_many
 
+if TYPE_CHECKING:
+    from pipeline.images.decode import Inspection
+
 BLOCK_IMAGES = 1 << 15
 """Number of images whose rows of all tables are in memory together."""
 HARMLESS_REASONS = ("empty", "duplicate")
 """First words of the reasons for rejected sentences that do not count towards the limit."""
-
-
-class InspectedImage(Protocol):
-    """A decodable image: its size, the SHA-256 of its bytes, notes on how it was read, and its time and camera."""
-
-    @property
-    def width(self) -> int | None: ...
-    @property
-    def height(self) -> int | None: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def notes(self) -> Sequence[str]: ...
-    @property
-    def taken(self) -> str | None: ...
-    @property
-    def camera(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -171,7 +157,7 @@ class Assembly:
         """Yield the path, offset and size of each image to inspect."""
         return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
-    def collect(self, outcomes: Iterable[InspectedImage | Failure]) -> Collection:
+    def collect(self, outcomes: "Iterable[Inspection | Failure]") -> Collection:
         """Return the collection, given an outcome for each of `locations()`."""
         tables = self._tables
         intake = self._intake
@@ -205,7 +191,7 @@ class Assembly:
         in_order = {split: splits[split] for split in SPLITS if split in splits}
         return Collection(self._parts, intake.rejects, rejected, counts, in_order, notes)
 
-    def _add_outcomes(self, outcomes: Iterable[InspectedImage | Failure]) -> Counter[str]:
+    def _add_outcomes(self, outcomes: "Iterable[Inspection | Failure]") -> Counter[str]:
         """Add the outcomes to their table, and count the notes on how images were read."""
         notes: Counter[str] = Counter()
         own = self._intake.own

@@ -12,8 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.collections.files import ARCHIVES, LIST_SUFFIXES, CollectionFolder, is_image
-from pipeline.collections.formats import FORMATS, NAMED, lists, rows, vectors
+from pipeline.collections.formats import FORMATS, NAMED, lists, rows, table, vectors
 from pipeline.collections.formats.folder import FOLDER, described_by
+from pipeline.collections.formats.published import find_captions
 from pipeline.collections.formats.table import (
     METADATA,
     find_columns,
@@ -97,7 +98,7 @@ def _detect_file(path: Path) -> Detected:
         return _as_parquet_photos(folder, path, column, {DIVIDED: glob.escape(path.name)})
     if suffix == ".parquet" and "images" in (sides := vectors.sides_of(folder, path)) and _table_fault(folder, path):
         return Detected(folder.root, vectors.FORMAT, {vectors.KEYS[side]: path.name for side in sides})
-    if suffix == ".json" and (files := _coco_captions(folder, [path.name])):
+    if suffix == ".json" and (files := find_captions(folder, [path.name])):
         return Detected(folder.root, "coco", files)
     return _as_table(folder, {"table": path.name}, find_columns(folder, path))
 
@@ -160,7 +161,7 @@ class Survey:
     def tables_by_split(self) -> dict[str, str]:
         """The keys of collection.files for one table per split, or nothing."""
         names = (name for name in self.tables if "/" not in name or Path(name).stem.lower() == METADATA)
-        return _tables_by_split(self.folder, [name for name in names if lists.split_in(name)])
+        return table.tables_by_split(self.folder, [name for name in names if lists.split_in(name)])
 
     @cached_property
     def files_of_vectors(self) -> dict[str, str]:
@@ -240,7 +241,7 @@ def _detect_tar_shards(survey: Survey) -> Detected | None:
     if survey.photos or not shards:
         return None
     patterns = [DIGITS.sub("*", glob.escape(name)) for name in shards]
-    return Detected(survey.folder.root, "webdataset", _by_split(list(dict.fromkeys(patterns))))
+    return Detected(survey.folder.root, "webdataset", lists.by_split(list(dict.fromkeys(patterns))))
 
 
 def _detect_vectors(survey: Survey) -> Detected | None:
@@ -252,7 +253,7 @@ def _detect_vectors(survey: Survey) -> Detected | None:
 def _detect_coco_captions(survey: Survey) -> Detected | None:
     """Detect JSON files in the form of COCO's captions, under any name."""
     names = [name for name in survey.lists_ending(".json") if name in survey.separate]
-    files = _coco_captions(survey.folder, names) if survey.photos else {}
+    files = find_captions(survey.folder, names) if survey.photos else {}
     return Detected(survey.folder.root, "coco", files, notes=_name_unused(survey.unused)) if files else None
 
 
@@ -316,43 +317,6 @@ def _as_table(
     further = [f"{name} is read as the table of {split}" for split, name in files.items() if split != "table"]
     notes = (f"{files['table']} is read as a table: {used}", *further, *of_sentences, *notes)
     return Detected(folder.root, "table", files, renamed(columns), notes=notes)
-
-
-def _coco_captions(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
-    """Return the keys of collection.files for files in the form of COCO's captions: one per split, or the first."""
-    files = []
-    for name in names[:MAX_SAMPLES]:
-        with suppress(InputError):
-            value = lists.read_json(folder, folder.root / name)
-            captions = value.get("annotations") if isinstance(value, dict) and "images" in value else None
-            if isinstance(captions, list) and captions and isinstance(captions[0], dict) and "caption" in captions[0]:
-                files.append(name)
-    return _by_split(files) or ({DIVIDED: files[0]} if files else {})
-
-
-def _tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
-    """Return the keys of collection.files for a table of train that has sentences, and for tables of other splits that
-    have all columns of it that are used. Returns nothing without a table of train, whose images are learned from."""
-    splits = _by_split(names)
-    files: dict[str, str] = {}
-    with suppress(InputError):
-        if train := splits.pop("train", None):
-            columns, _ = with_sentences(find_columns(folder, folder.root / train))
-            if "sentence" in columns:
-                files["table"] = train
-                used = {columns["file"], columns["sentence"], *renamed(columns).values()}
-                for split, name in splits.items():
-                    present = rows.column_names(folder, folder.root / name)
-                    if used.issubset([*present, *(f"{rows.stem(column)}#" for column in present)]):
-                        files[split] = name
-    return files
-
-
-def _by_split(names: list[str]) -> dict[str, str]:
-    """Return files, or patterns of files, by split. Returns nothing unless there are several and each has a split of
-    its own."""
-    splits = {split: name for name in names if (split := lists.split_in(name))}
-    return splits if 1 < len(splits) == len(names) else {}
 
 
 def _name_unused(unused: dict[str, str]) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from PIL import ExifTags, Image, ImageOps, IptcImagePlugin, UnidentifiedImageError, features
 
-from pipeline.compute.workers import OUT_OF_MEMORY, Failure, Worker, processor_limit
+from pipeline.compute.worker_process import OUT_OF_MEMORY, Failure, processor_limit
+from pipeline.compute.workers import Worker
 from pipeline.errors import InputError
 from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage

@@ -32,7 +32,7 @@ import numpy as np
 from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.compute.precision import require_finite
 from pipeline.compute.ragged import offsets_of
-from pipeline.compute.workers import processor_limit
+from pipeline.compute.worker_process import processor_limit
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.foreign.files import is_remembered, open_plain, remember, try_first
 from pipeline.index.exact import Neighbours

@@ -55,6 +55,13 @@ def split_in(name: str) -> str | None:
     return next((part for part in reversed([*parts]) if part in SPLITS), None)
 
 
+def by_split(names: list[str]) -> dict[str, str]:
+    """Return files, or patterns of files, by split. Returns nothing unless there are several and each has a split of
+    its own."""
+    splits = {split: name for name in names if (split := split_in(name))}
+    return splits if 1 < len(splits) == len(names) else {}
+
+
 def split_folders(folders: Collection[str]) -> dict[str, str]:
     """Find the folders that are called after splits, such as `Validation` or `val2017`, below the folder that has all
     `folders`. One such folder that has all of them is not a split."""

@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from html.parser import HTMLParser
 from itertools import groupby
@@ -31,6 +32,8 @@ COCO = {
     **dict.fromkeys(("weak", "gallery", DIVIDED), ()),
     "images": ("images",),
 }
+MAX_SAMPLES = 20
+"""Number of files that are searched for captions."""
 PAGES = ("index.html", "pascal-sentences.html")
 PASCAL1K = {"page": PAGES, "images": ("images", "dataset")}
 MAX_PAGE_BYTES = 1 << 26
@@ -139,6 +142,18 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
             continue
         yield SentenceRecord(key, numbers[key], text, file, row)
         numbers[key] += 1
+
+
+def find_captions(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
+    """Return the keys of collection.files for files in the form of COCO's captions: one per split, or the first."""
+    files = []
+    for name in names[:MAX_SAMPLES]:
+        with suppress(InputError):
+            value = lists.read_json(folder, folder.root / name)
+            captions = value.get("annotations") if isinstance(value, dict) and "images" in value else None
+            if isinstance(captions, list) and captions and isinstance(captions[0], dict) and "caption" in captions[0]:
+                files.append(name)
+    return lists.by_split(files) or ({DIVIDED: files[0]} if files else {})
 
 
 def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:

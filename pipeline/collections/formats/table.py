@@ -9,6 +9,7 @@ other columns are the user's own. A table that collection.files names by a split
 import posixpath
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -275,3 +276,21 @@ def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, 
 def renamed(columns: dict[str, str]) -> dict[str, str]:
     """Return the columns whose names differ from ours."""
     return {ours: theirs for ours, theirs in columns.items() if theirs != ours}
+
+
+def tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
+    """Return the keys of collection.files for a table of train that has sentences, and for tables of other splits that
+    have all columns of it that are used. Returns nothing without a table of train, whose images are learned from."""
+    splits = lists.by_split(names)
+    files: dict[str, str] = {}
+    with suppress(InputError):
+        if train := splits.pop("train", None):
+            columns, _ = with_sentences(find_columns(folder, folder.root / train))
+            if "sentence" in columns:
+                files["table"] = train
+                used = {columns["file"], columns["sentence"], *renamed(columns).values()}
+                for split, name in splits.items():
+                    present = column_names(folder, folder.root / name)
+                    if used.issubset([*present, *(f"{stem(column)}#" for column in present)]):
+                        files[split] = name
+    return files
