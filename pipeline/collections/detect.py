@@ -4,7 +4,7 @@ import glob
 import os
 import posixpath
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,15 +15,6 @@ from pipeline.collections.files import ARCHIVES, LIST_SUFFIXES, CollectionFolder
 from pipeline.collections.formats import FORMATS, NAMED, lists, rows, table, vectors
 from pipeline.collections.formats.folder import FOLDER, described_by
 from pipeline.collections.formats.published import find_captions
-from pipeline.collections.formats.table import (
-    METADATA,
-    find_columns,
-    renamed,
-    sample_texts,
-    usual_columns,
-    with_sentences,
-    with_text_columns,
-)
 from pipeline.collections.formats.webdataset import DIGITS
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
@@ -100,11 +91,11 @@ def _detect_file(path: Path) -> Detected:
         return Detected(folder.root, vectors.FORMAT, {vectors.KEYS[side]: path.name for side in sides})
     if suffix == ".json" and (files := find_captions(folder, [path.name])):
         return Detected(folder.root, "coco", files)
-    return _as_table(folder, {"table": path.name}, find_columns(folder, path))
+    return _as_table(folder, {"table": path.name}, table.find_columns(folder, path))
 
 
 class Survey:
-    """The contents of a folder, its subfolders with the names of their files. Detectors of formats read it.
+    """The contents of a folder, its subfolders with the names of their files.
 
     `photos_inside` counts the photos in the folder `images`, and `photos_outside` all others. `texts` counts the texts
     beside photos. `lists` are the files that could be lists, and `separate` the lists that are not beside a photo of
@@ -160,7 +151,7 @@ class Survey:
     @cached_property
     def tables_by_split(self) -> dict[str, str]:
         """The keys of collection.files for one table per split, or nothing."""
-        names = (name for name in self.tables if "/" not in name or Path(name).stem.lower() == METADATA)
+        names = (name for name in self.tables if "/" not in name or Path(name).stem.lower() == table.METADATA)
         return table.tables_by_split(self.folder, [name for name in names if lists.split_in(name)])
 
     @cached_property
@@ -202,7 +193,7 @@ def _detect_table(survey: Survey) -> Detected | None:
     names = [by_split["table"]] if by_split else [name for name in survey.tables if "/" not in name]
     for name in names:
         try:
-            columns = find_columns(survey.folder, survey.path(name))
+            columns = table.find_columns(survey.folder, survey.path(name))
         except InputError as error:
             survey.unused[name] = str(error).removeprefix(str(survey.path(name))).lstrip(": ")
             continue
@@ -230,93 +221,63 @@ def _are_one_table(folder: CollectionFolder, names: list[str], pattern: str, col
     has their captions, too."""
     with suppress(InputError):
         return all(DIGITS.sub("[0-9]*", glob.escape(name)) == pattern for name in names) and all(
-            find_columns(folder, folder.root / name) == columns for name in names
+            table.find_columns(folder, folder.root / name) == columns for name in names
         )
     return False
-
-
-def _detect_tar_shards(survey: Survey) -> Detected | None:
-    """Detect tar shards in a folder without photos."""
-    shards = survey.lists_ending(".tar")
-    if survey.photos or not shards:
-        return None
-    patterns = [DIGITS.sub("*", glob.escape(name)) for name in shards]
-    return Detected(survey.folder.root, "webdataset", lists.by_split(list(dict.fromkeys(patterns))))
-
-
-def _detect_vectors(survey: Survey) -> Detected | None:
-    """Detect files of vectors in a folder without photos."""
-    files = survey.files_of_vectors
-    return Detected(survey.folder.root, vectors.FORMAT, files) if files else None
-
-
-def _detect_coco_captions(survey: Survey) -> Detected | None:
-    """Detect JSON files in the form of COCO's captions, under any name."""
-    names = [name for name in survey.lists_ending(".json") if name in survey.separate]
-    files = find_captions(survey.folder, names) if survey.photos else {}
-    return Detected(survey.folder.root, "coco", files, notes=_name_unused(survey.unused)) if files else None
-
-
-def _detect_text_files(survey: Survey) -> Detected | None:
-    """Detect photos with texts beside them."""
-    if not survey.photos or not survey.texts:
-        return None
-    return Detected(survey.folder.root, "text-files", notes=_name_unused(survey.unused))
-
-
-def _detect_photos(survey: Survey) -> Detected | None:
-    """Detect photos without any text."""
-    if not survey.photos:
-        return None
-    files = {"images": "."} if survey.photos_outside and survey.photos_inside else {}
-    notes = _name_unused({**survey.possible_tables, **survey.unused})
-    return Detected(survey.folder.root, "folder", files, {}, False, notes)
-
-
-DETECTORS: tuple[Callable[[Survey], Detected | None], ...] = (
-    _detect_parquet_photos,
-    _detect_table,
-    _detect_tar_shards,
-    _detect_vectors,
-    _detect_coco_captions,
-    _detect_text_files,
-    _detect_photos,
-)
-"""Detectors of formats, in order of precedence. The first that recognises the folder says how it is read."""
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
     if known := _detect_known_list(folder):
         return known
     survey = Survey(folder, folder.walk())
-    for detector in DETECTORS:
-        if detected := detector(survey):
-            return detected
+    if recognised := recognise(survey):
+        return recognised
     arrow = [SAVED_TO_DISK] if folder.glob("**/*.arrow") else []
-    reasons = [*arrow, NOTHING_FOUND, *_name_unused(survey.unused)]
-    raise folder.lacks("tar shard or table of them", "; ".join(reasons))
+    raise folder.lacks("tar shard or table of them", "; ".join([*arrow, NOTHING_FOUND, *_name_unused(survey.unused)]))
+
+
+def recognise(survey: Survey) -> Detected | None:
+    """Return the first format, in order of precedence, that recognises a folder, or None."""
+    root = survey.folder.root
+    if table_or_photos := _detect_parquet_photos(survey) or _detect_table(survey):
+        return table_or_photos
+    if not survey.photos and (shards := survey.lists_ending(".tar")):
+        patterns = [DIGITS.sub("*", glob.escape(name)) for name in shards]
+        return Detected(root, "webdataset", lists.by_split(list(dict.fromkeys(patterns))))
+    if survey.files_of_vectors:
+        return Detected(root, vectors.FORMAT, survey.files_of_vectors)
+    separate = [name for name in survey.lists_ending(".json") if name in survey.separate]
+    if survey.photos and (captions := find_captions(survey.folder, separate)):
+        return Detected(root, "coco", captions, notes=_name_unused(survey.unused))
+    if survey.photos and survey.texts:
+        return Detected(root, "text-files", notes=_name_unused(survey.unused))
+    if survey.photos:  # without any text
+        files = {"images": "."} if survey.photos_outside and survey.photos_inside else {}
+        notes = _name_unused({**survey.possible_tables, **survey.unused})
+        return Detected(root, "folder", files, {}, False, notes)
+    return None
 
 
 def _as_parquet_photos(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
     """Describe Parquet files like the file at `path`, whose `column` holds photos."""
-    usual = usual_columns(folder, path)
+    usual = table.usual_columns(folder, path)
     usual.pop("file", None)
-    columns, notes = with_sentences(with_text_columns(usual, sample_texts(folder, path)))
+    columns, notes = table.with_sentences(table.with_text_columns(usual, table.sample_texts(folder, path)))
     note = f"{folder.label(path)} has its photos in the column {column}"
     if "sentence" in columns:
         note += f", its sentences in {columns['sentence']}"
-    return Detected(folder.root, "parquet", files, renamed(columns), "sentence" in columns, notes=(note, *notes))
+    return Detected(folder.root, "parquet", files, table.renamed(columns), "sentence" in columns, notes=(note, *notes))
 
 
 def _as_table(
     folder: CollectionFolder, files: dict[str, str], columns: dict[str, str], notes: tuple[str, ...] = ()
 ) -> Detected:
     """Describe a table with these columns, and further tables of other splits."""
-    columns, of_sentences = with_sentences(columns)
+    columns, of_sentences = table.with_sentences(columns)
     used = ", ".join(f"column {theirs} as {ours}" for ours, theirs in columns.items())
     further = [f"{name} is read as the table of {split}" for split, name in files.items() if split != "table"]
     notes = (f"{files['table']} is read as a table: {used}", *further, *of_sentences, *notes)
-    return Detected(folder.root, "table", files, renamed(columns), notes=notes)
+    return Detected(folder.root, "table", files, table.renamed(columns), notes=notes)
 
 
 def _name_unused(unused: dict[str, str]) -> tuple[str, ...]:
@@ -381,7 +342,7 @@ def _table_fault(folder: CollectionFolder, path: Path) -> str:
     if (suffix := path.suffix.lower()) not in rows.READERS:
         return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:
-        column = find_columns(folder, path)["file"]
+        column = table.find_columns(folder, path)["file"]
         values = (row.values.get(column) for row in rows.read_rows(folder, path, (column,), ()))
         names = {str(value): None for value in islice(values, MAX_NAMES_PER_PASS) if value not in (None, "")}
     except InputError as error:

@@ -25,6 +25,7 @@ from pipeline.collections.records import (
     ColumnsRecord,
     DocumentRecord,
     ImageRecord,
+    KeyedRecord,
     Record,
     Reject,
     SentenceRecord,
@@ -107,12 +108,7 @@ class Intake:
     def close(self) -> None:
         self.tables.close()
 
-    def _append(
-        self,
-        kind: str,
-        record: ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | ColumnsRecord,
-        fields: tuple[Cell, ...],
-    ) -> None:
+    def _append(self, kind: str, record: KeyedRecord, fields: tuple[Cell, ...]) -> None:
         self.tables.append(kind, (self._seq, to_bytes(record.key), *fields, to_bytes(record.file), record.row))
 
     def _add_image(self, image: ImageRecord) -> None:

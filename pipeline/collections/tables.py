@@ -64,27 +64,16 @@ SOURCE_FIELDS = {"file": pa.binary(), "row": pa.int64()}
 LOCATION_FIELDS = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
 FIELDS = {
     "images": {
-        "implied": pa.bool_(),
-        "there": pa.bool_(),
-        **LOCATION_FIELDS,
-        "split": pa.string(),
-        "fault": pa.string(),
+        **dict.fromkeys(("implied", "there"), pa.bool_()), **LOCATION_FIELDS,
+        **dict.fromkeys(("split", "fault"), pa.string()),
     },
     "sentences": {"fault": pa.string(), "number": pa.int64(), "text": pa.string()},
-    "documents": {
-        "implied": pa.bool_(),
-        "fault": pa.string(),
-        "title": pa.string(),
-        "tags": pa.string(),
-        "description": pa.string(),
-    },
+    "documents": {"implied": pa.bool_(), **dict.fromkeys(("fault", "title", "tags", "description"), pa.string())},
     "boxes": {
-        "fault": pa.string(),
-        **dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()),
-        "label": pa.string(),
+        "fault": pa.string(), **dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()), "label": pa.string(),
     },
     "own_columns": {"packed": pa.string()},
-}
+}  # fmt: skip
 RECORD_TABLES = {
     kind: pa.schema([*(COMMON_FIELDS | fields | SOURCE_FIELDS).items()]) for kind, fields in FIELDS.items()
 } | REJECTS

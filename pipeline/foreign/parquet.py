@@ -37,7 +37,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if is_string(kind):
         return pa.string()
     if types.is_decimal(kind) or types.is_float16(kind):
         return pa.float64()
@@ -52,6 +52,10 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
         )
     plain = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)
     return kind if plain else None
+
+
+def is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def unpacked_bytes(about: pq.FileMetaData) -> int:
