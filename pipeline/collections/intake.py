@@ -91,7 +91,9 @@ class Intake:
                     number = self._seq if record.number is None else record.number
                     self._add_owned("sentences", record, (number, record.text), self._sentence_fault(record))
                 case DocumentRecord():
-                    self._add_document(self._unescape(record, "title", "tags", "description"))
+                    record = self._unescape(record, "title", "tags", "description")
+                    texts = (record.title, record.tags, record.description)
+                    self._add_owned("documents", record, texts, self._document_fault(texts), record.implied)
                 case BoxRecord():
                     self._add_owned("boxes", record, record[1:-2], _text_fault(record.label))
                 case ColumnsRecord():
@@ -134,20 +136,13 @@ class Intake:
         self._escaped += plain != record
         return plain
 
-    def _add_document(self, document: DocumentRecord) -> None:
-        """Add a document. Its fault counts only if its image is there."""
-        self.given["documents"] += 1
-        fault = self._document_fault(document)
-        texts = (None,) * 3 if fault else (document.title, document.tags, document.description)
-        self._append("documents", document, (document.implied, fault, *texts))
-
     def _add_owned(
-        self, kind: str, record: SentenceRecord | BoxRecord, fields: tuple[Cell, ...], fault: str | None
+        self, kind: str, record: KeyedRecord, fields: tuple[Cell, ...], fault: str | None, *flags: bool
     ) -> None:
-        """Add a sentence or box. Its fault counts only if its image is there: a name that is taken down leaves no
-        trace."""
+        """Add a sentence, document or box. Its fault counts only if its image is there: a name that is taken down
+        leaves no trace."""
         self.given[kind] += 1
-        self._append(kind, record, (fault, *((None,) * len(fields) if fault else fields)))
+        self._append(kind, record, (*flags, fault, *((None,) * len(fields) if fault else fields)))
 
     def _sentence_fault(self, sentence: SentenceRecord) -> str | None:
         if not isinstance(sentence.text, str):
@@ -158,8 +153,7 @@ class Intake:
             return f"the number of a sentence is at most {MAX_SENTENCE_NUMBER}"
         return _text_fault(sentence.text, self.max_chars)
 
-    def _document_fault(self, document: DocumentRecord) -> str | None:
-        fields = (document.title, document.tags, document.description)
+    def _document_fault(self, fields: tuple[str, ...]) -> str | None:
         if all(not field or field.isspace() for field in fields):
             return "empty"
         return next(filter(None, (_text_fault(field, self.max_chars) for field in fields)), None)

@@ -206,7 +206,12 @@ def noun_phrase(thing: Thing, rng: np.random.Generator, detail: float) -> Phrase
     coloured = rng.random() < detail
     if coloured and thing.kind not in words.GARMENTS:
         adjectives.append(adjective(thing.colour))
-    core = _determined(adjectives, head, thing.count, rng)
+    modifiers = [("amod", word) for word in adjectives]
+    if thing.count > 1:
+        determiner = ("nummod", words.NUMBERS[thing.count])
+    else:
+        determiner = ("det", words.THE if rng.random() < 0.08 else article((adjectives or [head])[0]))
+    core = phrase("NP", determiner, *modifiers, (HEAD, head))
     if coloured and thing.kind in words.GARMENTS:
         return phrase("NP", (HEAD, core), _wearing(thing, rng))
     return core
@@ -217,14 +222,6 @@ def _noun_lemma(thing: Thing, rng: np.random.Generator) -> str:
     if thing.size == "small" and nouns.small and rng.random() < 0.5:
         return pick(rng, nouns.small)
     return pick_usual(rng, nouns.usual)
-
-
-def _determined(adjectives: list[Word], head: Word, count: int, rng: np.random.Generator) -> Phrase:
-    modifiers = [("amod", word) for word in adjectives]
-    if count > 1:
-        return phrase("NP", ("nummod", words.NUMBERS[count]), *modifiers, (HEAD, head))
-    determiner = words.THE if rng.random() < 0.08 else article((adjectives or [head])[0])
-    return phrase("NP", ("det", determiner), *modifiers, (HEAD, head))
 
 
 def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from html.parser import HTMLParser
 from itertools import groupby
 from pathlib import Path
@@ -56,12 +55,11 @@ def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
     def image(name: str, file: str, row: int | None, split: str, implied: bool = False) -> ImageRecord:
         return ImageRecord(name, posixpath.join(prefix, name), split, file, row, implied=implied)
 
-    def listed_image(split: str, fields: list[str], file: str, row: int) -> ImageRecord:
-        return image(fields[0], file, row, split)
-
     for split in ("train", "dev", "test"):
         if path := where[split]:
-            yield from lists.tab_records(folder, path, "images", (1,), partial(listed_image, split))
+            yield from lists.tab_records(
+                folder, path, "images", (1,), lambda fields, file, row, split=split: image(fields[0], file, row, split)
+            )
     yield from lists.with_images(
         lists.tab_records(folder, sentences, "sentences", (2,), _token_sentence),
         lambda record: image(record.key, record.file, record.row, options.default_split, implied=True),

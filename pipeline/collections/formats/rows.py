@@ -78,17 +78,14 @@ def read_rows(
         fields = schema(folder, path)
         _check_columns(path, fields.names, ())
         chosen = [field for field in fields if own is None or field.name in own]
-        plain = [field.name for field in chosen if _is_plain(stored_type(field.type))]
+        kinds = {field.name: stored_type(field.type) for field in chosen}
+        plain = [name for name, kind in kinds.items() if not (pa.types.is_nested(kind) or "binary" in str(kind))]
         read = {*plain, *columns, *(name.removesuffix(".path") for name in columns)}
         if lost := [field.name for field in chosen if field.name not in read]:
             note = f"of the columns not kept, being lists, structs or bytes: {', '.join(lost)}"
             folder.tally.notes[note] = len(lost)
         columns = dict.fromkeys([*columns, *plain])
     return reader(folder, path, columns, needed)
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    return not (pa.types.is_nested(kind) or "binary" in str(kind))
 
 
 def stem(column: str) -> str:
