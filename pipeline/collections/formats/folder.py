@@ -50,12 +50,10 @@ FILE_COLUMNS = (
 """Usual names, as `usual_names` spells them, of a column that names images. The first that exists counts."""
 TEXT_FILES: dict[str, tuple[str, ...]] = dict.fromkeys(SPLITS, ())
 """The folders of splits, which `lists.split_folders` finds. Images outside them go to the default split."""
-MAX_TEXT_BYTES = 1 << 24
-"""Size of the sentences of one photo."""
 TAKEOUT_JSON = re.compile(r"(.+?)(\.\w+)(?:\.s[-a-z]*)?(\(\d+\))?\.json", re.IGNORECASE | re.DOTALL)
 """The JSON of a photo: a.jpg.json, or a.jpg.supplemental-metadata.json, whose end Takeout cuts off if the name is too
 long, or a.jpg(1).json for a(1).jpg."""
-DOCUMENT_COLUMNS = ("file", "title", "tags", "description")
+DOCUMENT_COLUMNS = ("file", *lists.DOCUMENT)
 BOX_COLUMNS = ("file", "x1", "y1", "x2", "y2", "score", "label")
 MAX_SHOWN_CHARACTERS = 20
 """Number of characters of a field that a message shows."""
@@ -184,7 +182,7 @@ def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: 
 
 def _sentences_beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
     try:
-        with folder.open_below(file, MAX_TEXT_BYTES) as text:
+        with folder.open_below(file, lists.MAX_TEXT_BYTES) as text:
             for row, line in lists.lines(text, file):
                 if isinstance(line, bytes):
                     yield Reject(file, row, "sentences", lists.not_utf8(line))
@@ -196,7 +194,7 @@ def _sentences_beside(folder: CollectionFolder, key: str, file: str) -> Iterator
 
 def _description(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
     try:
-        with folder.open_below(file, MAX_TEXT_BYTES) as text:
+        with folder.open_below(file, lists.MAX_TEXT_BYTES) as text:
             value = lists.parse_json(text.read())
     except (InputError, ValueError) as error:
         yield Reject(file, None, "sentences", f"not JSON: {error}")

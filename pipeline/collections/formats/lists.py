@@ -28,6 +28,10 @@ SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
 MAX_JSON_BYTES = 1 << 30
 """Size of the largest JSON file."""
+MAX_TEXT_BYTES = 1 << 24
+"""Size of the texts of one photo."""
+DOCUMENT = ("title", "tags", "description")
+"""The fields of weak text."""
 MAX_NUMBER_DIGITS = 18
 """Number of digits of the largest sentence number."""
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)

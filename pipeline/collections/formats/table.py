@@ -30,8 +30,7 @@ TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FU
 METADATA = "metadata"
 """Name in the Hugging Face hub of a table whose names of photos are relative to the folder of the table."""
 SHARDS = "**/*.parquet"
-DOCUMENT = ("title", "tags", "description")
-COLUMNS = ("file", "sentence", "split", *DOCUMENT)
+COLUMNS = ("file", "sentence", "split", *lists.DOCUMENT)
 SURROGATE = re.compile("[\udc80-\udcff]")
 """A character in place of a byte that is not UTF-8."""
 AFTER_SPLIT = re.compile(r"[-_.].*", re.DOTALL)
@@ -41,7 +40,7 @@ USUAL_COLUMNS = {
     "sentence": ("sentence", "caption", "sentences", "captions", "text", "alt", "alt_text")
     + ("comment", "raw", "raw_caption", "sentence_text", "caption_text"),
     "split": ("split",),
-    **{name: (name,) for name in DOCUMENT},
+    **{name: (name,) for name in lists.DOCUMENT},
 }
 """Column of a table -> its usual names, in lower case. The first name is ours."""
 SUBSTITUTE_SENTENCES = ("description", "title")
@@ -96,7 +95,7 @@ def _read_rows(
         if name != last:
             split = values.get(names["split"]) or default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)
-            yield from lists.document(name, values, map(names.get, DOCUMENT), file, row, implied=True)
+            yield from lists.document(name, values, map(names.get, lists.DOCUMENT), file, row, implied=True)
             yield ColumnsRecord(name, rows.other_values(values, path, names.values()), file, row)
         for text in lists.sentences(values.get(names["sentence"]), options.tally):
             if rows.is_text(path) and not text.isascii() and SURROGATE.search(text):
@@ -140,7 +139,7 @@ def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
         raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(ours)}")
     # A title that is read as the sentence is not the title, too.
     renamed = {name for theirs in options.columns.values() for name in theirs.split(rows.EITHER)}
-    names = {column: column for column in ours if column not in DOCUMENT or column not in renamed}
+    names = {column: column for column in ours if column not in lists.DOCUMENT or column not in renamed}
     return {**names, **options.columns}
 
 
@@ -165,7 +164,7 @@ def _read_shard(
         key = f"{shard}/{row}"
         asked = lists.split_name(str(values.get(names["split"]) or split))
         yield ImageRecord(key, shard, asked, shard, row, member, row - 1)
-        yield from lists.document(key, values, map(names.get, DOCUMENT), shard, row)
+        yield from lists.document(key, values, map(names.get, lists.DOCUMENT), shard, row)
         yield ColumnsRecord(key, rows.other_values(values, path, (column, *names.values())), shard, row)
         for text in lists.sentences(values.get(names["sentence"]), options.tally):
             yield SentenceRecord(key, None, text, shard, row)
