@@ -23,7 +23,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Gait:
-    """Each foot's place beneath its hip, the far one first; `tilt` in degrees; how far the head is stretched."""
+    """The position of each foot below its hip, the far foot first, the `tilt` in degrees, and the head's stretch."""
 
     hind: tuple[Point, Point]
     fore: tuple[Point, Point]
@@ -80,7 +80,7 @@ def _lying(pen: Pen, look: Look, build: Build) -> None:
 
 
 def _on_its_legs(pen: Pen, look: Look, build: Build, y: float, gait: Gait, neck: Point) -> None:
-    """Far legs in the shade, then the near ones; the trunk at the height `y`, and the head at the end of the `neck`."""
+    """Draw the far legs, the near legs, the trunk at the height `y`, and the head at the end of the `neck`."""
     for i, tone in enumerate((look.shade, look.main)):
         for hip, feet in ((-0.68 * build.length, gait.hind), (0.68 * build.length, gait.fore)):
             dx, dy = feet[i]
@@ -146,7 +146,7 @@ def _sheep_head(pen: Pen, look: Look, x: float, y: float, asleep: bool) -> None:
 
 
 def _fleece(pen: Pen, look: Look, x: float, y: float) -> None:
-    """A tail in name: it puts the curls of the wool around the body, whose left end is (x, y)."""
+    """Draw curls of wool around the body, whose left end is (x, y), in place of a tail."""
     for degrees in range(-162, 180, 36):
         dx, dy = 0.3 * math.cos(math.radians(degrees)), 0.16 * math.sin(math.radians(degrees))
         pen.oval(x + 0.3 + dx, y + dy, 0.12, 0.11, look.light if degrees >= 0 else look.shade)
@@ -212,7 +212,7 @@ def duck(pen: Pen, look: Look, action: str) -> None:
 
 
 def _winged(pen: Pen, look: Look, neck: float) -> None:
-    """A bird in flight, wings up; `neck` is its length."""
+    """Draw a bird in flight with its wings up. `neck` is the length of its neck."""
     pen.shape([(-0.2, 0.34), (-0.52, 0.26), (-0.5, 0.42)], look.shade)
     pen.shape([(0.1, 0.36), (0.04, 0.86), (-0.26, 0.94), (-0.14, 0.36)], look.shade)
     pen.oval(0, 0.34, 0.28, 0.13, look.main, degrees=6)
@@ -240,7 +240,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Pose:
-    """Hands relative to the shoulders, feet relative to the hips; far limb first. `drop`: how far the hips sink."""
+    """Hands relative to the shoulders and feet relative to the hips, the far limb first. The hips sink by `drop`."""
 
     hands: tuple[Point, Point]
     feet: tuple[Point, Point]

@@ -15,14 +15,14 @@ EYE = (252, 252, 248)
 
 SUPERSAMPLING = 2
 HALF_WIDTH, TOP, BOTTOM = 0.85, 1.3, -0.15
-"""The sheet: x from -HALF_WIDTH to HALF_WIDTH, y from BOTTOM to TOP, in units; the figure stands at (0, 0)."""
+"""The sheet has x from -HALF_WIDTH to HALF_WIDTH and y from BOTTOM to TOP, in units. The figure stands at (0, 0)."""
 
 _CIRCLE = tuple((math.cos(math.tau * i / 28), math.sin(math.tau * i / 28)) for i in range(28))
 
 
 @dataclass(frozen=True)
 class Look:
-    """A figure's colours: its own in three tones, and those that no sentence mentions."""
+    """The colours of a figure: its own colour in three tones, and colours that no sentence mentions."""
 
     main: Colour
     shade: Colour
@@ -33,19 +33,19 @@ class Look:
 
 
 def mix(a: Colour, b: Colour, share: float) -> Colour:
-    """`a` with `share` of `b` in it."""
+    """Mix the colour `a` with a `share` of `b`."""
     red, green, blue = (round(p + (q - p) * share) for p, q in zip(a, b, strict=True))
     return red, green, blue
 
 
 class Pen:
-    """x to the right, y up, lengths in units of `unit` pixels; a figure faces right.
+    """A pen whose x points to the right and y up, in units of `unit` pixels. Figures face right.
 
     It draws on a transparent sheet `SUPERSAMPLING` times larger than the sprite that `lift` returns.
     """
 
     def __init__(self, unit: float, draft: float = 0.0) -> None:
-        """`draft`: how deep in water the figure is; what lies below y = draft is cut off."""
+        """The figure is in water up to y = `draft`, and everything below is cut off."""
         self._unit = unit * SUPERSAMPLING
         self._origin = (HALF_WIDTH * self._unit, (TOP + draft) * self._unit)
         self._draft = draft
@@ -56,7 +56,7 @@ class Pen:
 
     @contextmanager
     def tilted(self, degrees: float, about: Point) -> Iterator[None]:
-        """All that is drawn inside is turned anticlockwise about a point."""
+        """Turn everything that is drawn within the block anticlockwise about a point."""
         before = self._turn
         cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
         x, y = about
@@ -65,11 +65,11 @@ class Pen:
         self._turn = before
 
     def shape(self, points: Iterable[Point], colour: Colour) -> None:
-        """A filled polygon."""
+        """Draw a filled polygon."""
         self._draw.polygon([self._pixel(x, y) for x, y in points], fill=colour)
 
     def oval(self, x: float, y: float, rx: float, ry: float, colour: Colour, degrees: float = 0) -> None:
-        """A filled ellipse about (x, y), turned anticlockwise."""
+        """Draw a filled ellipse about (x, y), turned anticlockwise."""
         cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
         self.shape(((x + rx * u * cos - ry * v * sin, y + rx * u * sin + ry * v * cos) for u, v in _CIRCLE), colour)
 
@@ -77,7 +77,7 @@ class Pen:
         self.shape(((left, bottom), (right, bottom), (right, top), (left, top)), colour)
 
     def line(self, points: Iterable[Point], width: float, colour: Colour) -> None:
-        """A line through `points` with round joints and ends."""
+        """Draw a line through `points` with round joints and ends."""
         pixels = [self._pixel(x, y) for x, y in points]
         thickness = max(1, round(width * self._unit))
         self._draw.line(pixels, fill=colour, width=thickness)
@@ -94,7 +94,7 @@ class Pen:
             self.oval(x + 0.3 * radius, y, 0.62 * radius, 0.62 * radius, INK)
 
     def lift(self) -> Image.Image:
-        """The drawing as an RGBA sprite, the ground (or the waterline) TOP units below its upper edge."""
+        """Return the drawing as an RGBA sprite. The ground or waterline is TOP units below its upper edge."""
         if self._draft:
             self._sheet.paste((0, 0, 0, 0), (0, round(TOP * self._unit), *self._sheet.size))
         return self._sheet.reduce(SUPERSAMPLING)
@@ -176,7 +176,7 @@ def _wheel(pen: Pen, x: float, radius: float) -> None:
 
 
 def _trail(pen: Pen, action: str, back: float) -> None:
-    """The dust that a moving vehicle leaves behind."""
+    """Draw the dust that a moving vehicle leaves behind."""
     if action == "drive":
         for i, radius in enumerate((0.05, 0.075, 0.06)):
             pen.oval(back - 0.06 * i, 0.06 + 0.045 * i, radius, radius, mix(DUST, (255, 255, 255), 0.2 * i))

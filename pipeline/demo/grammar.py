@@ -9,20 +9,7 @@ import numpy as np
 from pipeline.demo import words
 from pipeline.demo.picture import Facts, Relation
 from pipeline.demo.scene import Thing, pick, pick_usual, pick_weighted
-from pipeline.demo.words import (
-    HEAD,
-    DemoSentence,
-    Node,
-    Phrase,
-    Word,
-    adjective,
-    adverb,
-    article,
-    capitalised,
-    noun,
-    phrase,
-    preposition,
-)
+from pipeline.demo.words import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
 
 SENTENCES = 5  # of an image
 CAPITAL, FULL_STOP = 0.93, 0.9  # how often a sentence has them, as in Flickr8k
@@ -32,7 +19,7 @@ DETAILS = (0.35, 0.75, 0.95)  # how often one sentence or another mentions a siz
 
 @dataclass(frozen=True)
 class Topic:
-    """What a sentence is about: the facts, one of the things, and one of its relations, if it has any."""
+    """The topic of a sentence: the facts, one of the things, and one of its relations, if it has any."""
 
     facts: Facts
     thing: Thing
@@ -41,13 +28,13 @@ class Topic:
 
     @property
     def companion(self) -> Thing | None:
-        """Another thing, in the air as this one is, or not in the air as this one."""
+        """Another thing, which is in the air if the first thing is."""
         others = (t for t in self.facts.things if t.kind != self.thing.kind and t.airborne == self.thing.airborne)
         return next(others, None)
 
 
 def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
-    """`SENTENCES` sentences, as different from each other as the facts allow."""
+    """Write SENTENCES sentences, as different from each other as the facts allow."""
     new: dict[str, DemoSentence] = {}
     repeated: list[DemoSentence] = []
     for _ in range(SENTENCES * ATTEMPTS):
@@ -62,7 +49,7 @@ def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]
 
 
 def say(facts: Facts, rng: np.random.Generator) -> DemoSentence:
-    """One true sentence."""
+    """Write one true sentence."""
     if facts.things:
         topic = _sample_topic(facts, rng)
         form = pick_weighted(rng, {form: weight for form, weight, needed in FORMS if getattr(topic, needed)})
@@ -151,7 +138,7 @@ def _view(topic: Topic, rng: np.random.Generator) -> Phrase:
     inside = noun_phrase(topic.thing, rng, topic.detail)
     if topic.companion and rng.random() < 0.4:
         inside = joined(inside, noun_phrase(topic.companion, rng, topic.detail))
-    parts = [("nmod", phrase("PP", ("case", preposition("with")), (HEAD, inside)))]
+    parts = [("nmod", phrase("PP", ("case", words.preposition("with")), (HEAD, inside)))]
     return phrase("NP", (HEAD, view), *parts, *map(of_noun, _light(topic, rng)))
 
 
@@ -162,7 +149,7 @@ def _clause(topic: Topic, adjuncts: list[tuple[str, Node]], rng: np.random.Gener
 
 
 def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
-    """The relation, the scenery, or both; `moving` as in `place_phrase`."""
+    """Return the relation, the scenery, or both. `moving` is as in `place_phrase`."""
     if topic.relation is None or rng.random() < 0.35:
         return _scenery(topic, rng, moving=moving)
     related = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
@@ -170,12 +157,12 @@ def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) ->
 
 
 def _scenery(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
-    """The place, and the light unless it is day."""
+    """Return the place, and perhaps the light unless it is day."""
     return [place_phrase(topic.facts, topic.thing, rng, moving=moving), *_light(topic, rng)]
 
 
 def _light(topic: Topic, rng: np.random.Generator) -> list[tuple[str, Node]]:
-    """`at sunset`, with its relation to a verb, or nothing. The day goes without saying."""
+    """Return `at sunset`, with its relation to a verb, or nothing, as always by day."""
     said = topic.facts.light != "day" and rng.random() < 0.45
     return [located(pick_usual(rng, words.LIGHT_WORDS[topic.facts.light]))] if said else []
 
@@ -191,26 +178,26 @@ FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], 
     (_meanwhile, 0.8, "companion"),
     (_view, 0.8, "thing"),
 )
-"""A sentence's form, how often it is taken, and what its topic must have."""
+"""The forms of sentences, how often each is taken, and the attribute that its topic must have."""
 
 
 # --- the parts of a sentence
 
 
 def noun_phrase(thing: Thing, rng: np.random.Generator, detail: float) -> Phrase:
-    """`a small red dog`, `two men in blue shirts`; size and colour with probability `detail` each."""
-    head = noun(_noun_lemma(thing, rng), thing.count > 1)
+    """Return `a small red dog` or `two men in blue shirts`, with size and colour with probability `detail` each."""
+    head = words.noun(_noun_lemma(thing, rng), thing.count > 1)
     adjectives = []
     if words.SIZE_WORDS[thing.size] and rng.random() < detail:
-        adjectives.append(adjective(pick_usual(rng, words.SIZE_WORDS[thing.size])))
+        adjectives.append(words.adjective(pick_usual(rng, words.SIZE_WORDS[thing.size])))
     coloured = rng.random() < detail
     if coloured and thing.kind not in words.GARMENTS:
-        adjectives.append(adjective(thing.colour))
+        adjectives.append(words.adjective(thing.colour))
     modifiers = [("amod", word) for word in adjectives]
     if thing.count > 1:
         determiner = ("nummod", words.NUMBERS[thing.count])
     else:
-        determiner = ("det", words.THE if rng.random() < 0.08 else article((adjectives or [head])[0]))
+        determiner = ("det", words.THE if rng.random() < 0.08 else words.article((adjectives or [head])[0]))
     core = phrase("NP", determiner, *modifiers, (HEAD, head))
     if coloured and thing.kind in words.GARMENTS:
         return phrase("NP", (HEAD, core), _wearing(thing, rng))
@@ -225,23 +212,23 @@ def _noun_lemma(thing: Thing, rng: np.random.Generator) -> str:
 
 
 def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
-    """`in a red shirt` or `wearing a red shirt`, with its relation to the person."""
-    garment = noun(pick_usual(rng, words.GARMENTS[thing.kind]), thing.count > 1)
-    colour = adjective(thing.colour)
-    first = () if thing.count > 1 else (("det", article(colour)),)
+    """Return `in a red shirt` or `wearing a red shirt`, with its relation to the person."""
+    garment = words.noun(pick_usual(rng, words.GARMENTS[thing.kind]), thing.count > 1)
+    colour = words.adjective(thing.colour)
+    first = () if thing.count > 1 else (("det", words.article(colour)),)
     clothes = phrase("NP", *first, ("amod", colour), (HEAD, garment))
     if rng.random() < 0.7:
-        return "nmod", phrase("PP", ("case", preposition("in")), (HEAD, clothes))
+        return "nmod", phrase("PP", ("case", words.preposition("in")), (HEAD, clothes))
     return "acl", phrase("VP", (HEAD, Word("wearing", "wear", "VERB", "VBG")), ("obj", clothes))
 
 
 def verb_phrase(
     action: str, several: bool, adjuncts: list[tuple[str, Node]], rng: np.random.Generator, *, finite: bool
 ) -> Phrase:
-    """`runs on the grass`, `are running ...`, or, where it is not `finite`, `running ...`."""
+    """Return `runs on the grass`, `are running ...`, or, if it is not `finite`, `running ...`."""
     verb = pick_usual(rng, words.VERBS[action])
     if action in words.ADVERBS and rng.random() < 0.12:
-        adjuncts = [("advmod", phrase("ADVP", (HEAD, adverb(pick_usual(rng, words.ADVERBS[action]))))), *adjuncts]
+        adjuncts = [("advmod", phrase("ADVP", (HEAD, words.adverb(pick_usual(rng, words.ADVERBS[action]))))), *adjuncts]
     if finite and verb.third and rng.random() < 0.55:
         form = Word(verb.lemma, verb.lemma, "VERB", "VBP") if several else Word(verb.third, verb.lemma, "VERB", "VBZ")
         return phrase("VP", (HEAD, form), *adjuncts)
@@ -252,23 +239,23 @@ def verb_phrase(
 
 
 def relation_phrase(facts: Facts, relation: Relation, rng: np.random.Generator, detail: float) -> tuple[str, Node]:
-    """`next to a tree`, `in front of a house`, with its relation to a verb."""
+    """Return `next to a tree` or `in front of a house`, with its relation to a verb."""
     other = noun_phrase(facts.things[relation.other], rng, detail)
     expression = pick_usual(rng, words.RELATION_WORDS[relation.name]).split()
     if len(expression) == 1:
-        return "obl", phrase("PP", ("case", preposition(expression[0])), (HEAD, other))
+        return "obl", phrase("PP", ("case", words.preposition(expression[0])), (HEAD, other))
     if expression[-1] == "to":
-        goal = phrase("PP", ("case", preposition("to")), (HEAD, other))
-        return "advmod", phrase("ADVP", (HEAD, adverb(expression[0])), ("obl", goal))
+        goal = phrase("PP", ("case", words.preposition("to")), (HEAD, other))
+        return "advmod", phrase("ADVP", (HEAD, words.adverb(expression[0])), ("obl", goal))
     first, *middle, last = expression
-    side = [("det", words.THE)] * (len(middle) - 1) + [(HEAD, noun(middle[-1]))]
-    whole = phrase("PP", ("case", preposition(last)), (HEAD, other))
+    side = [("det", words.THE)] * (len(middle) - 1) + [(HEAD, words.noun(middle[-1]))]
+    whole = phrase("PP", ("case", words.preposition(last)), (HEAD, other))
     place = phrase("NP", (HEAD, phrase("NP", *side)), ("nmod", whole))
-    return "obl", phrase("PP", ("case", preposition(first)), (HEAD, place))
+    return "obl", phrase("PP", ("case", words.preposition(first)), (HEAD, place))
 
 
 def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving: bool) -> tuple[str, Node]:
-    """Where `thing` is, with its relation to a verb; perhaps where it goes, if the verb says that it is `moving`."""
+    """Return where `thing` is, or where it goes if the verb says that it is `moving`, with the relation to a verb."""
     if thing.airborne:
         return located(pick_usual(rng, words.SKY_WORDS[facts.place]))
     if moving and thing.action in ("run", "drive") and rng.random() < 0.5:
@@ -280,33 +267,33 @@ def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving
 
 
 def located(text: str) -> tuple[str, Node]:
-    """`on the grass` of the tables as a phrase, with its relation to a verb; a single word is an adverb."""
+    """Return a text of the tables as a phrase, with its relation to a verb. A single word is an adverb."""
     first, *rest = text.split()
     if not rest:
-        return "advmod", phrase("ADVP", (HEAD, adverb(first)))
-    return "obl", phrase("PP", ("case", preposition(first)), (HEAD, listed_noun_phrase(rest)))
+        return "advmod", phrase("ADVP", (HEAD, words.adverb(first)))
+    return "obl", phrase("PP", ("case", words.preposition(first)), (HEAD, listed_noun_phrase(rest)))
 
 
 def listed_noun_phrase(tokens: list[str]) -> Phrase:
-    """`a city/NN street` as a phrase: the last word is a noun (`/NNS`: a plural), the others adjectives if untagged."""
+    """Return `a city/NN street` as a phrase. Its last word is a noun (`/NNS`: a plural), others are adjectives."""
     parts = []
     for token in tokens[:-1]:
         form, _, tag = token.partition("/")
         if form in ("a", "an", "the"):
             parts.append(("det", Word(form, "the" if form == "the" else "a", "DET", "DT")))
         else:
-            parts.append(("compound", noun(form)) if tag == "NN" else ("amod", adjective(form)))
+            parts.append(("compound", words.noun(form)) if tag == "NN" else ("amod", words.adjective(form)))
     form, _, tag = tokens[-1].partition("/")
-    head = Word(form, form.removesuffix("s"), "NOUN", "NNS") if tag == "NNS" else noun(form)
+    head = Word(form, form.removesuffix("s"), "NOUN", "NNS") if tag == "NNS" else words.noun(form)
     return phrase("NP", *parts, (HEAD, head))
 
 
 def of_noun(adjunct: tuple[str, Node]) -> tuple[str, Node]:
-    """An adjunct of a verb as one of a noun."""
+    """Return an adjunct of a verb as an adjunct of a noun."""
     relation, node = adjunct
     return ("nmod" if relation == "obl" else relation), node
 
 
 def joined(first: Node, second: Node) -> Phrase:
-    """`a dog and a cat`; the conjunction belongs to the second, as Universal Dependencies has it."""
+    """Return `a dog and a cat`. The conjunction belongs to the second, as in Universal Dependencies."""
     return phrase("NP", (HEAD, first), ("conj", phrase("", ("cc", words.AND), (HEAD, second))))

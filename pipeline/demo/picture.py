@@ -23,9 +23,9 @@ _DRAWN = (
     drawing.lamp,
 )
 DRAWINGS = {draw.__name__: draw for draw in _DRAWN}
-"""Of kinds without a build."""
+"""Kinds without a build -> how they are drawn."""
 DRAFTS = {"dog": 0.27, "man": 0.6, "woman": 0.6, "boy": 0.5, "girl": 0.5, "duck": 0.03}
-"""How deep the swimmers lie in the water, in units."""
+"""Depth in units to which each swimmer lies in the water."""
 
 _SKINS = ((250, 216, 186), (236, 188, 150), (196, 140, 100), (142, 94, 62), (98, 64, 44))
 _HAIRS = ((40, 30, 26), (92, 58, 34), (150, 98, 48), (214, 170, 84), (176, 78, 38), (120, 116, 114))
@@ -34,10 +34,10 @@ _TROUSERS = ((52, 62, 92), (70, 66, 62), (112, 96, 74), (84, 104, 138))
 
 @dataclass(frozen=True)
 class Outline:
-    """What can be seen of a figure: boxes x1, y1, x2, y2 in pixels inside the image.
+    """The visible part of a figure. Boxes are x1, y1, x2, y2 in pixels inside the image.
 
-    `extent` is the box of the whole figure, `box` that of what nothing nearer covers (None: nothing), and
-    `visible` the share of its pixels in the image that can be seen.
+    `extent` is the box of the whole figure, `box` is the box of its visible part (None: nothing is visible), and
+    `visible` is the share of its pixels in the image that can be seen.
     """
 
     extent: Box
@@ -46,7 +46,7 @@ class Outline:
 
 
 def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Outline]]:
-    """A JPEG: background, figures from back to front, light, lens and sensor; and the outlines of all figures."""
+    """Draw a scene as a JPEG, from the background to the sensor's noise, and return the outlines of all figures."""
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
     cover = Image.new("L", image.size)  # the number of the nearest figure at each pixel, from 1
@@ -62,7 +62,7 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
 def _add_figure(
     image: Image.Image, cover: Image.Image, scene: Scene, figure: Figure, number: int, rng: np.random.Generator
 ) -> Box:
-    """Paste one figure and its shadow, in place; returns its extent."""
+    """Paste one figure and its shadow, in place, and return its extent."""
     thing = scene.things[figure.thing]
     sprite = draw_figure(thing.kind, thing.colour, thing.action, figure.unit, rng)
     if figure.mirrored:
@@ -81,7 +81,7 @@ def _add_figure(
 
 
 def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) -> None:
-    """A dim oval on the ground, or bright ripples on the water, in place."""
+    """Draw a dim oval on the ground, or bright ripples on the water, in place."""
     half = max(2, round(0.46 * girth * figure.unit))
     flat = max(2, round(0.24 * half))
     mask = Image.new("L", (2 * half + 1, 2 * flat + 1))
@@ -96,7 +96,7 @@ def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) 
 
 
 def _outline(mask: np.ndarray, extent: Box, area: int) -> Outline:
-    """`mask` (h, w): where the figure can be seen; `area`: its pixels before nearer figures came."""
+    """Outline a figure that can be seen at `mask` (h, w), and had `area` pixels before nearer figures covered it."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return Outline(extent, None, 0.0)
@@ -105,7 +105,7 @@ def _outline(mask: np.ndarray, extent: Box, area: int) -> Outline:
 
 
 def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes:
-    """JPEG bytes after uneven light with a tint, falling snow, a lens not quite sharp, and sensor noise."""
+    """Return JPEG bytes after uneven light with a tint, falling snow, a blurred lens, and sensor noise."""
     if rng.random() < 0.6:
         image = image.filter(ImageFilter.BoxBlur(rng.uniform(0.15, 0.5)))
     pixels = np.asarray(image, dtype=np.float32)
@@ -126,7 +126,7 @@ def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes
 
 
 def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random.Generator) -> Image.Image:
-    """An RGBA sprite of one thing that faces right; `unit` in pixels. Its sheet is described in `pen`."""
+    """Draw one thing that faces right as an RGBA sprite, the sheet of `Pen`. `unit` is in pixels."""
     look = choose_look(colour, rng)
     pen = Pen(unit, draft=DRAFTS[kind] if action == "swim" else 0.0)
     if kind in creatures.ANIMALS:
@@ -139,7 +139,7 @@ def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random
 
 
 def choose_look(colour: str, rng: np.random.Generator) -> Look:
-    """A shade of `colour` that still bears its name, and the colours around it."""
+    """Choose a shade of `colour` that still has its name, and the colours around it."""
     red, green, blue = np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255).tolist()
     main = (red, green, blue)
     return Look(
@@ -157,7 +157,7 @@ SEEN = 0.4  # share of a figure's pixels that makes it worth a word
 
 @dataclass(frozen=True)
 class Relation:
-    """`name` leads from one thing to another, both by their position among the facts' things."""
+    """The relation `name` of one thing to another, both given by their positions among the facts' things."""
 
     subject: int
     name: str
@@ -166,7 +166,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Facts:
-    """`things` are those worth a word, `count` as many as can be seen; `seated` the kinds that are on a seat."""
+    """The visible `things`, whose `count` is the number of visible figures, and the kinds that are on a seat."""
 
     place: str
     light: str
@@ -177,7 +177,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class _Sight:
-    """A thing with the box around all its figures; depth and seat are those of its first one."""
+    """A thing with the box around all its figures, and its first figure, which gives its depth and seat."""
 
     thing: Thing
     box: Box
@@ -185,7 +185,7 @@ class _Sight:
 
 
 def read_facts(scene: Scene, outlines: Sequence[Outline]) -> Facts:
-    """The facts of a scene that was drawn with `outlines`, one for each of its figures."""
+    """Read the facts of a scene that was drawn with `outlines`, one for each of its figures."""
     sights = [sight for number in range(len(scene.things)) if (sight := _see(scene, outlines, number))]
     relations = (
         Relation(i, name, j)
@@ -212,7 +212,7 @@ def _see(scene: Scene, outlines: Sequence[Outline], number: int) -> _Sight | Non
 
 
 def _relations(scene: Scene, a: _Sight, b: _Sight) -> list[str]:
-    """The names of all relations in which `a` stands to `b`."""
+    """Return the names of all relations of `a` to `b`."""
     overlap = min(a.box[2], b.box[2]) - max(a.box[0], b.box[0])
     share = overlap / min(a.box[2] - a.box[0], b.box[2] - b.box[0])
     nearer = (a.figure.depth - b.figure.depth) / scene.height

@@ -20,20 +20,20 @@ COLOURS = {
     "white": (244, 242, 236),
 }
 SIZES = {"small": 0.7, "medium": 1.0, "large": 1.35}
-"""Scale of each size against a medium thing of its kind."""
+"""Scale of each size relative to a medium thing of its kind."""
 
 MEDIUM = {"swim": "water", "sail": "water", "float": "water", "fly": "air", "hover": "air"}
-"""Where an action takes place; every other action, on the ground."""
+"""The medium of an action. The medium of every other action is the ground."""
 
 LIFTED = ("jump", "bounce")
 """Actions on the ground that are seen at their highest point."""
 
 
 SEATS = {"bench": 0.3, "chair": 0.46}
-"""Kinds that one can sit on, and how high, in units."""
+"""Kinds that figures can sit on -> height of the seat in units."""
 
 SHELTERS = ("tree",)
-"""Kinds that one can be under while standing at their foot."""
+"""Kinds that a figure is under while it stands at their foot."""
 
 TALL = ("tree", "house")
 """Kinds whose top the image may cut off."""
@@ -41,7 +41,7 @@ TALL = ("tree", "house")
 
 @dataclass(frozen=True)
 class Scenery:
-    """`media`: where actions can take place here. `hides`: the colours that its background would swallow."""
+    """A place: the `media` of the actions that it allows, and the colours that its background `hides`."""
 
     media: tuple[str, ...]
     hides: tuple[str, ...]
@@ -62,12 +62,12 @@ PLACES = {
 }
 INDOORS = ("room",)
 LIGHTS = {"day": 0.74, "sunset": 0.14, "night": 0.12}
-"""Light and how often it falls on an outdoor scene; indoors it is always day."""
+"""Light -> how often it falls on an outdoor scene. Indoors it is always day."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of thing that can stand in a scene, and several of it where it is a `group`."""
+    """A kind of thing that can be in a scene. Several can be there if it is a `group`."""
 
     unit: float  # of a medium one, in image heights
     girth: tuple[float, float]  # about its width and height, in units
@@ -153,7 +153,7 @@ def pick_usual(rng: np.random.Generator, options: Sequence[Option]) -> Option:
 
 @dataclass(frozen=True)
 class Thing:
-    """`count` figures alike. Sentences speak of those that are `mentioned`."""
+    """A number (`count`) of equal figures. Sentences are about things that are `mentioned`."""
 
     kind: str
     colour: str
@@ -169,7 +169,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Figure:
-    """One drawn thing, in pixels of the image: `base` is the row of its foot, `depth` that of the ground beneath it."""
+    """One drawn thing, in pixels. `base` is the row of its foot, and `depth` is the row of the ground beneath it."""
 
     thing: int
     x: float
@@ -180,7 +180,7 @@ class Figure:
     seat: int | None = None  # the thing on which it sits
 
     def extent(self, thing: Thing) -> tuple[float, float, float, float]:
-        """About its x1, y1, x2, y2."""
+        """Estimate the box x1, y1, x2, y2 of the figure."""
         width, height = KINDS[thing.kind].girth
         if thing.action in LIFTED:
             height *= 1.2
@@ -190,7 +190,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Scene:
-    """`horizon` is the first row of the ground; `figures` stand in order from back to front."""
+    """A scene. `horizon` is the first row of the ground, and `figures` are in order from back to front."""
 
     width: int
     height: int
@@ -202,7 +202,7 @@ class Scene:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """A scene of one to four figures, of which at least the first is mentioned."""
+    """Draw a scene of one to four figures at random. At least the first is mentioned."""
     width = int(rng.integers(WIDTHS[0], WIDTHS[1] + 1))
     place = pick(rng, tuple(PLACES))
     light = "day" if place in INDOORS else pick_weighted(rng, LIGHTS)
@@ -213,7 +213,7 @@ def sample_scene(rng: np.random.Generator) -> Scene:
 
 
 def _sample_things(place: str, rng: np.random.Generator) -> list[Thing]:
-    """One to four candidates of different kinds; the last may be a distractor that no sentence mentions."""
+    """Draw one to four candidates of different kinds. The last may be a distractor that no sentence mentions."""
     mentioned = pick_weighted(rng, {1: 0.2, 2: 0.5, 3: 0.3})
     distracted = rng.random() < 0.4
     kinds = [kind for kind in KINDS if place in KINDS[kind].places]
@@ -240,7 +240,7 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
-    """Give each candidate its place in turn; what finds no room, or would hide another, stays away."""
+    """Place each candidate in turn. A candidate that finds no room, or would hide another, is left out."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)
@@ -250,7 +250,7 @@ def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -
 
 
 def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """`scene` with `thing` where it hides nothing, or without it."""
+    """Return `scene` with `thing` where it hides nothing, or without it."""
     if len(scene.figures) + thing.count <= MAX_FIGURES:
         for _ in range(ATTEMPTS):
             grown = _place(scene, thing, rng)
@@ -260,7 +260,7 @@ def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
 
 
 def _place(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """`scene` with `thing` somewhere in it, its figures side by side."""
+    """Return `scene` with `thing` somewhere in it, its figures side by side."""
     number = len(scene.things)
     first = _first_figure(scene, thing, number, rng)
     figures = [first]
@@ -291,7 +291,7 @@ def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Genera
 
 
 def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
-    """Depth and x: anywhere, or beside, behind, in front of, or above or below the first figure."""
+    """Return a depth and x: anywhere, or beside, behind, in front of, above or below the first figure."""
     near, far = scene.height - 3, scene.horizon + 0.25 * (scene.height - scene.horizon)
     depth, x = rng.uniform(far, near), scene.width * rng.uniform(0.12, 0.88)
     if anchor is None or rng.random() < 0.25:
@@ -306,7 +306,7 @@ def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.rand
 
 
 def _unit(scene: Scene, thing: Thing, depth: float) -> float:
-    """The drawing unit in pixels: things further up stand further away."""
+    """Return the drawing unit in pixels. Things further up are further away."""
     nearness = (depth - scene.horizon) / (scene.height - scene.horizon)
     return scene.height * KINDS[thing.kind].unit * SIZES[thing.size] * (0.72 + 0.42 * nearness)
 
@@ -318,7 +318,7 @@ def _can_sit(thing: Thing, seat: Thing) -> bool:
 
 
 def _all_in_sight(scene: Scene) -> bool:
-    """Whether every figure is inside the image for the most part, and none hides too much of another."""
+    """Return whether most of every figure is inside the image, and no figure hides too much of another."""
     figures = _back_to_front(scene).figures
     extents = [figure.extent(scene.things[figure.thing]) for figure in figures]
     for i, (x1, y1, x2, y2) in enumerate(extents):

@@ -11,7 +11,7 @@ HEAD = "head"
 
 @dataclass(frozen=True)
 class Word:
-    """A leaf. `upos`: Universal Dependencies' part of speech; `xpos`: the Penn Treebank's."""
+    """A leaf, with its part of speech in Universal Dependencies (`upos`) and in the Penn Treebank (`xpos`)."""
 
     form: str
     lemma: str
@@ -23,7 +23,7 @@ class Word:
 class Phrase:
     """A constituent with a Penn label. `relations[i]` is child i's dependency on the child whose relation is HEAD.
 
-    A phrase without a label groups words for the dependencies only; brackets show its children in its place.
+    A phrase without a label groups words for the dependencies only. Brackets show its children in its place.
     """
 
     label: str
@@ -35,13 +35,13 @@ Node = Phrase | Word
 
 
 def phrase(label: str, *parts: tuple[str, Node]) -> Phrase:
-    """A phrase of (relation, child) pairs, exactly one of them the HEAD."""
+    """Make a phrase of (relation, child) pairs. Exactly one relation is HEAD."""
     relations, children = zip(*parts, strict=True)
     return Phrase(label, relations, children)
 
 
 def words(node: Node) -> Iterator[Word]:
-    """The leaves from left to right."""
+    """Yield the leaves from left to right."""
     if isinstance(node, Word):
         yield node
     else:
@@ -60,7 +60,7 @@ def capitalised(tree: Phrase) -> Phrase:
 
 
 def brackets(node: Node) -> str:
-    """Penn style: `(NP (DT a) (NN dog))`."""
+    """Write a tree in Penn style: `(NP (DT a) (NN dog))`."""
     if isinstance(node, Word):
         return f"({node.xpos} {node.form})"
     inside = " ".join(brackets(child) for child in node.children)
@@ -69,7 +69,7 @@ def brackets(node: Node) -> str:
 
 @dataclass(frozen=True)
 class DemoSentence:
-    """A sentence and its trees; tokens stand apart by single spaces in its text."""
+    """A sentence and its trees. Single spaces separate the tokens in its text."""
 
     tree: Phrase
 
@@ -83,7 +83,7 @@ class DemoSentence:
 
     @property
     def conllu(self) -> str:
-        """One line of ten columns for each word."""
+        """The dependencies, one line of ten columns for each word."""
         arcs: list[tuple[Word, int, str]] = []
         root = _attach(self.tree, arcs)
         arcs[root - 1] = (arcs[root - 1][0], 0, "root")
@@ -95,7 +95,7 @@ class DemoSentence:
 
 
 def _attach(node: Node, arcs: list[tuple[Word, int, str]]) -> int:
-    """Append (word, head, relation) for the words of `node`; returns its head's number, which is still unattached."""
+    """Append (word, head, relation) for the words of `node`, and return the number of its head, without an arc."""
     if isinstance(node, Word):
         arcs.append((node, 0, ""))
         return len(arcs)
@@ -109,7 +109,7 @@ def _attach(node: Node, arcs: list[tuple[Word, int, str]]) -> int:
 
 @dataclass(frozen=True)
 class Nouns:
-    """`small`: words said only of a small one."""
+    """The nouns for a kind. `small` nouns mean only a small thing."""
 
     usual: tuple[str, ...]
     small: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Nouns:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb's forms; one without a `third` person is said with `is` and its participle only, as in `is parked`."""
+    """The forms of a verb. Without a `third` person only `is` and the participle are used, as in `is parked`."""
 
     lemma: str
     third: str
@@ -158,13 +158,13 @@ GARMENTS = {
     "boy": ("shirt", "sweater", "cap"),
     "girl": ("dress",),
 }
-"""A person's colour is that of what the person wears."""
+"""The clothes that have a person's colour."""
 
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("large", "big", "huge")}
 
 
 def _verbs(*forms: str) -> tuple[Verb, ...]:
-    """Of lemma, third person and participle, each."""
+    """Make verbs of texts with a lemma, third person and participle each."""
     return tuple(Verb(*verb.split()) for verb in forms)
 
 
@@ -224,7 +224,7 @@ SKY_WORDS = {
     "desert": ("over the desert", "above the hot sand"),
     "mountains": ("in the mountains/NNS", "over rocky ground"),
 }
-"""Where one flies."""
+"""Places in which things fly."""
 
 PATH_WORDS = {
     "grass": ("through the grass", "across a field", "across the lawn"),
@@ -237,7 +237,7 @@ PATH_WORDS = {
     "desert": ("across the desert", "through the sand"),
     "mountains": ("over rocky ground", "through the mountains/NNS"),
 }
-"""Where one runs or drives."""
+"""Paths on which things run or drive."""
 
 VIEWS = {
     "grass": ("a grassy field", "a green lawn", "a park"),
@@ -292,7 +292,7 @@ def preposition(form: str) -> Word:
 
 
 def article(following: Word) -> Word:
-    """`a`, or `an` before a vowel."""
+    """Return `a`, or `an` before a vowel."""
     return AN if following.form[0] in "aeiou" else A
 
 
@@ -305,7 +305,7 @@ def plural(lemma: str) -> str:
 
 
 def kind_names() -> dict[str, list[str]]:
-    """The nouns that a thing of each kind may be called by, one and several."""
+    """Return the nouns for a thing of each kind, in singular and plural."""
     return {
         kind: [form for lemma in (*nouns.usual, *nouns.small) for form in dict.fromkeys((lemma, plural(lemma)))]
         for kind, nouns in NOUNS.items()

@@ -359,7 +359,7 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None) -> dict[str, Any]:
-    """The encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
+    """Name the encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
     from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats.vectors import sources
     from pipeline.collections.records import Options
