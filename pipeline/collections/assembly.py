@@ -144,7 +144,8 @@ class Assembly:
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
         self._sources = [DIVIDED, "train"] if draw else [DIVIDED]
         self._place()
-        self.splits = ingest_sql.usable_images_by_split(self._tables)
+        counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
+        self.splits = {split: counts[split] for split in SPLITS if split in counts}
         """Split -> its number of images, if all images turn out to be usable and different."""
 
     def _place(self) -> None:

@@ -163,7 +163,13 @@ class Survey:
     def unused(self) -> dict[str, str]:
         """The lists that are not read -> the reason. At first, these are the tables in folders below."""
         below = [name for name in self.tables if "/" in name]
-        return {name: _why_not_below(self.path(name)) if name in below[:MAX_NAMED_LISTS] else "" for name in below}
+        reasons = dict.fromkeys(below, "")
+        for name in below[:MAX_NAMED_LISTS]:
+            path = self.path(name)
+            command = shlex.join(["jointspace", "init", str(path.parent)])
+            fault = _table_fault(CollectionFolder(path.parent, NO_OPTIONS), path)
+            reasons[name] = fault or f"only a table in the folder itself is read; to read this one: {command}"
+        return reasons
 
 
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
@@ -350,10 +356,3 @@ def _table_fault(folder: CollectionFolder, path: Path) -> str:
     if any(map(folder.has, names)) or any(folder.matcher.match(names, folder.spellings, Reading.OTHER_FOLDER)):
         return ""
     return f"no photo of this folder has a name of its column {column}, such as {next(iter(names), '')!r}"
-
-
-def _why_not_below(path: Path) -> str:
-    """Return how the user can have a table in a folder below read."""
-    command = shlex.join(["jointspace", "init", str(path.parent)])
-    fault = _table_fault(CollectionFolder(path.parent, NO_OPTIONS), path)
-    return fault or f"only a table in the folder itself is read; to read this one: {command}"

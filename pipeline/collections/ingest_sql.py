@@ -98,14 +98,6 @@ def apply_renamed(tables: Tables, kind: str) -> ReadingCounts:
     return readings
 
 
-def drop_implied_documents(tables: Tables) -> int:
-    """Delete implied documents unless the record before them has named the image first."""
-    return tables.run(
-        """DELETE FROM documents WHERE implied
-        AND NOT EXISTS (FROM images WHERE images.seq = documents.seq - 1 AND images.owner = images.seq)"""
-    )
-
-
 def reject_unusable_records(tables: Tables) -> None:
     """Move records that have a fault or belong to no image to `rejects`."""
     for kind in OWNED:
@@ -185,12 +177,6 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
                 AS split
         FROM divided"""
     )
-
-
-def usable_images_by_split(tables: Tables) -> dict[str, int]:
-    """Count the usable images of each split in `placed`, in the order of SPLITS."""
-    counts = dict(tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
-    return {split: counts[split] for split in SPLITS if split in counts}
 
 
 def image_folders(tables: Tables) -> Iterator[tuple[int, str | None]]:

@@ -168,7 +168,11 @@ class Intake:
             self._find_files(self.folder)
         ingest_sql.assign_owners(self.tables)
         self._find_images()
-        self.given["documents"] -= ingest_sql.drop_implied_documents(self.tables)
+        # An implied document counts only if the record before it has named the image first.
+        self.given["documents"] -= self.tables.run(
+            """DELETE FROM documents WHERE implied
+            AND NOT EXISTS (FROM images WHERE images.seq = documents.seq - 1 AND images.owner = images.seq)"""
+        )
         self._take_down()
         if unknown := self.tables.run("DELETE FROM own_columns WHERE owner IS NULL"):
             self.own.left_out["of an unknown image"] += unknown

@@ -44,19 +44,6 @@ class Excess:
     reason: str
 
 
-def _end_with_parent() -> None:
-    """Leave Ctrl-C to the parent of this process, and end when the parent is gone, even if it was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait_for_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=wait_for_parent, daemon=True).start()
-
-
 @contextmanager
 def processor_limit(seconds: float, excess: str) -> Iterator[None]:
     """Limit the CPU time of the block. A worker process that needs more is ended, and its item's Failure says `excess`.
@@ -109,8 +96,20 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failure:
 
 
 def begin(serve: Callable[[Connection], None], connection: Connection, variables: Mapping[str, str]) -> None:
+    """Call `serve(connection)` with these environment variables.
+
+    Ctrl-C is left to the parent of this process. The process ends when the parent is gone, even if it was killed.
+    """
     os.environ.update(variables)
-    _end_with_parent()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait_for_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=wait_for_parent, daemon=True).start()
     serve(connection)
 
 

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import cache, partial
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -202,8 +202,12 @@ def start_process(
     """
     connection, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=begin, args=(serve, theirs, dict(variables)), daemon=daemon)
-    with _PROCESSES, _without_interrupts():
-        process.start()
+    with _PROCESSES:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()  # it ignores Ctrl-C from its first moment on
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return process, connection
 
@@ -322,16 +326,6 @@ class Worker(Generic[Item, Result]):
             raise JointspaceError("the worker process was stopped")
         reasons = {-signal.SIGPROF: self._excess, -signal.SIGKILL: KILLED}
         return reasons.get(process.exitcode or 0, DIED)
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Start a process within this block so that it ignores Ctrl-C from its first moment on."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> Iterator[Result]:

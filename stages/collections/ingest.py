@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def _keys(config: "Config") -> dict[str, object]:
-    """Return the keys of ingest. `state` changes with the photos, which are too many to be inputs."""
+    """Return the keys of ingest. `state` follows the photos, which are too many to be inputs. A demo needs none."""
     from pipeline.collections.formats import describe_state
 
     chosen, state = config.collection, ""
