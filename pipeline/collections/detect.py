@@ -253,7 +253,7 @@ def recognise(survey: Survey) -> Detected | None:
     if survey.files_of_vectors:
         return Detected(root, vectors.FORMAT, survey.files_of_vectors)
     separate = [name for name in survey.lists_ending(".json") if name in survey.separate]
-    if survey.photos and (captions := find_captions(survey.folder, separate)):
+    if survey.photos and (captions := find_captions(survey.folder, separate[:MAX_SAMPLES])):
         return Detected(root, "coco", captions, notes=_name_unused(survey.unused))
     if survey.photos and survey.texts:
         return Detected(root, "text-files", notes=_name_unused(survey.unused))

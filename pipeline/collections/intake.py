@@ -30,16 +30,7 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
-from pipeline.collections.tables import (
-    MATCH_TABLES,
-    OWNED_KINDS,
-    RECORD_TABLES,
-    Cell,
-    Rejects,
-    Tables,
-    to_bytes,
-    to_text,
-)
+from pipeline.collections.tables import INTAKE_TABLES, OWNED_KINDS, Cell, Rejects, Tables, to_bytes, to_text
 from pipeline.config.section import SPLITS
 from pipeline.foreign.image_names import NameMatcher, Reading, Spelling, StoredPhoto, Takedown, describe_reading
 from pipeline.printable import is_unicode
@@ -73,7 +64,7 @@ class Intake:
         self.given: Counter[str] = Counter()
         self.notes: list[str] = []
         scratch = scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}"
-        self.tables = Tables(scratch, RECORD_TABLES | MATCH_TABLES, gigabytes)
+        self.tables = Tables(scratch, INTAKE_TABLES, gigabytes)
         self.rejects = Rejects(self.tables)
         self.folder = folder
         self.takedown = Takedown(takedown, folder.matcher if folder else NameMatcher(), removed)

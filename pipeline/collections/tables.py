@@ -99,6 +99,7 @@ MATCH_TABLES = {
 `ambiguous`: keys that may be one image or another. `taken`: images that are taken down. `taken_names`: names in the
 takedown list that belong to no image. `captions_taken`: images with a line of that list that names a caption.
 """
+INTAKE_TABLES = RECORD_TABLES | MATCH_TABLES
 OWNED_KINDS = {
     "sentences": "sentences",
     "documents": "documents",

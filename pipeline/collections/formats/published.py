@@ -31,8 +31,6 @@ COCO = {
     **dict.fromkeys(("weak", "gallery", DIVIDED), ()),
     "images": ("images",),
 }
-MAX_SAMPLES = 20
-"""Number of files that are searched for captions."""
 PAGES = ("index.html", "pascal-sentences.html")
 PASCAL1K = {"page": PAGES, "images": ("images", "dataset")}
 MAX_PAGE_BYTES = 1 << 26
@@ -145,7 +143,7 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
 def find_captions(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
     """Return the keys of collection.files for files in the form of COCO's captions: one per split, or the first."""
     files = []
-    for name in names[:MAX_SAMPLES]:
+    for name in names:
         with suppress(InputError):
             value = lists.read_json(folder, folder.root / name)
             captions = value.get("annotations") if isinstance(value, dict) and "images" in value else None
