@@ -2,7 +2,8 @@
 
 Files of formats whose library may crash are first read for trial, in another process with a memory limit. A file that
 passed such a trial can be remembered, so that the next trial costs nothing. A folder that only this user can write has
-one empty file for each digest that is remembered."""
+one empty file for each digest that is remembered.
+"""
 
 import atexit
 import codecs
@@ -199,12 +200,12 @@ def try_first(
 @cache
 def _worker(process: int) -> Worker[Trial, None]:
     """Return the worker of this `process`. A fork of this process must not use the same worker."""
-    worker = Worker(_attempt)
+    worker = Worker(_read_for_trial)
     atexit.register(worker.close)
     return worker
 
 
-def _attempt(trial: Trial) -> None:
+def _read_for_trial(trial: Trial) -> None:
     """Read a file in the worker process. Raises InputError if it cannot be read in the memory of the trial."""
     os.chdir(trial.folder)  # the caller may have changed its folder since the process was started
     resource.setrlimit(resource.RLIMIT_DATA, (trial.most_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
