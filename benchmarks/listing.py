@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 from interleave import parse_options
 
 from pipeline.collections.detect import detect
-from pipeline.collections.formats import FORMATS
-from pipeline.collections.inventory import describe_state
+from pipeline.collections.formats import FORMATS, describe_state
 from pipeline.collections.records import Options
 
 BATCH = 1 << 20

@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "images": set(),
     "foreign": {"images"},
     "storage": {"foreign"},
-    "collections": {"foreign", "storage"},
+    "collections": {"foreign", "images", "storage"},
     "metrics": set(),
     "text": set(),
     "encoders": {"foreign", "images", "text"},

@@ -14,15 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.compute.worker_process import OUT_OF_MEMORY, processor_limit
 from pipeline.compute.workers import (
     CHUNKS_AHEAD,
     KILLED,
     MIN_SHARED_BYTES,
-    OUT_OF_MEMORY,
     Failure,
     Worker,
     isolated_map,
-    processor_limit,
     shared_map,
 )
 from pipeline.errors import InputError, JointspaceError

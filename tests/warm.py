@@ -29,7 +29,7 @@ LONGEST = 900
 """Seconds after which a run is killed."""
 IMPORTED = (
     "snakemake.assets", "snakemake.cli", "snakemake.report.html_reporter", "snakemake.storage", "smart_open",
-    "pyarrow.parquet", "pipeline.collections.formats", "pipeline.collections.inventory", "pipeline.run.runner",
+    "pyarrow.parquet", "pipeline.collections.formats", "pipeline.run.runner",
     "pipeline.run.reading.results",
 )  # fmt: skip
 """What Snakemake, our rules and the end of a run import late."""

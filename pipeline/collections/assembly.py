@@ -9,41 +9,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.collections import ingest_sql
-from pipeline.collections.ingest_sql import DUPLICATE, OUTCOMES, OWNED
+from pipeline.collections.ingest_sql import DUPLICATE, OWNED
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import DIVIDED, Reject
-from pipeline.collections.tables import RejectSummary, to_text
+from pipeline.collections.tables import OUTCOMES, RejectSummary, to_text
 from pipeline.compute.workers import Failure
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, RejectLimitError, too_many
+
+if TYPE_CHECKING:
+    from pipeline.images.decode import Inspection
 
 BLOCK_IMAGES = 1 << 15
 """Number of images whose rows of all tables are in memory together."""
 HARMLESS_REASONS = ("empty", "duplicate")
 """First words of the reasons for rejected sentences that do not count towards the limit."""
-
-
-class InspectedImage(Protocol):
-    """A decodable image: its size, the SHA-256 of its bytes, notes on how it was read, and its time and camera."""
-
-    @property
-    def width(self) -> int | None: ...
-    @property
-    def height(self) -> int | None: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def notes(self) -> Sequence[str]: ...
-    @property
-    def taken(self) -> str | None: ...
-    @property
-    def camera(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -154,11 +140,12 @@ class Assembly:
         If the collection names neither dev nor test, both are drawn from the images without a split. Splits in `draw`
         that the collection does not name are drawn from these images and from train.
         """
-        named = ingest_sql.named_splits(self._tables)
+        named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
         self._sources = [DIVIDED, "train"] if draw else [DIVIDED]
         self._place()
-        self.splits = ingest_sql.usable_images_by_split(self._tables)
+        counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
+        self.splits = {split: counts[split] for split in SPLITS if split in counts}
         """Split -> its number of images, if all images turn out to be usable and different."""
 
     def _place(self) -> None:
@@ -169,9 +156,9 @@ class Assembly:
 
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
         """Yield the path, offset and size of each image to inspect."""
-        return ingest_sql.image_locations(self._tables)
+        return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
-    def collect(self, outcomes: Iterable[InspectedImage | Failure]) -> Collection:
+    def collect(self, outcomes: "Iterable[Inspection | Failure]") -> Collection:
         """Return the collection, given an outcome for each of `locations()`."""
         tables = self._tables
         intake = self._intake
@@ -183,7 +170,7 @@ class Assembly:
         moved = ingest_sql.move_sentences_of_copies(tables)
         ingest_sql.judge_images(tables)
         kept = {"images": ingest_sql.keep_images(tables)}
-        intake.own.see(ingest_sql.seen_columns(tables))
+        intake.own.see(seen for (seen,) in tables.rows("SELECT seen FROM kept_images ORDER BY image_id"))
         ingest_sql.reject_images(tables)
         splits = {
             name: SplitSummary(given, kept_images, silent, to_text(file), reason)
@@ -205,7 +192,7 @@ class Assembly:
         in_order = {split: splits[split] for split in SPLITS if split in splits}
         return Collection(self._parts, intake.rejects, rejected, counts, in_order, notes)
 
-    def _add_outcomes(self, outcomes: Iterable[InspectedImage | Failure]) -> Counter[str]:
+    def _add_outcomes(self, outcomes: "Iterable[Inspection | Failure]") -> Counter[str]:
         """Add the outcomes to their table, and count the notes on how images were read."""
         notes: Counter[str] = Counter()
         own = self._intake.own
@@ -225,7 +212,8 @@ class Assembly:
         """Remove the captions in the takedown list as if they had never been there, and return their number."""
         meets = self._intake.takedown.meets_caption
         captions = ingest_sql.captions_to_take_down(self._tables)
-        count = ingest_sql.delete_sentences(self._tables, {seq for line, seq, text in captions if meets(line, text)})
+        taken = sorted({seq for line, seq, text in captions if meets(line, text)})
+        count = self._tables.run(f"DELETE FROM sentences WHERE seq IN (SELECT unnest({taken}::BIGINT[]))")
         self._intake.given["sentences"] -= count
         return count
 

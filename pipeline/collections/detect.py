@@ -4,7 +4,7 @@ import glob
 import os
 import posixpath
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,17 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.collections.files import ARCHIVES, LIST_SUFFIXES, CollectionFolder, is_image
-from pipeline.collections.formats import FORMATS, NAMED, lists, rows, vectors
+from pipeline.collections.formats import FORMATS, NAMED, lists, rows, table, vectors
 from pipeline.collections.formats.folder import FOLDER, described_by
-from pipeline.collections.formats.table import (
-    METADATA,
-    find_columns,
-    renamed,
-    sample_texts,
-    usual_columns,
-    with_sentences,
-    with_text_columns,
-)
+from pipeline.collections.formats.published import find_captions
 from pipeline.collections.formats.webdataset import DIGITS
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
@@ -97,13 +89,13 @@ def _detect_file(path: Path) -> Detected:
         return _as_parquet_photos(folder, path, column, {DIVIDED: glob.escape(path.name)})
     if suffix == ".parquet" and "images" in (sides := vectors.sides_of(folder, path)) and _table_fault(folder, path):
         return Detected(folder.root, vectors.FORMAT, {vectors.KEYS[side]: path.name for side in sides})
-    if suffix == ".json" and (files := _coco_captions(folder, [path.name])):
+    if suffix == ".json" and (files := find_captions(folder, [path.name])):
         return Detected(folder.root, "coco", files)
-    return _as_table(folder, {"table": path.name}, find_columns(folder, path))
+    return _as_table(folder, {"table": path.name}, table.find_columns(folder, path))
 
 
 class Survey:
-    """The contents of a folder, its subfolders with the names of their files. Detectors of formats read it.
+    """The contents of a folder, its subfolders with the names of their files.
 
     `photos_inside` counts the photos in the folder `images`, and `photos_outside` all others. `texts` counts the texts
     beside photos. `lists` are the files that could be lists, and `separate` the lists that are not beside a photo of
@@ -159,8 +151,8 @@ class Survey:
     @cached_property
     def tables_by_split(self) -> dict[str, str]:
         """The keys of collection.files for one table per split, or nothing."""
-        names = (name for name in self.tables if "/" not in name or Path(name).stem.lower() == METADATA)
-        return _tables_by_split(self.folder, [name for name in names if lists.split_in(name)])
+        names = (name for name in self.tables if "/" not in name or Path(name).stem.lower() == table.METADATA)
+        return table.tables_by_split(self.folder, [name for name in names if lists.split_in(name)])
 
     @cached_property
     def files_of_vectors(self) -> dict[str, str]:
@@ -171,7 +163,13 @@ class Survey:
     def unused(self) -> dict[str, str]:
         """The lists that are not read -> the reason. At first, these are the tables in folders below."""
         below = [name for name in self.tables if "/" in name]
-        return {name: _why_not_below(self.path(name)) if name in below[:MAX_NAMED_LISTS] else "" for name in below}
+        reasons = dict.fromkeys(below, "")
+        for name in below[:MAX_NAMED_LISTS]:
+            path = self.path(name)
+            command = shlex.join(["jointspace", "init", str(path.parent)])
+            fault = _table_fault(CollectionFolder(path.parent, NO_OPTIONS), path)
+            reasons[name] = fault or f"only a table in the folder itself is read; to read this one: {command}"
+        return reasons
 
 
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
@@ -201,7 +199,7 @@ def _detect_table(survey: Survey) -> Detected | None:
     names = [by_split["table"]] if by_split else [name for name in survey.tables if "/" not in name]
     for name in names:
         try:
-            columns = find_columns(survey.folder, survey.path(name))
+            columns = table.find_columns(survey.folder, survey.path(name))
         except InputError as error:
             survey.unused[name] = str(error).removeprefix(str(survey.path(name))).lstrip(": ")
             continue
@@ -229,130 +227,63 @@ def _are_one_table(folder: CollectionFolder, names: list[str], pattern: str, col
     has their captions, too."""
     with suppress(InputError):
         return all(DIGITS.sub("[0-9]*", glob.escape(name)) == pattern for name in names) and all(
-            find_columns(folder, folder.root / name) == columns for name in names
+            table.find_columns(folder, folder.root / name) == columns for name in names
         )
     return False
-
-
-def _detect_tar_shards(survey: Survey) -> Detected | None:
-    """Detect tar shards in a folder without photos."""
-    shards = survey.lists_ending(".tar")
-    if survey.photos or not shards:
-        return None
-    patterns = [DIGITS.sub("*", glob.escape(name)) for name in shards]
-    return Detected(survey.folder.root, "webdataset", _by_split(list(dict.fromkeys(patterns))))
-
-
-def _detect_vectors(survey: Survey) -> Detected | None:
-    """Detect files of vectors in a folder without photos."""
-    files = survey.files_of_vectors
-    return Detected(survey.folder.root, vectors.FORMAT, files) if files else None
-
-
-def _detect_coco_captions(survey: Survey) -> Detected | None:
-    """Detect JSON files in the form of COCO's captions, under any name."""
-    names = [name for name in survey.lists_ending(".json") if name in survey.separate]
-    files = _coco_captions(survey.folder, names) if survey.photos else {}
-    return Detected(survey.folder.root, "coco", files, notes=_name_unused(survey.unused)) if files else None
-
-
-def _detect_text_files(survey: Survey) -> Detected | None:
-    """Detect photos with texts beside them."""
-    if not survey.photos or not survey.texts:
-        return None
-    return Detected(survey.folder.root, "text-files", notes=_name_unused(survey.unused))
-
-
-def _detect_photos(survey: Survey) -> Detected | None:
-    """Detect photos without any text."""
-    if not survey.photos:
-        return None
-    files = {"images": "."} if survey.photos_outside and survey.photos_inside else {}
-    notes = _name_unused({**survey.possible_tables, **survey.unused})
-    return Detected(survey.folder.root, "folder", files, {}, False, notes)
-
-
-DETECTORS: tuple[Callable[[Survey], Detected | None], ...] = (
-    _detect_parquet_photos,
-    _detect_table,
-    _detect_tar_shards,
-    _detect_vectors,
-    _detect_coco_captions,
-    _detect_text_files,
-    _detect_photos,
-)
-"""Detectors of formats, in order of precedence. The first that recognises the folder says how it is read."""
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
     if known := _detect_known_list(folder):
         return known
     survey = Survey(folder, folder.walk())
-    for detector in DETECTORS:
-        if detected := detector(survey):
-            return detected
+    if recognised := recognise(survey):
+        return recognised
     arrow = [SAVED_TO_DISK] if folder.glob("**/*.arrow") else []
-    reasons = [*arrow, NOTHING_FOUND, *_name_unused(survey.unused)]
-    raise folder.lacks("tar shard or table of them", "; ".join(reasons))
+    raise folder.lacks("tar shard or table of them", "; ".join([*arrow, NOTHING_FOUND, *_name_unused(survey.unused)]))
+
+
+def recognise(survey: Survey) -> Detected | None:
+    """Return the first format, in order of precedence, that recognises a folder, or None."""
+    root = survey.folder.root
+    if table_or_photos := _detect_parquet_photos(survey) or _detect_table(survey):
+        return table_or_photos
+    if not survey.photos and (shards := survey.lists_ending(".tar")):
+        patterns = [DIGITS.sub("*", glob.escape(name)) for name in shards]
+        return Detected(root, "webdataset", lists.by_split(list(dict.fromkeys(patterns))))
+    if survey.files_of_vectors:
+        return Detected(root, vectors.FORMAT, survey.files_of_vectors)
+    separate = [name for name in survey.lists_ending(".json") if name in survey.separate]
+    if survey.photos and (captions := find_captions(survey.folder, separate[:MAX_SAMPLES])):
+        return Detected(root, "coco", captions, notes=_name_unused(survey.unused))
+    if survey.photos and survey.texts:
+        return Detected(root, "text-files", notes=_name_unused(survey.unused))
+    if survey.photos:  # without any text
+        files = {"images": "."} if survey.photos_outside and survey.photos_inside else {}
+        notes = _name_unused({**survey.possible_tables, **survey.unused})
+        return Detected(root, "folder", files, {}, False, notes)
+    return None
 
 
 def _as_parquet_photos(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
     """Describe Parquet files like the file at `path`, whose `column` holds photos."""
-    usual = usual_columns(folder, path)
+    usual = table.usual_columns(folder, path)
     usual.pop("file", None)
-    columns, notes = with_sentences(with_text_columns(usual, sample_texts(folder, path)))
+    columns, notes = table.with_sentences(table.with_text_columns(usual, table.sample_texts(folder, path)))
     note = f"{folder.label(path)} has its photos in the column {column}"
     if "sentence" in columns:
         note += f", its sentences in {columns['sentence']}"
-    return Detected(folder.root, "parquet", files, renamed(columns), "sentence" in columns, notes=(note, *notes))
+    return Detected(folder.root, "parquet", files, table.renamed(columns), "sentence" in columns, notes=(note, *notes))
 
 
 def _as_table(
     folder: CollectionFolder, files: dict[str, str], columns: dict[str, str], notes: tuple[str, ...] = ()
 ) -> Detected:
     """Describe a table with these columns, and further tables of other splits."""
-    columns, of_sentences = with_sentences(columns)
+    columns, of_sentences = table.with_sentences(columns)
     used = ", ".join(f"column {theirs} as {ours}" for ours, theirs in columns.items())
     further = [f"{name} is read as the table of {split}" for split, name in files.items() if split != "table"]
     notes = (f"{files['table']} is read as a table: {used}", *further, *of_sentences, *notes)
-    return Detected(folder.root, "table", files, renamed(columns), notes=notes)
-
-
-def _coco_captions(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
-    """Return the keys of collection.files for files in the form of COCO's captions: one per split, or the first."""
-    files = []
-    for name in names[:MAX_SAMPLES]:
-        with suppress(InputError):
-            value = lists.read_json(folder, folder.root / name)
-            captions = value.get("annotations") if isinstance(value, dict) and "images" in value else None
-            if isinstance(captions, list) and captions and isinstance(captions[0], dict) and "caption" in captions[0]:
-                files.append(name)
-    return _by_split(files) or ({DIVIDED: files[0]} if files else {})
-
-
-def _tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
-    """Return the keys of collection.files for a table of train that has sentences, and for tables of other splits that
-    have all columns of it that are used. Returns nothing without a table of train, whose images are learned from."""
-    splits = _by_split(names)
-    files: dict[str, str] = {}
-    with suppress(InputError):
-        if train := splits.pop("train", None):
-            columns, _ = with_sentences(find_columns(folder, folder.root / train))
-            if "sentence" in columns:
-                files["table"] = train
-                used = {columns["file"], columns["sentence"], *renamed(columns).values()}
-                for split, name in splits.items():
-                    present = rows.column_names(folder, folder.root / name)
-                    if used.issubset([*present, *(f"{rows.stem(column)}#" for column in present)]):
-                        files[split] = name
-    return files
-
-
-def _by_split(names: list[str]) -> dict[str, str]:
-    """Return files, or patterns of files, by split. Returns nothing unless there are several and each has a split of
-    its own."""
-    splits = {split: name for name in names if (split := lists.split_in(name))}
-    return splits if 1 < len(splits) == len(names) else {}
+    return Detected(folder.root, "table", files, table.renamed(columns), notes=notes)
 
 
 def _name_unused(unused: dict[str, str]) -> tuple[str, ...]:
@@ -417,7 +348,7 @@ def _table_fault(folder: CollectionFolder, path: Path) -> str:
     if (suffix := path.suffix.lower()) not in rows.READERS:
         return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:
-        column = find_columns(folder, path)["file"]
+        column = table.find_columns(folder, path)["file"]
         values = (row.values.get(column) for row in rows.read_rows(folder, path, (column,), ()))
         names = {str(value): None for value in islice(values, MAX_NAMES_PER_PASS) if value not in (None, "")}
     except InputError as error:
@@ -425,10 +356,3 @@ def _table_fault(folder: CollectionFolder, path: Path) -> str:
     if any(map(folder.has, names)) or any(folder.matcher.match(names, folder.spellings, Reading.OTHER_FOLDER)):
         return ""
     return f"no photo of this folder has a name of its column {column}, such as {next(iter(names), '')!r}"
-
-
-def _why_not_below(path: Path) -> str:
-    """Return how the user can have a table in a folder below read."""
-    command = shlex.join(["jointspace", "init", str(path.parent)])
-    fault = _table_fault(CollectionFolder(path.parent, NO_OPTIONS), path)
-    return fault or f"only a table in the folder itself is read; to read this one: {command}"

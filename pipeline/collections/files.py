@@ -21,10 +21,8 @@ PATTERN_KEY = "table"
 """The key of collection.files that may be a pattern of several files."""
 PHOTO_KIND = "photo"
 """The kind under which photos are counted."""
-MAX_NAMED_KINDS = 5
-"""Number of kinds of other files that a message names."""
-MAX_NAMED_FILES = 5
-"""Number of files that a message names if a pattern matches several."""
+MAX_NAMED = 5
+"""Number of files that match a pattern, or of kinds of files, that a message names."""
 MAX_LIST_BYTES = 8 << 30
 """Size of a list that is read line by line. Files that are read whole have smaller limits."""
 NAS = "thumbnails and deleted files of a NAS"
@@ -220,7 +218,7 @@ class CollectionFolder:
         for pattern in usual:
             paths = self.glob(pattern) if pattern != "." else [self.root]
             if len(paths) > 1:
-                names = ", ".join(path.name for path in paths[:MAX_NAMED_FILES])
+                names = ", ".join(path.name for path in paths[:MAX_NAMED])
                 raise UsageError(f"{self.root} has several files {pattern} ({names}): set collection.files.{key}")
             if paths:
                 return paths[0]
@@ -240,19 +238,16 @@ class CollectionFolder:
     def lacks(self, what: str, remedy: str) -> UsageError:
         """Return the error for a folder that contains no `what`, which says what the folder contains instead."""
         packed = [f"{name} is an archive: unpack it first; " for name in self.archives() if not name.endswith(".tar")]
-        return UsageError(f"{self.root} holds {self._contents()} and no {what}: {''.join(packed[:1])}{remedy}")
+        kinds = self._count()
+        photographs = kinds.pop(PHOTO_KIND, 0)
+        counts = [f"{count} {suffix}" for suffix, count in kinds.most_common(MAX_NAMED) if suffix]
+        contents = ", ".join([f"{photographs or 'no'} photo{'s' * (photographs != 1)}", *counts])
+        return UsageError(f"{self.root} holds {contents} and no {what}: {''.join(packed[:1])}{remedy}")
 
     def archives(self) -> list[str]:
         """List the archives in the folder, at any depth."""
         paths = (posixpath.join(below, name) for below, names in self.walk() for name in names)
         return [path for path in paths if path.lower().endswith(ARCHIVES)]
-
-    def _contents(self) -> str:
-        """Return the numbers of photos and of other files of the most frequent kinds in the folder, at any depth."""
-        kinds = self._count()
-        photographs = kinds.pop(PHOTO_KIND, 0)
-        counts = [f"{count} {suffix}" for suffix, count in kinds.most_common(MAX_NAMED_KINDS) if suffix]
-        return ", ".join([f"{photographs or 'no'} photo{'s' * (photographs != 1)}", *counts])
 
     def only_photographs(self) -> bool:
         """Return whether the folder contains photos, and no list that could be about them."""

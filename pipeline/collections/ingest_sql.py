@@ -1,4 +1,4 @@
-"""All tables and all SQL of `ingest`, in the order in which it runs.
+"""The steps of `ingest` in SQL, in the order in which they run.
 
 `Intake` fills the tables in RECORD_TABLES with the records of a collection, and then runs the steps up to
 `drop_repeated_images`. `Assembly` runs the other steps when every photo was inspected. Each function is one step. Its
@@ -8,90 +8,22 @@ The images, and everything that belongs to an image, have a row with a number `s
 row is the `seq` of the record that named its image first.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.collections.records import DIVIDED
-from pipeline.collections.tables import REJECTS, RejectPosition, Tables
+from pipeline.collections.tables import OWNED_KINDS, RejectPosition, Tables
 from pipeline.config.section import SPLITS
 from pipeline.foreign.image_names import WHOLE_PATH, Reading
-
-# --- Tables that `Intake` fills
-
-COMMON_FIELDS = {"seq": pa.int64(), "key": pa.binary()}
-SOURCE_FIELDS = {"file": pa.binary(), "row": pa.int64()}
-LOCATION_FIELDS = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
-FIELDS = {
-    "images": {
-        "implied": pa.bool_(),
-        "there": pa.bool_(),
-        **LOCATION_FIELDS,
-        "split": pa.string(),
-        "fault": pa.string(),
-    },
-    "sentences": {"fault": pa.string(), "number": pa.int64(), "text": pa.string()},
-    "documents": {
-        "implied": pa.bool_(),
-        "fault": pa.string(),
-        "title": pa.string(),
-        "tags": pa.string(),
-        "description": pa.string(),
-    },
-    "boxes": {
-        "fault": pa.string(),
-        **dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()),
-        "label": pa.string(),
-    },
-    "own_columns": {"packed": pa.string()},
-}
-RECORD_TABLES = {
-    kind: pa.schema([*(COMMON_FIELDS | fields | SOURCE_FIELDS).items()]) for kind, fields in FIELDS.items()
-} | REJECTS
-"""One table for each kind of record, and the rejects.
-
-`file` and `row` say where a record comes from, and `fault` why it cannot be used. `there` is false for an image without
-a file of exactly its name. An `implied` image, and the document of the next record, count only if no record before has
-named the image.
-"""
-MATCH_TABLES = {
-    "respelt": pa.schema(
-        [("path", pa.string()), ("file", pa.string()), ("fault", pa.string()), ("reading", pa.int64())]
-    ),
-    "renamed": pa.schema([("key", pa.binary()), ("image", pa.int64()), ("reading", pa.int64())]),
-    "ambiguous": pa.schema([("key", pa.binary()), ("reason", pa.string())]),
-    "taken": pa.schema([("image", pa.int64())]),
-    "taken_names": pa.schema([("key", pa.binary())]),
-    "captions_taken": pa.schema([("image", pa.int64()), ("line", pa.string())]),
-}
-"""Results of matching names.
-
-`respelt`: paths of images with the file that they mean, or the fault. `renamed`: keys with the image that they mean.
-`ambiguous`: keys that may be one image or another. `taken`: images that are taken down. `taken_names`: names in the
-takedown list that belong to no image. `captions_taken`: images with a line of that list that names a caption.
-"""
-OWNED_KINDS = {
-    "sentences": "sentences",
-    "documents": "documents",
-    "boxes": "boxes",
-    "own_columns": "rows of own columns",
-}
-"""Kinds of records that belong to images -> their name in notes."""
-LISTED_KINDS = ("sentences", "documents", "boxes")
-"""Kinds of records that belong to images and are listed when they are rejected."""
 
 ReadingCounts = list[tuple[int, int]]
 """Readings of names, with the number of names that match in that reading."""
 
 
 # --- Steps of `Intake`
-
-
-def missing_files(tables: Tables) -> list[str]:
-    """Return the paths of images without a file of exactly that name."""
-    return [path for (path,) in tables.rows("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")]
 
 
 def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
@@ -114,10 +46,8 @@ def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
             SELECT file FROM respelt WHERE {whole} GROUP BY file HAVING count(DISTINCT lower({slashed})) > 1
         )"""
     )
-    counts = tables.rows(
-        "SELECT reading, count(*) FROM respelt WHERE file IS NOT NULL GROUP BY reading ORDER BY reading"
-    )
-    readings = list(counts)
+    counts = "SELECT reading, count(*) FROM respelt WHERE file IS NOT NULL GROUP BY reading ORDER BY reading"
+    readings = list(tables.rows(counts))
     total = tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
     tables.run(
         """UPDATE images SET path = coalesce(respelt.file, images.path), there = respelt.file IS NOT NULL,
@@ -162,37 +92,15 @@ def image_names(tables: Tables) -> Iterator[tuple[bytes, str | None, str | None,
 def apply_renamed(tables: Tables, kind: str) -> ReadingCounts:
     """Give records without an owner the image that their key means by `renamed`."""
     means = f"{kind}.key = renamed.key AND owner IS NULL AND image < seq"
-    counts = tables.rows(
-        f"SELECT reading, count(*) FROM {kind} JOIN renamed ON {means} GROUP BY reading ORDER BY reading"
-    )
-    readings = list(counts)
+    counts = f"SELECT reading, count(*) FROM {kind} JOIN renamed ON {means} GROUP BY reading ORDER BY reading"
+    readings = list(tables.rows(counts))
     tables.run(f"UPDATE {kind} SET owner = image FROM renamed WHERE {means}")
     return readings
 
 
-def drop_implied_documents(tables: Tables) -> int:
-    """Delete implied documents unless the record before them has named the image first."""
-    return tables.run(
-        """DELETE FROM documents WHERE implied
-        AND NOT EXISTS (FROM images WHERE images.seq = documents.seq - 1 AND images.owner = images.seq)"""
-    )
-
-
-def take_down(tables: Tables, kind: str) -> int:
-    """Delete records of images in `taken`, and records of unknown images with a name in `taken_names`."""
-    return tables.run(
-        f"DELETE FROM {kind} WHERE owner IN (FROM taken) OR (owner IS NULL AND key IN (FROM taken_names))"
-    )
-
-
-def drop_unknown_columns(tables: Tables) -> int:
-    """Delete rows of own columns of unknown images."""
-    return tables.run("DELETE FROM own_columns WHERE owner IS NULL")
-
-
 def reject_unusable_records(tables: Tables) -> None:
     """Move records that have a fault or belong to no image to `rejects`."""
-    for kind in LISTED_KINDS:
+    for kind in OWNED:
         tables.run(
             f"""INSERT INTO rejects
             SELECT seq, '{kind}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}}'),
@@ -225,20 +133,8 @@ MAX_SENTENCE_NUMBER = (1 << 31) - 1
 """Largest number of a sentence in a collection. Numbers of sentences of copies begin after it."""
 MAX_DRAWN_IMAGES = 1000
 """Number of images in a split that is drawn."""
-OUTCOMES = {
-    "outcomes": pa.schema(
-        [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32()), ("sha256", pa.string())]
-        + [("failure", pa.string()), ("seen", pa.string())]
-    )
-}
-"""The result of inspecting each image. `seen` are the own columns that the image itself gives, packed."""
 FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"
 """The folder of a photo, or null for a photo within a file."""
-
-
-def named_splits(tables: Tables) -> set[str]:
-    """Return the splits that the collection names."""
-    return {split for (split,) in tables.rows("SELECT DISTINCT split FROM images")}
 
 
 def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources: Sequence[str]) -> None:
@@ -283,17 +179,6 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
     )
 
 
-def usable_images_by_split(tables: Tables) -> dict[str, int]:
-    """Count the usable images of each split in `placed`, in the order of SPLITS."""
-    counts = dict(tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
-    return {split: counts[split] for split in SPLITS if split in counts}
-
-
-def image_locations(tables: Tables) -> Iterator[tuple[str, int | None, int | None]]:
-    """Yield the path, offset and size of each image to inspect."""
-    return tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
-
-
 def image_folders(tables: Tables) -> Iterator[tuple[int, str | None]]:
     """Yield the `seq` and folder of each image to inspect. The folder is null if all images have the same folder."""
     several = tables.value(f"SELECT count(DISTINCT {FOLDER_OF}) > 1 FROM images WHERE fault IS NULL")
@@ -318,11 +203,6 @@ def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
         FROM captions_taken JOIN groups AS named ON named.seq = captions_taken.image
         JOIN groups AS owners ON owners.original = named.original JOIN sentences ON sentences.owner = owners.seq"""
     )
-
-
-def delete_sentences(tables: Tables, numbers: Iterable[int]) -> int:
-    """Delete the sentences with these `seq`."""
-    return tables.run(f"DELETE FROM sentences WHERE seq IN (SELECT unnest({sorted(numbers)}::BIGINT[]))")
 
 
 def place_originals(tables: Tables) -> None:
@@ -391,11 +271,6 @@ def keep_images(tables: Tables) -> int:
     )
     tables.run("DROP TABLE described")
     return count
-
-
-def seen_columns(tables: Tables) -> Iterator[str]:
-    """Yield the packed own columns that each kept image itself gives."""
-    return (seen for (seen,) in tables.rows("SELECT seen FROM kept_images ORDER BY image_id"))
 
 
 def reject_images(tables: Tables) -> None:
@@ -477,7 +352,8 @@ OWNED = {
         "image_id, left_x AS x1, top_y AS y1, right_x AS x2, bottom_y AS y2, score::FLOAT AS score, label",
     ),
 }
-"""Of two sentences of an image with the same number, and of two documents, the first is kept. Boxes are clipped."""
+"""The kinds of records that are listed when they are rejected. The first of two sentences of an image with the same
+number is kept, and the first of two documents. Boxes are clipped."""
 
 
 def keep_owned(tables: Tables, kind: str) -> int:

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pipeline.collections import ingest_sql
 from pipeline.collections.files import CollectionFolder
-from pipeline.collections.ingest_sql import MATCH_TABLES, MAX_SENTENCE_NUMBER, OWNED_KINDS, RECORD_TABLES
+from pipeline.collections.ingest_sql import MAX_SENTENCE_NUMBER
 from pipeline.collections.own_columns import OwnColumns
 from pipeline.collections.records import (
     DIVIDED,
@@ -25,11 +25,12 @@ from pipeline.collections.records import (
     ColumnsRecord,
     DocumentRecord,
     ImageRecord,
+    KeyedRecord,
     Record,
     Reject,
     SentenceRecord,
 )
-from pipeline.collections.tables import Cell, Rejects, Tables, to_bytes, to_text
+from pipeline.collections.tables import INTAKE_TABLES, OWNED_KINDS, Cell, Rejects, Tables, to_bytes, to_text
 from pipeline.config.section import SPLITS
 from pipeline.foreign.image_names import NameMatcher, Reading, Spelling, StoredPhoto, Takedown, describe_reading
 from pipeline.printable import is_unicode
@@ -63,7 +64,7 @@ class Intake:
         self.given: Counter[str] = Counter()
         self.notes: list[str] = []
         scratch = scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}"
-        self.tables = Tables(scratch, RECORD_TABLES | MATCH_TABLES, gigabytes)
+        self.tables = Tables(scratch, INTAKE_TABLES, gigabytes)
         self.rejects = Rejects(self.tables)
         self.folder = folder
         self.takedown = Takedown(takedown, folder.matcher if folder else NameMatcher(), removed)
@@ -81,7 +82,9 @@ class Intake:
                     number = self._seq if record.number is None else record.number
                     self._add_owned("sentences", record, (number, record.text), self._sentence_fault(record))
                 case DocumentRecord():
-                    self._add_document(self._unescape(record, "title", "tags", "description"))
+                    record = self._unescape(record, "title", "tags", "description")
+                    texts = (record.title, record.tags, record.description)
+                    self._add_owned("documents", record, texts, self._document_fault(texts), record.implied)
                 case BoxRecord():
                     self._add_owned("boxes", record, record[1:-2], _text_fault(record.label))
                 case ColumnsRecord():
@@ -98,17 +101,13 @@ class Intake:
     def close(self) -> None:
         self.tables.close()
 
-    def _append(
-        self,
-        kind: str,
-        record: ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | ColumnsRecord,
-        fields: tuple[Cell, ...],
-    ) -> None:
+    def _append(self, kind: str, record: KeyedRecord, fields: tuple[Cell, ...]) -> None:
         self.tables.append(kind, (self._seq, to_bytes(record.key), *fields, to_bytes(record.file), record.row))
 
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
-        fault = self._path_fault(image.path)
+        # An absolute path may lie inside the collection.
+        fault = _name_fault(image.path.lstrip("/") if self.folder else image.path)
         if fault is None and image.member is not None:
             fault = _name_fault(image.member, False)
         location = (None,) * 4 if fault else (image.path, image.member, image.offset, image.size)
@@ -128,24 +127,13 @@ class Intake:
         self._escaped += plain != record
         return plain
 
-    def _path_fault(self, path: str) -> str | None:
-        """Return why a path must not be opened, or None. An absolute path may lie inside the collection."""
-        return _name_fault(path.lstrip("/") if self.folder and path.startswith("/") else path)
-
-    def _add_document(self, document: DocumentRecord) -> None:
-        """Add a document. Its fault counts only if its image is there."""
-        self.given["documents"] += 1
-        fault = self._document_fault(document)
-        texts = (None,) * 3 if fault else (document.title, document.tags, document.description)
-        self._append("documents", document, (document.implied, fault, *texts))
-
     def _add_owned(
-        self, kind: str, record: SentenceRecord | BoxRecord, fields: tuple[Cell, ...], fault: str | None
+        self, kind: str, record: KeyedRecord, fields: tuple[Cell, ...], fault: str | None, *flags: bool
     ) -> None:
-        """Add a sentence or box. Its fault counts only if its image is there: a name that is taken down leaves no
-        trace."""
+        """Add a sentence, document or box. Its fault counts only if its image is there: a name that is taken down
+        leaves no trace."""
         self.given[kind] += 1
-        self._append(kind, record, (fault, *((None,) * len(fields) if fault else fields)))
+        self._append(kind, record, (*flags, fault, *((None,) * len(fields) if fault else fields)))
 
     def _sentence_fault(self, sentence: SentenceRecord) -> str | None:
         if not isinstance(sentence.text, str):
@@ -156,8 +144,7 @@ class Intake:
             return f"the number of a sentence is at most {MAX_SENTENCE_NUMBER}"
         return _text_fault(sentence.text, self.max_chars)
 
-    def _document_fault(self, document: DocumentRecord) -> str | None:
-        fields = (document.title, document.tags, document.description)
+    def _document_fault(self, fields: tuple[str, ...]) -> str | None:
         if all(not field or field.isspace() for field in fields):
             return "empty"
         return next(filter(None, (_text_fault(field, self.max_chars) for field in fields)), None)
@@ -172,17 +159,22 @@ class Intake:
             self._find_files(self.folder)
         ingest_sql.assign_owners(self.tables)
         self._find_images()
-        self.given["documents"] -= ingest_sql.drop_implied_documents(self.tables)
+        # An implied document counts only if the record before it has named the image first.
+        self.given["documents"] -= self.tables.run(
+            """DELETE FROM documents WHERE implied
+            AND NOT EXISTS (FROM images WHERE images.seq = documents.seq - 1 AND images.owner = images.seq)"""
+        )
         self._take_down()
-        if unknown := ingest_sql.drop_unknown_columns(self.tables):
-            self.own.leave_out("of an unknown image", unknown)
+        if unknown := self.tables.run("DELETE FROM own_columns WHERE owner IS NULL"):
+            self.own.left_out["of an unknown image"] += unknown
         ingest_sql.reject_unusable_records(self.tables)
         self.given["images"] -= ingest_sql.drop_repeated_images(self.tables)
 
     def _find_files(self, folder: CollectionFolder) -> None:
         """Give images the file that exists in place of a name with another spelling. A name that may be several files,
         or lies outside the collection, is a fault of the image."""
-        missing = ingest_sql.missing_files(self.tables)
+        named = self.tables.rows("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")
+        missing = [path for (path,) in named]
         matches = dict(folder.matcher.match(missing, folder.spellings, Reading.OTHER_FOLDER))
         for path in missing:
             match = matches.get(path)
@@ -235,7 +227,9 @@ class Intake:
             if self.takedown.names(to_text(key)):
                 self.tables.append("taken_names", (key,))
         for kind in ("images", *OWNED_KINDS):
-            self.given[kind] -= ingest_sql.take_down(self.tables, kind)
+            self.given[kind] -= self.tables.run(
+                f"DELETE FROM {kind} WHERE owner IN (FROM taken) OR (owner IS NULL AND key IN (FROM taken_names))"
+            )
 
     def _image_spellings(self) -> Iterator[Spelling[int]]:
         """Yield the keys of the images, and their paths."""

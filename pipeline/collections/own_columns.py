@@ -14,17 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from importlib import import_module
 from itertools import chain, combinations, islice
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from pipeline.config.collection import LONGEST_NAME
+from pipeline.foreign.parquet import pc
 from pipeline.printable import UNSAFE, is_unicode
-
-pc = import_module("pyarrow.compute")
-"""pyarrow's functions, which are generated when the module is imported, so that a type checker does not know them."""
 
 MAX_COLUMNS = 100
 RESERVED = frozenset(
@@ -65,10 +62,6 @@ class OwnColumns:
         self.left_out: Counter[str] = Counter()
         self._columns: dict[str, _Column] = {}
 
-    def leave_out(self, reason: str, count: int = 1) -> None:
-        """Count values that are not kept."""
-        self.left_out[reason] += count
-
     def pack(self, values: Mapping[str, object]) -> str:
         """Return the values of an image as a text."""
         names = values if self.chosen is None else filter(self.chosen.__contains__, values)
@@ -90,7 +83,7 @@ class OwnColumns:
                 if (column := self._column(name)) is None:
                     continue
                 if kind == HOSTILE:
-                    self.leave_out(f"longer than {self.longest} characters, or not Unicode")
+                    self.left_out[f"longer than {self.longest} characters, or not Unicode"] += 1
                 elif value is not None or kind == "number":  # NaN
                     column.kinds.add(kind)
                     if kind == "field":
@@ -103,9 +96,10 @@ class OwnColumns:
             return self._columns[name]
         called = self._names.get(name, name)
         if not isinstance(called, str) or not called.strip() or len(called) > LONGEST_NAME or UNSAFE.search(called):
-            self.leave_out(f"in columns whose names are empty, longer than {LONGEST_NAME} characters, or not printable")
+            faults = f"empty, longer than {LONGEST_NAME} characters, or not printable"
+            self.left_out[f"in columns whose names are {faults}"] += 1
         elif len(self._columns) >= MAX_COLUMNS:
-            self.leave_out(f"in more columns than {MAX_COLUMNS}")
+            self.left_out[f"in more columns than {MAX_COLUMNS}"] += 1
         else:
             return self._columns.setdefault(name, _Column())
         return None

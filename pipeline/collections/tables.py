@@ -59,6 +59,61 @@ REJECTS = {
     )
 }
 """The table of rejects. If there is a `name`, the `reason` has `{!r}` in its place."""
+COMMON_FIELDS = {"seq": pa.int64(), "key": pa.binary()}
+SOURCE_FIELDS = {"file": pa.binary(), "row": pa.int64()}
+LOCATION_FIELDS = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
+FIELDS = {
+    "images": {
+        **dict.fromkeys(("implied", "there"), pa.bool_()), **LOCATION_FIELDS,
+        **dict.fromkeys(("split", "fault"), pa.string()),
+    },
+    "sentences": {"fault": pa.string(), "number": pa.int64(), "text": pa.string()},
+    "documents": {"implied": pa.bool_(), **dict.fromkeys(("fault", "title", "tags", "description"), pa.string())},
+    "boxes": {
+        "fault": pa.string(), **dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()), "label": pa.string(),
+    },
+    "own_columns": {"packed": pa.string()},
+}  # fmt: skip
+RECORD_TABLES = {
+    kind: pa.schema([*(COMMON_FIELDS | fields | SOURCE_FIELDS).items()]) for kind, fields in FIELDS.items()
+} | REJECTS
+"""One table for each kind of record, and the rejects.
+
+`file` and `row` say where a record comes from, and `fault` why it cannot be used. `there` is false for an image without
+a file of exactly its name. An `implied` image, and the document of the next record, count only if no record before has
+named the image.
+"""
+MATCH_TABLES = {
+    "respelt": pa.schema(
+        [("path", pa.string()), ("file", pa.string()), ("fault", pa.string()), ("reading", pa.int64())]
+    ),
+    "renamed": pa.schema([("key", pa.binary()), ("image", pa.int64()), ("reading", pa.int64())]),
+    "ambiguous": pa.schema([("key", pa.binary()), ("reason", pa.string())]),
+    "taken": pa.schema([("image", pa.int64())]),
+    "taken_names": pa.schema([("key", pa.binary())]),
+    "captions_taken": pa.schema([("image", pa.int64()), ("line", pa.string())]),
+}
+"""Results of matching names.
+
+`respelt`: paths of images with the file that they mean, or the fault. `renamed`: keys with the image that they mean.
+`ambiguous`: keys that may be one image or another. `taken`: images that are taken down. `taken_names`: names in the
+takedown list that belong to no image. `captions_taken`: images with a line of that list that names a caption.
+"""
+INTAKE_TABLES = RECORD_TABLES | MATCH_TABLES
+OWNED_KINDS = {
+    "sentences": "sentences",
+    "documents": "documents",
+    "boxes": "boxes",
+    "own_columns": "rows of own columns",
+}
+"""Kinds of records that belong to images -> their name in notes."""
+OUTCOMES = {
+    "outcomes": pa.schema(
+        [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32()), ("sha256", pa.string())]
+        + [("failure", pa.string()), ("seen", pa.string())]
+    )
+}
+"""The result of inspecting each image. `seen` are the own columns that the image itself gives, packed."""
 REASON_HEAD = "split_part(reason, ':', 1)"
 
 

@@ -290,8 +290,12 @@ def take_gpus(count: int) -> None:
 
 
 def _wait(names: list[str], count: int) -> list[str]:
-    """Wait until this process can lock `count` of the GPUs `names` at once, and return their names."""
-    folder = _folder()
+    """Wait until this process can lock `count` of the GPUs `names` at once, and return their names.
+
+    This user's jobs lock GPUs in one folder. Raises UsageError if it belongs to another user.
+    """
+    folder = Path(tempfile.gettempdir()) / f"jointspace-cards-{quote(getpass.getuser(), safe='')}"
+    private_folder(folder, "name another by TMPDIR")
     announced = False
     while True:
         mine: dict[str, FileLock] = {}
@@ -307,12 +311,6 @@ def _wait(names: list[str], count: int) -> list[str]:
             log.info("waiting for %d of %d GPUs: other jobs compute on them", count, len(names))
             announced = True
         time.sleep(random.uniform(0.2, 1))
-
-
-def _folder() -> Path:
-    """Return the folder in which this user's jobs lock GPUs. Raises UsageError if it belongs to another user."""
-    folder = Path(tempfile.gettempdir()) / f"jointspace-cards-{quote(getpass.getuser(), safe='')}"
-    return private_folder(folder, "name another by TMPDIR")
 
 
 def _lock(path: Path) -> "FileLock | None":

@@ -148,13 +148,10 @@ def read_outline(
     boxes = arrays.get("boxes") if one == "image" else None
     if offsets is None or not divides(offsets, count, total):
         raise IntegrityError(f"{path}: its offsets are not of {count} {one}s; make it again")
-    if item_globals is not None and not _is_matrix(item_globals, count):
+    if item_globals is not None and (
+        item_globals.ndim != 2 or len(item_globals) != count or item_globals.dtype.kind != "f"
+    ):
         raise IntegrityError(f"{path}: its globals are not one vector for each of {count} {one}s; make it again")
     if one == "image" and (boxes is None or boxes.shape != (offsets[-1], 4) or boxes.dtype.kind != "f"):
         raise IntegrityError(f"{path}: its boxes are not of {offsets[-1]} regions; make it again")
     return MultiVectors(None, np.asarray(offsets, np.int64), item_globals, boxes)
-
-
-def _is_matrix(array: np.ndarray, rows: int) -> bool:
-    """Return whether an array is a matrix of floating-point numbers with so many rows."""
-    return array.ndim == 2 and len(array) == rows and array.dtype.kind == "f"

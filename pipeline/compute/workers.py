@@ -1,10 +1,8 @@
 """Worker processes in which a failure costs only the item that caused it, and work for another thread."""
 
 import mmap
-import multiprocessing
 import os
 import pickle
-import resource
 import signal
 import stat
 import sys
@@ -12,8 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from functools import cache, partial
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -25,6 +22,7 @@ from types import ModuleType
 from typing import Generic, TypeVar
 
 from pipeline.compute import runtime
+from pipeline.compute.worker_process import OUT_OF_MEMORY, Excess, Failure, attempt, begin, lacked_memory, serve_items
 from pipeline.errors import JointspaceError, UsageError
 
 Item = TypeVar("Item")
@@ -35,36 +33,13 @@ CHUNK_ITEMS = 16
 CHUNKS_AHEAD = 2
 """Number of chunks that are drawn ahead for each process."""
 DIED = "its worker process died"
-OUT_OF_MEMORY = "out-of-memory"
-"""First word of the reason of a Failure whose item needed more memory than there was."""
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 MIN_SHARED_BYTES = 1 << 12
 """Size of the smallest array that travels by shared memory."""
-THREAD_STACK_BYTES = 8 << 20
-"""Size of the stack of a thread."""
 MAX_WAITING_ITEMS = 4
 """Number of items that may wait for another thread."""
 _PROCESSES = threading.RLock()
 """Lock for starting a child process and waiting for it, which multiprocessing does for one thread at a time."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An outcome without a result: the function raised an exception or took too long, or its process died."""
-
-    reason: str
-
-
-def lacked_memory(outcome: object) -> bool:
-    """Return whether an outcome is the Failure of an item that ran out of memory or whose process was killed."""
-    return isinstance(outcome, Failure) and outcome.reason.startswith(OUT_OF_MEMORY)
-
-
-@dataclass(frozen=True)
-class Excess:
-    """A message before an item is limited. Its reason applies if no other message comes from this process."""
-
-    reason: str
 
 
 class _PackageProcess(SpawnProcess):
@@ -226,11 +201,30 @@ def start_process(
     counted at that moment.
     """
     connection, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_begin, args=(serve, theirs, dict(variables)), daemon=daemon)
-    with _PROCESSES, _without_interrupts():
-        process.start()
+    process = CONTEXT.Process(target=begin, args=(serve, theirs, dict(variables)), daemon=daemon)
+    with _PROCESSES:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()  # it ignores Ctrl-C from its first moment on
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return process, connection
+
+
+def stream(connection: Connection) -> None:
+    """Receive a generator function, ask for its items by None, and send what it yields, until an item is None."""
+    function = connection.recv()
+
+    def ask():
+        connection.send(None)
+        return connection.recv()
+
+    try:
+        for result in function(iter(ask, None)):
+            connection.send(result)
+    except JointspaceError as error:
+        connection.send(error)
 
 
 class Worker(Generic[Item, Result]):
@@ -305,7 +299,7 @@ class Worker(Generic[Item, Result]):
             if self._closed:
                 raise JointspaceError("the worker process was stopped")
             try:
-                process, connection = start_process(_serve, self._variables, daemon=True)
+                process, connection = start_process(serve_items, self._variables, daemon=True)
             except OSError as error:
                 reason = f"a worker process cannot be started ({error.strerror})"
                 raise JointspaceError(f"{reason}; set the number of processes to 0 to do without") from error
@@ -334,16 +328,6 @@ class Worker(Generic[Item, Result]):
         return reasons.get(process.exitcode or 0, DIED)
 
 
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Start a process within this block so that it ignores Ctrl-C from its first moment on."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> Iterator[Result]:
     """Call `function` on each item in another thread while this one makes the next items.
 
@@ -358,124 +342,6 @@ def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> 
                 if (result := under_way.popleft().result()) is not None:
                     yield result
         yield from (result for future in under_way if (result := future.result()) is not None)
-
-
-# The rest runs inside a worker process.
-
-_parent: Connection | None = None
-_announced = ""
-
-
-def _end_with_parent() -> None:
-    """Leave Ctrl-C to the parent of this process, and end when the parent is gone, even if it was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait_for_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=wait_for_parent, daemon=True).start()
-
-
-@contextmanager
-def processor_limit(seconds: float, excess: str) -> Iterator[None]:
-    """Limit the CPU time of the block. A worker process that needs more is ended, and its item's Failure says `excess`.
-
-    In other processes the block is not limited, since only the end of a process interrupts a decoder. CPU time is
-    limited so that neither a busy machine nor a slow disk counts against an image.
-    """
-    if _parent is None or seconds == float("inf"):
-        yield
-        return
-    global _announced
-    if excess != _announced:
-        _parent.send(Excess(excess))
-        _announced = excess
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal ends a process, unlike a thread's timer, even in C
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-@contextmanager
-def memory_limit(more: int) -> Iterator[None]:
-    """Limit the memory of the block to `more` bytes above the present, beside the stacks of one thread per core.
-
-    The limit holds in a worker process on Linux. A block that needs more raises MemoryError, or the exception that a
-    library raises in its place.
-    """
-    if _parent is None or sys.platform != "linux":
-        yield
-        return
-    before, most = resource.getrlimit(resource.RLIMIT_DATA)
-    with open("/proc/self/statm") as file:
-        taken = int(file.read().split()[5]) * resource.getpagesize()
-    limit = taken + more + (os.cpu_count() or 1) * THREAD_STACK_BYTES
-    if taken and (before == resource.RLIM_INFINITY or limit < before):  # some sandboxes report 0 bytes
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
-
-
-def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failure:
-    """Return `function(item)`, or a Failure if it raises an exception."""
-    try:
-        return function(item)
-    except Exception as error:
-        return Failure(_reason(error))
-
-
-def _begin(serve: Callable[[Connection], None], connection: Connection, variables: Mapping[str, str]) -> None:
-    os.environ.update(variables)
-    _end_with_parent()
-    serve(connection)
-
-
-def _serve(connection: Connection) -> None:
-    """Receive a function and send None. Then send its result of each item of the lists that come, in order, until the
-    parent is gone."""
-    global _parent
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    _parent = connection
-    function = connection.recv()
-    with suppress(EOFError, OSError):
-        connection.send(None)
-        while True:
-            for item in connection.recv():
-                result = attempt(function, item)
-                try:
-                    connection.send(result)
-                except OSError:
-                    raise
-                except Exception as error:  # the result cannot be pickled
-                    connection.send(Failure(_reason(error)))
-
-
-def stream(connection: Connection) -> None:
-    """Receive a generator function, ask for its items by None, and send what it yields, until an item is None."""
-    function = connection.recv()
-
-    def ask():
-        connection.send(None)
-        return connection.recv()
-
-    try:
-        for result in function(iter(ask, None)):
-            connection.send(result)
-    except JointspaceError as error:
-        connection.send(error)
-
-
-def _reason(error: Exception) -> str:
-    """Return the message of an error, with its type unless it is one of ours."""
-    if isinstance(error, MemoryError):
-        return f"{OUT_OF_MEMORY}: {str(error) or 'there is not enough memory for it'}"
-    return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
 
 
 def private_folder(folder: Path, remedy: str) -> Path:

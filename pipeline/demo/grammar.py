@@ -6,36 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.demo.facts import Facts, Relation
+from pipeline.demo import words
+from pipeline.demo.picture import Facts, Relation
 from pipeline.demo.scene import Thing, pick, pick_usual, pick_weighted
-from pipeline.demo.trees import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
-from pipeline.demo.words import (
-    ADVERBS,
-    AND,
-    ARE,
-    COMMA,
-    GARMENTS,
-    IS,
-    LIGHT_WORDS,
-    NOUNS,
-    NUMBERS,
-    PATH_WORDS,
-    PLACE_WORDS,
-    RELATION_WORDS,
-    SIZE_WORDS,
-    SKY_WORDS,
-    STOP,
-    THE,
-    THERE,
-    VERBS,
-    VIEWS,
-    WHILE,
-    adjective,
-    adverb,
-    article,
-    noun,
-    preposition,
-)  # fmt: skip
+from pipeline.demo.words import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
 
 SENTENCES = 5  # of an image
 CAPITAL, FULL_STOP = 0.93, 0.9  # how often a sentence has them, as in Flickr8k
@@ -45,7 +19,7 @@ DETAILS = (0.35, 0.75, 0.95)  # how often one sentence or another mentions a siz
 
 @dataclass(frozen=True)
 class Topic:
-    """What a sentence is about: the facts, one of the things, and one of its relations, if it has any."""
+    """The topic of a sentence: the facts, one of the things, and one of its relations, if it has any."""
 
     facts: Facts
     thing: Thing
@@ -54,13 +28,13 @@ class Topic:
 
     @property
     def companion(self) -> Thing | None:
-        """Another thing, in the air as this one is, or not in the air as this one."""
+        """Another thing, which is in the air if the first thing is."""
         others = (t for t in self.facts.things if t.kind != self.thing.kind and t.airborne == self.thing.airborne)
         return next(others, None)
 
 
 def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
-    """`SENTENCES` sentences, as different from each other as the facts allow."""
+    """Write SENTENCES sentences, as different from each other as the facts allow."""
     new: dict[str, DemoSentence] = {}
     repeated: list[DemoSentence] = []
     for _ in range(SENTENCES * ATTEMPTS):
@@ -75,15 +49,15 @@ def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]
 
 
 def say(facts: Facts, rng: np.random.Generator) -> DemoSentence:
-    """One true sentence."""
+    """Write one true sentence."""
     if facts.things:
         topic = _sample_topic(facts, rng)
         form = pick_weighted(rng, {form: weight for form, weight, needed in FORMS if getattr(topic, needed)})
         tree = form(topic, rng)
     else:
-        tree = listed_noun_phrase(pick_usual(rng, VIEWS[facts.place]).split())
+        tree = listed_noun_phrase(pick_usual(rng, words.VIEWS[facts.place]).split())
     if rng.random() < FULL_STOP:
-        tree = phrase(tree.label, *zip(tree.relations, tree.children, strict=True), ("punct", STOP))
+        tree = phrase(tree.label, *zip(tree.relations, tree.children, strict=True), ("punct", words.STOP))
     return DemoSentence(capitalised(tree) if rng.random() < CAPITAL else tree)
 
 
@@ -122,7 +96,7 @@ def _fronted(topic: Topic, rng: np.random.Generator) -> Phrase:
     first = place_phrase(topic.facts, topic.thing, rng, moving=True)
     later = [relation_phrase(topic.facts, topic.relation, rng, topic.detail)] if topic.relation else []
     clause = _clause(topic, later, rng)
-    return phrase("S", first, ("punct", COMMA), *zip(clause.relations, clause.children, strict=True))
+    return phrase("S", first, ("punct", words.COMMA), *zip(clause.relations, clause.children, strict=True))
 
 
 def _existence(topic: Topic, rng: np.random.Generator) -> Phrase:
@@ -131,14 +105,14 @@ def _existence(topic: Topic, rng: np.random.Generator) -> Phrase:
     verb = Word("are", "be", "VERB", "VBP") if several else Word("is", "be", "VERB", "VBZ")
     subject = noun_phrase(topic.thing, rng, topic.detail)
     rest = phrase("VP", (HEAD, verb), ("nsubj", subject), *_adjuncts(topic, rng, moving=False))
-    return phrase("S", ("expl", phrase("NP", (HEAD, THERE))), (HEAD, rest))
+    return phrase("S", ("expl", phrase("NP", (HEAD, words.THERE))), (HEAD, rest))
 
 
 def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog is next to a tree`"""
     assert topic.relation is not None  # FORMS
     _, where = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
-    state = phrase("VP", ("cop", ARE if topic.thing.count > 1 else IS), (HEAD, where))
+    state = phrase("VP", ("cop", words.ARE if topic.thing.count > 1 else words.IS), (HEAD, where))
     return phrase("S", ("nsubj", noun_phrase(topic.thing, rng, topic.detail)), (HEAD, state))
 
 
@@ -154,17 +128,17 @@ def _meanwhile(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog runs while a boy sits on the grass`"""
     assert topic.companion is not None  # FORMS
     other = Topic(topic.facts, topic.companion, None, topic.detail)
-    clause = phrase("SBAR", ("mark", WHILE), (HEAD, _clause(other, _scenery(other, rng), rng)))
+    clause = phrase("SBAR", ("mark", words.WHILE), (HEAD, _clause(other, _scenery(other, rng), rng)))
     return _clause(topic, [("advcl", clause)], rng)
 
 
 def _view(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a grassy field with a red dog at sunset`"""
-    view = listed_noun_phrase(pick_usual(rng, VIEWS[topic.facts.place]).split())
+    view = listed_noun_phrase(pick_usual(rng, words.VIEWS[topic.facts.place]).split())
     inside = noun_phrase(topic.thing, rng, topic.detail)
     if topic.companion and rng.random() < 0.4:
         inside = joined(inside, noun_phrase(topic.companion, rng, topic.detail))
-    parts = [("nmod", phrase("PP", ("case", preposition("with")), (HEAD, inside)))]
+    parts = [("nmod", phrase("PP", ("case", words.preposition("with")), (HEAD, inside)))]
     return phrase("NP", (HEAD, view), *parts, *map(of_noun, _light(topic, rng)))
 
 
@@ -175,7 +149,7 @@ def _clause(topic: Topic, adjuncts: list[tuple[str, Node]], rng: np.random.Gener
 
 
 def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
-    """The relation, the scenery, or both; `moving` as in `place_phrase`."""
+    """Return the relation, the scenery, or both. `moving` is as in `place_phrase`."""
     if topic.relation is None or rng.random() < 0.35:
         return _scenery(topic, rng, moving=moving)
     related = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
@@ -183,13 +157,14 @@ def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) ->
 
 
 def _scenery(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
-    """The place, and the light unless it is day."""
+    """Return the place, and perhaps the light unless it is day."""
     return [place_phrase(topic.facts, topic.thing, rng, moving=moving), *_light(topic, rng)]
 
 
 def _light(topic: Topic, rng: np.random.Generator) -> list[tuple[str, Node]]:
+    """Return `at sunset`, with its relation to a verb, or nothing, as always by day."""
     said = topic.facts.light != "day" and rng.random() < 0.45
-    return [light_phrase(topic.facts.light, rng)] if said else []
+    return [located(pick_usual(rng, words.LIGHT_WORDS[topic.facts.light]))] if said else []
 
 
 FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], ...] = (
@@ -203,130 +178,122 @@ FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], 
     (_meanwhile, 0.8, "companion"),
     (_view, 0.8, "thing"),
 )
-"""A sentence's form, how often it is taken, and what its topic must have."""
+"""The forms of sentences, how often each is taken, and the attribute that its topic must have."""
 
 
 # --- the parts of a sentence
 
 
 def noun_phrase(thing: Thing, rng: np.random.Generator, detail: float) -> Phrase:
-    """`a small red dog`, `two men in blue shirts`; size and colour with probability `detail` each."""
-    head = noun(_noun_lemma(thing, rng), thing.count > 1)
+    """Return `a small red dog` or `two men in blue shirts`, with size and colour with probability `detail` each."""
+    head = words.noun(_noun_lemma(thing, rng), thing.count > 1)
     adjectives = []
-    if SIZE_WORDS[thing.size] and rng.random() < detail:
-        adjectives.append(adjective(pick_usual(rng, SIZE_WORDS[thing.size])))
+    if words.SIZE_WORDS[thing.size] and rng.random() < detail:
+        adjectives.append(words.adjective(pick_usual(rng, words.SIZE_WORDS[thing.size])))
     coloured = rng.random() < detail
-    if coloured and thing.kind not in GARMENTS:
-        adjectives.append(adjective(thing.colour))
-    core = _determined(adjectives, head, thing.count, rng)
-    if coloured and thing.kind in GARMENTS:
+    if coloured and thing.kind not in words.GARMENTS:
+        adjectives.append(words.adjective(thing.colour))
+    modifiers = [("amod", word) for word in adjectives]
+    if thing.count > 1:
+        determiner = ("nummod", words.NUMBERS[thing.count])
+    else:
+        determiner = ("det", words.THE if rng.random() < 0.08 else words.article((adjectives or [head])[0]))
+    core = phrase("NP", determiner, *modifiers, (HEAD, head))
+    if coloured and thing.kind in words.GARMENTS:
         return phrase("NP", (HEAD, core), _wearing(thing, rng))
     return core
 
 
 def _noun_lemma(thing: Thing, rng: np.random.Generator) -> str:
-    nouns = NOUNS[thing.kind]
+    nouns = words.NOUNS[thing.kind]
     if thing.size == "small" and nouns.small and rng.random() < 0.5:
         return pick(rng, nouns.small)
     return pick_usual(rng, nouns.usual)
 
 
-def _determined(adjectives: list[Word], head: Word, count: int, rng: np.random.Generator) -> Phrase:
-    modifiers = [("amod", word) for word in adjectives]
-    if count > 1:
-        return phrase("NP", ("nummod", NUMBERS[count]), *modifiers, (HEAD, head))
-    determiner = THE if rng.random() < 0.08 else article((adjectives or [head])[0])
-    return phrase("NP", ("det", determiner), *modifiers, (HEAD, head))
-
-
 def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
-    """`in a red shirt` or `wearing a red shirt`, with its relation to the person."""
-    garment = noun(pick_usual(rng, GARMENTS[thing.kind]), thing.count > 1)
-    colour = adjective(thing.colour)
-    first = () if thing.count > 1 else (("det", article(colour)),)
+    """Return `in a red shirt` or `wearing a red shirt`, with its relation to the person."""
+    garment = words.noun(pick_usual(rng, words.GARMENTS[thing.kind]), thing.count > 1)
+    colour = words.adjective(thing.colour)
+    first = () if thing.count > 1 else (("det", words.article(colour)),)
     clothes = phrase("NP", *first, ("amod", colour), (HEAD, garment))
     if rng.random() < 0.7:
-        return "nmod", phrase("PP", ("case", preposition("in")), (HEAD, clothes))
+        return "nmod", phrase("PP", ("case", words.preposition("in")), (HEAD, clothes))
     return "acl", phrase("VP", (HEAD, Word("wearing", "wear", "VERB", "VBG")), ("obj", clothes))
 
 
 def verb_phrase(
     action: str, several: bool, adjuncts: list[tuple[str, Node]], rng: np.random.Generator, *, finite: bool
 ) -> Phrase:
-    """`runs on the grass`, `are running ...`, or, where it is not `finite`, `running ...`."""
-    verb = pick_usual(rng, VERBS[action])
-    if action in ADVERBS and rng.random() < 0.12:
-        adjuncts = [("advmod", phrase("ADVP", (HEAD, adverb(pick_usual(rng, ADVERBS[action]))))), *adjuncts]
+    """Return `runs on the grass`, `are running ...`, or, if it is not `finite`, `running ...`."""
+    verb = pick_usual(rng, words.VERBS[action])
+    if action in words.ADVERBS and rng.random() < 0.12:
+        adjuncts = [("advmod", phrase("ADVP", (HEAD, words.adverb(pick_usual(rng, words.ADVERBS[action]))))), *adjuncts]
     if finite and verb.third and rng.random() < 0.55:
         form = Word(verb.lemma, verb.lemma, "VERB", "VBP") if several else Word(verb.third, verb.lemma, "VERB", "VBZ")
         return phrase("VP", (HEAD, form), *adjuncts)
     participle = Word(verb.participle, verb.lemma, "VERB", "VBG" if verb.third else "VBN")
     core = phrase("VP", (HEAD, participle), *adjuncts)
     auxiliary = "aux" if verb.third else "aux:pass"
-    return phrase("VP", (auxiliary, ARE if several else IS), (HEAD, core)) if finite else core
+    return phrase("VP", (auxiliary, words.ARE if several else words.IS), (HEAD, core)) if finite else core
 
 
 def relation_phrase(facts: Facts, relation: Relation, rng: np.random.Generator, detail: float) -> tuple[str, Node]:
-    """`next to a tree`, `in front of a house`, with its relation to a verb."""
+    """Return `next to a tree` or `in front of a house`, with its relation to a verb."""
     other = noun_phrase(facts.things[relation.other], rng, detail)
-    expression = pick_usual(rng, RELATION_WORDS[relation.name]).split()
+    expression = pick_usual(rng, words.RELATION_WORDS[relation.name]).split()
     if len(expression) == 1:
-        return "obl", phrase("PP", ("case", preposition(expression[0])), (HEAD, other))
+        return "obl", phrase("PP", ("case", words.preposition(expression[0])), (HEAD, other))
     if expression[-1] == "to":
-        goal = phrase("PP", ("case", preposition("to")), (HEAD, other))
-        return "advmod", phrase("ADVP", (HEAD, adverb(expression[0])), ("obl", goal))
+        goal = phrase("PP", ("case", words.preposition("to")), (HEAD, other))
+        return "advmod", phrase("ADVP", (HEAD, words.adverb(expression[0])), ("obl", goal))
     first, *middle, last = expression
-    side = [("det", THE)] * (len(middle) - 1) + [(HEAD, noun(middle[-1]))]
-    whole = phrase("PP", ("case", preposition(last)), (HEAD, other))
+    side = [("det", words.THE)] * (len(middle) - 1) + [(HEAD, words.noun(middle[-1]))]
+    whole = phrase("PP", ("case", words.preposition(last)), (HEAD, other))
     place = phrase("NP", (HEAD, phrase("NP", *side)), ("nmod", whole))
-    return "obl", phrase("PP", ("case", preposition(first)), (HEAD, place))
+    return "obl", phrase("PP", ("case", words.preposition(first)), (HEAD, place))
 
 
 def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving: bool) -> tuple[str, Node]:
-    """Where `thing` is, with its relation to a verb; perhaps where it goes, if the verb says that it is `moving`."""
+    """Return where `thing` is, or where it goes if the verb says that it is `moving`, with the relation to a verb."""
     if thing.airborne:
-        return located(pick_usual(rng, SKY_WORDS[facts.place]))
+        return located(pick_usual(rng, words.SKY_WORDS[facts.place]))
     if moving and thing.action in ("run", "drive") and rng.random() < 0.5:
-        return located(pick_usual(rng, PATH_WORDS[facts.place]))
-    texts = PLACE_WORDS[facts.place]
+        return located(pick_usual(rng, words.PATH_WORDS[facts.place]))
+    texts = words.PLACE_WORDS[facts.place]
     if thing.kind in facts.seated:  # in the place, but not on its ground
         texts = tuple(text for text in texts if not text.startswith("on "))
     return located(pick_usual(rng, texts))
 
 
-def light_phrase(light: str, rng: np.random.Generator) -> tuple[str, Node]:
-    """`at sunset`, with its relation to a verb; not by day, which goes without saying."""
-    return located(pick_usual(rng, LIGHT_WORDS[light]))
-
-
 def located(text: str) -> tuple[str, Node]:
-    """`on the grass` of the tables as a phrase, with its relation to a verb; a single word is an adverb."""
+    """Return a text of the tables as a phrase, with its relation to a verb. A single word is an adverb."""
     first, *rest = text.split()
     if not rest:
-        return "advmod", phrase("ADVP", (HEAD, adverb(first)))
-    return "obl", phrase("PP", ("case", preposition(first)), (HEAD, listed_noun_phrase(rest)))
+        return "advmod", phrase("ADVP", (HEAD, words.adverb(first)))
+    return "obl", phrase("PP", ("case", words.preposition(first)), (HEAD, listed_noun_phrase(rest)))
 
 
 def listed_noun_phrase(tokens: list[str]) -> Phrase:
-    """`a city/NN street` as a phrase: the last word is a noun (`/NNS`: a plural), the others adjectives if untagged."""
+    """Return `a city/NN street` as a phrase. Its last word is a noun (`/NNS`: a plural), others are adjectives."""
     parts = []
     for token in tokens[:-1]:
         form, _, tag = token.partition("/")
         if form in ("a", "an", "the"):
             parts.append(("det", Word(form, "the" if form == "the" else "a", "DET", "DT")))
         else:
-            parts.append(("compound", noun(form)) if tag == "NN" else ("amod", adjective(form)))
+            parts.append(("compound", words.noun(form)) if tag == "NN" else ("amod", words.adjective(form)))
     form, _, tag = tokens[-1].partition("/")
-    head = Word(form, form.removesuffix("s"), "NOUN", "NNS") if tag == "NNS" else noun(form)
+    head = Word(form, form.removesuffix("s"), "NOUN", "NNS") if tag == "NNS" else words.noun(form)
     return phrase("NP", *parts, (HEAD, head))
 
 
 def of_noun(adjunct: tuple[str, Node]) -> tuple[str, Node]:
-    """An adjunct of a verb as one of a noun."""
+    """Return an adjunct of a verb as an adjunct of a noun."""
     relation, node = adjunct
     return ("nmod" if relation == "obl" else relation), node
 
 
 def joined(first: Node, second: Node) -> Phrase:
-    """`a dog and a cat`; the conjunction belongs to the second, as Universal Dependencies has it."""
-    return phrase("NP", (HEAD, first), ("conj", phrase("", ("cc", AND), (HEAD, second))))
+    """Return `a dog and a cat`. The conjunction belongs to the second, as in Universal Dependencies."""
+    return phrase("NP", (HEAD, first), ("conj", phrase("", ("cc", words.AND), (HEAD, second))))

@@ -1,16 +1,16 @@
-"""From a scene to its photograph, and where in it each figure can be seen."""
+"""Draws a scene as a photograph, and reads off what can be seen of each figure and what may be said of the picture."""
 
 import io
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from pipeline.demo import animals, objects, people
-from pipeline.demo.pen import HALF_WIDTH, TOP, Look, Pen, mix
+from pipeline.demo import creatures, drawing
+from pipeline.demo.drawing import HALF_WIDTH, TOP, Look, Pen, mix
 from pipeline.demo.places import paint_place
-from pipeline.demo.scene import Figure, Scene, pick
-from pipeline.demo.world import COLOURS, KINDS, MEDIUM
+from pipeline.demo.scene import COLOURS, KINDS, MEDIUM, SHELTERS, Figure, Scene, Thing, pick
 
 Box = tuple[int, int, int, int]
 JPEG_QUALITY = 88
@@ -18,13 +18,14 @@ FALLING_SNOW = 0.4  # of the scenes in snow
 TINTS = {"day": (1.0, 1.0, 1.0), "sunset": (1.06, 0.88, 0.74), "night": (0.55, 0.6, 0.8)}
 _SOLID = [0] * 128 + [255] * 128
 _DRAWN = (
-    *(animals.bird, animals.duck, objects.car, objects.bus, objects.bicycle, objects.boat, objects.ball, objects.kite),
-    *(objects.balloon, objects.tree, objects.house, objects.bench, objects.tent, objects.chair, objects.lamp),
+    *(creatures.bird, creatures.duck, drawing.car, drawing.bus, drawing.bicycle, drawing.boat, drawing.ball),
+    *(drawing.kite, drawing.balloon, drawing.tree, drawing.house, drawing.bench, drawing.tent, drawing.chair),
+    drawing.lamp,
 )
 DRAWINGS = {draw.__name__: draw for draw in _DRAWN}
-"""Of kinds without a build."""
+"""Kinds without a build -> how they are drawn."""
 DRAFTS = {"dog": 0.27, "man": 0.6, "woman": 0.6, "boy": 0.5, "girl": 0.5, "duck": 0.03}
-"""How deep the swimmers lie in the water, in units."""
+"""Depth in units to which each swimmer lies in the water."""
 
 _SKINS = ((250, 216, 186), (236, 188, 150), (196, 140, 100), (142, 94, 62), (98, 64, 44))
 _HAIRS = ((40, 30, 26), (92, 58, 34), (150, 98, 48), (214, 170, 84), (176, 78, 38), (120, 116, 114))
@@ -33,10 +34,10 @@ _TROUSERS = ((52, 62, 92), (70, 66, 62), (112, 96, 74), (84, 104, 138))
 
 @dataclass(frozen=True)
 class Outline:
-    """What can be seen of a figure: boxes x1, y1, x2, y2 in pixels inside the image.
+    """The visible part of a figure. Boxes are x1, y1, x2, y2 in pixels inside the image.
 
-    `extent` is the box of the whole figure, `box` that of what nothing nearer covers (None: nothing), and
-    `visible` the share of its pixels in the image that can be seen.
+    `extent` is the box of the whole figure, `box` is the box of its visible part (None: nothing is visible), and
+    `visible` is the share of its pixels in the image that can be seen.
     """
 
     extent: Box
@@ -45,7 +46,7 @@ class Outline:
 
 
 def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Outline]]:
-    """A JPEG: background, figures from back to front, light, lens and sensor; and the outlines of all figures."""
+    """Draw a scene as a JPEG, from the background to the sensor's noise, and return the outlines of all figures."""
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
     cover = Image.new("L", image.size)  # the number of the nearest figure at each pixel, from 1
@@ -61,7 +62,7 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
 def _add_figure(
     image: Image.Image, cover: Image.Image, scene: Scene, figure: Figure, number: int, rng: np.random.Generator
 ) -> Box:
-    """Paste one figure and its shadow, in place; returns its extent."""
+    """Paste one figure and its shadow, in place, and return its extent."""
     thing = scene.things[figure.thing]
     sprite = draw_figure(thing.kind, thing.colour, thing.action, figure.unit, rng)
     if figure.mirrored:
@@ -80,7 +81,7 @@ def _add_figure(
 
 
 def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) -> None:
-    """A dim oval on the ground, or bright ripples on the water, in place."""
+    """Draw a dim oval on the ground, or bright ripples on the water, in place."""
     half = max(2, round(0.46 * girth * figure.unit))
     flat = max(2, round(0.24 * half))
     mask = Image.new("L", (2 * half + 1, 2 * flat + 1))
@@ -95,7 +96,7 @@ def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) 
 
 
 def _outline(mask: np.ndarray, extent: Box, area: int) -> Outline:
-    """`mask` (h, w): where the figure can be seen; `area`: its pixels before nearer figures came."""
+    """Outline a figure that can be seen at `mask` (h, w), and had `area` pixels before nearer figures covered it."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return Outline(extent, None, 0.0)
@@ -104,7 +105,7 @@ def _outline(mask: np.ndarray, extent: Box, area: int) -> Outline:
 
 
 def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes:
-    """JPEG bytes after uneven light with a tint, falling snow, a lens not quite sharp, and sensor noise."""
+    """Return JPEG bytes after uneven light with a tint, falling snow, a blurred lens, and sensor noise."""
     if rng.random() < 0.6:
         image = image.filter(ImageFilter.BoxBlur(rng.uniform(0.15, 0.5)))
     pixels = np.asarray(image, dtype=np.float32)
@@ -125,20 +126,20 @@ def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes
 
 
 def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random.Generator) -> Image.Image:
-    """An RGBA sprite of one thing that faces right; `unit` in pixels. Its sheet is described in `pen`."""
+    """Draw one thing that faces right as an RGBA sprite, the sheet of `Pen`. `unit` is in pixels."""
     look = choose_look(colour, rng)
     pen = Pen(unit, draft=DRAFTS[kind] if action == "swim" else 0.0)
-    if kind in animals.BUILDS:
-        animals.quadruped(pen, look, action, animals.BUILDS[kind])
-    elif kind in people.BUILDS:
-        people.person(pen, look, action, people.BUILDS[kind])
+    if kind in creatures.ANIMALS:
+        creatures.quadruped(pen, look, action, creatures.ANIMALS[kind])
+    elif kind in creatures.PEOPLE:
+        creatures.person(pen, look, action, creatures.PEOPLE[kind])
     else:
         DRAWINGS[kind](pen, look, action)
     return pen.lift()
 
 
 def choose_look(colour: str, rng: np.random.Generator) -> Look:
-    """A shade of `colour` that still bears its name, and the colours around it."""
+    """Choose a shade of `colour` that still has its name, and the colours around it."""
     red, green, blue = np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255).tolist()
     main = (red, green, blue)
     return Look(
@@ -149,3 +150,93 @@ def choose_look(colour: str, rng: np.random.Generator) -> Look:
         hair=pick(rng, _HAIRS),
         trousers=pick(rng, _TROUSERS),
     )
+
+
+SEEN = 0.4  # share of a figure's pixels that makes it worth a word
+
+
+@dataclass(frozen=True)
+class Relation:
+    """The relation `name` of one thing to another, both given by their positions among the facts' things."""
+
+    subject: int
+    name: str
+    other: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The visible `things`, whose `count` is the number of visible figures, and the kinds that are on a seat."""
+
+    place: str
+    light: str
+    things: tuple[Thing, ...]
+    relations: tuple[Relation, ...] = ()
+    seated: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """A thing with the box around all its figures, and its first figure, which gives its depth and seat."""
+
+    thing: Thing
+    box: Box
+    figure: Figure
+
+
+def read_facts(scene: Scene, outlines: Sequence[Outline]) -> Facts:
+    """Read the facts of a scene that was drawn with `outlines`, one for each of its figures."""
+    sights = [sight for number in range(len(scene.things)) if (sight := _see(scene, outlines, number))]
+    relations = (
+        Relation(i, name, j)
+        for i, a in enumerate(sights)
+        for j, b in enumerate(sights)
+        if i != j
+        for name in _relations(scene, a, b)
+    )
+    seated = frozenset(sight.thing.kind for sight in sights if sight.figure.seat is not None)
+    return Facts(scene.place, scene.light, tuple(sight.thing for sight in sights), tuple(relations), seated)
+
+
+def _see(scene: Scene, outlines: Sequence[Outline], number: int) -> _Sight | None:
+    seen = [
+        (figure, outline.extent)
+        for figure, outline in zip(scene.figures, outlines, strict=True)
+        if figure.thing == number and outline.visible >= SEEN
+    ]
+    thing = scene.things[number]
+    if not seen or not thing.mentioned:
+        return None
+    x1, y1, x2, y2 = zip(*(extent for _, extent in seen), strict=True)
+    return _Sight(replace(thing, count=len(seen)), (min(x1), min(y1), max(x2), max(y2)), seen[0][0])
+
+
+def _relations(scene: Scene, a: _Sight, b: _Sight) -> list[str]:
+    """Return the names of all relations of `a` to `b`."""
+    overlap = min(a.box[2], b.box[2]) - max(a.box[0], b.box[0])
+    share = overlap / min(a.box[2] - a.box[0], b.box[2] - b.box[0])
+    nearer = (a.figure.depth - b.figure.depth) / scene.height
+    if a.figure.seat is not None:
+        return ["on"] if scene.things[a.figure.seat].kind == b.thing.kind else []
+    if b.figure.seat is not None:
+        return []
+    if a.thing.airborne != b.thing.airborne:
+        upper, lower = (a, b) if a.thing.airborne else (b, a)
+        clear = upper.box[3] <= lower.box[1] + 0.1 * (lower.box[3] - lower.box[1])
+        return [("above" if upper is a else "under")] if share >= 0.3 and clear else []
+    if share >= 0.35:
+        return _one_behind_the_other(a, b, share, nearer)
+    names = ["next to"] if abs(nearer) < 0.12 and -overlap < 0.12 * scene.width else []
+    if share < 0.15:
+        names.append("left of" if a.box[0] + a.box[2] < b.box[0] + b.box[2] else "right of")
+    return names
+
+
+def _one_behind_the_other(a: _Sight, b: _Sight, share: float, nearer: float) -> list[str]:
+    if a.thing.airborne or abs(nearer) < 0.04:
+        return []
+    names = ["in front of" if nearer > 0 else "behind"]
+    crown = b.box[1] + 0.4 * (b.box[3] - b.box[1])
+    if b.thing.kind in SHELTERS and b.thing.count == 1 and 0 < nearer < 0.12 and share > 0.8 and a.box[1] > crown:
+        names.append("under")
+    return names

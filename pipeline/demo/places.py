@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 RGB = tuple[float, float, float]
-"""Each in 0..255."""
+"""Red, green and blue, each from 0 to 255."""
 
 SKIES: dict[str, tuple[tuple[RGB, RGB], ...]] = {
     "day": (
@@ -20,7 +20,7 @@ SKIES: dict[str, tuple[tuple[RGB, RGB], ...]] = {
 
 
 def paint_place(place: str, light: str, height: int, width: int, horizon: int, rng: np.random.Generator) -> np.ndarray:
-    """(height, width, 3) float32: the empty place; `horizon` is the first row of the ground."""
+    """Paint the empty place (height, width, 3) float32. `horizon` is the first row of the ground."""
     canvas = np.empty((height, width, 3), dtype=np.float32)
     _sky(canvas, light, horizon, rng)
     GROUNDS[place](canvas, horizon, rng)
@@ -28,7 +28,7 @@ def paint_place(place: str, light: str, height: int, width: int, horizon: int, r
 
 
 def _sky(canvas: np.ndarray, light: str, horizon: int, rng: np.random.Generator) -> None:
-    """Fills the rows above the horizon, and some below for outlines that dip."""
+    """Fill the rows above the horizon, and some rows below it for outlines that dip."""
     height, width, _ = canvas.shape
     rows = min(height, horizon + 4)
     choices = SKIES[light]
@@ -51,7 +51,7 @@ def _disc(canvas: np.ndarray, x: float, y: float, radius: float, colour: RGB) ->
 
 
 def _lay(canvas: np.ndarray, horizon: int, far: RGB, near: RGB, rng: np.random.Generator) -> np.ndarray:
-    """The ground in one of its shades, dimmer or brighter; returns it as a view (height - horizon, width, 3)."""
+    """Fill the ground in one of its shades, dimmer or brighter, and return its view (height - horizon, width, 3)."""
     ground = canvas[horizon:]
     gain = rng.uniform(0.88, 1.1)
     ground[:] = gradient(ground.shape[0], ground.shape[1], np.multiply(far, gain), np.multiply(near, gain))
@@ -110,7 +110,7 @@ def _street(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
 
 
 def _building(front: np.ndarray, rng: np.random.Generator) -> None:
-    """A house front with windows in the columns `front` (horizon, width, 3)."""
+    """Paint a house front with windows into the columns `front` (horizon, width, 3)."""
     tones = [(168, 120, 98), (196, 180, 156), (142, 140, 150), (184, 150, 128), (120, 112, 116), (206, 196, 186)]
     height = front.shape[0]
     top = int(height * rng.uniform(0.0, 0.55))
@@ -180,7 +180,7 @@ def _room(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
 
 
 def _window(wall: np.ndarray, left: int, rng: np.random.Generator) -> None:
-    """A window that shows the sky, in `wall` (horizon, width, 3)."""
+    """Paint a window that shows the sky into `wall` (horizon, width, 3)."""
     bottom = int(wall.shape[0] * 0.72)
     frame = wall[4:bottom, left : left + 40]
     frame[:] = (250, 248, 242)
@@ -226,14 +226,14 @@ GROUNDS: dict[str, Callable[[np.ndarray, int, np.random.Generator], None]] = {
 
 
 def gradient(height: int, width: int, top: RGB | np.ndarray, bottom: RGB | np.ndarray) -> np.ndarray:
-    """(height, width, 3) from one colour at the top to another at the bottom."""
+    """Return pixels (height, width, 3) from one colour at the top to another at the bottom."""
     share = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     rows = np.asarray(top, dtype=np.float32) * (1 - share) + np.asarray(bottom, dtype=np.float32) * share
     return np.repeat(rows[:, None, :], width, axis=1)
 
 
 def noise(rng: np.random.Generator, height: int, width: int, grain: tuple[float, float]) -> np.ndarray:
-    """(height, width) smooth noise of about unit deviation; `grain`: height and width in pixels of its grains."""
+    """Draw smooth noise (height, width) of about unit deviation. Its grains have `grain` pixels (height, width)."""
     coarse = (max(2, round(height / grain[0])), max(2, round(width / grain[1])))
     values = rng.standard_normal(coarse, dtype=np.float32)
     if coarse == (height, width):
@@ -247,14 +247,14 @@ def roughen(canvas: np.ndarray, rng: np.random.Generator, grain: tuple[float, fl
 
 
 def ridge(rng: np.random.Generator, width: int, level: float, rise: float, grain: float) -> np.ndarray:
-    """(width,) heights of an outline in pixels from the top: about `level`, going up by `rise` or less."""
+    """Draw an outline (width,), in pixels from the top, at about `level` and up to `rise` higher."""
     points = max(3, round(width / grain) + 1)
     heights = level - rise * rng.random(points)
     return np.interp(np.linspace(0, points - 1, width), np.arange(points), heights).astype(np.float32)
 
 
 def fill_below(canvas: np.ndarray, outline: np.ndarray, bottom: int, colour: RGB) -> None:
-    """Colour what lies between `outline` (width,) and the row `bottom`, with a soft edge, in place."""
+    """Colour the pixels between `outline` (width,) and the row `bottom`, with a soft edge, in place."""
     top = max(0, int(outline.min()) - 1)
     rows = np.arange(top, bottom, dtype=np.float32)[:, None]
     cover = np.clip(rows - outline[None, :] + 0.5, 0, 1)[:, :, None]
@@ -263,7 +263,7 @@ def fill_below(canvas: np.ndarray, outline: np.ndarray, bottom: int, colour: RGB
 
 
 def scatter(rng: np.random.Generator, canvas: np.ndarray, count: int, colours: list[RGB]) -> None:
-    """Dots of 1 by 1 to 2 by 2 pixels, larger towards the bottom, in place."""
+    """Draw dots of 1 by 1 to 2 by 2 pixels, larger towards the bottom, in place."""
     height, width, _ = canvas.shape
     ys = (height * rng.random(count) ** 0.8).astype(int)
     xs = rng.integers(0, width, count)

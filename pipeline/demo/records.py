@@ -5,23 +5,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.demo.facts import Facts, read_facts
 from pipeline.demo.grammar import describe, say
-from pipeline.demo.picture import Box, draw_picture
-from pipeline.demo.scene import Thing, pick, pick_weighted, sample_scene
-from pipeline.demo.trees import DemoSentence
-from pipeline.demo.words import NOUNS, VERBS, kind_names
-from pipeline.demo.world import COLOURS, KINDS, PLACES
+from pipeline.demo.picture import Box, Facts, draw_picture, read_facts
+from pipeline.demo.scene import COLOURS, KINDS, PLACES, pick, pick_weighted, sample_scene
+from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
 
 VERSION = 2
-"""Of what is drawn and said for given settings: a change to either needs the next number."""
+"""Version of the drawings and sentences for given settings. A change to either needs the next number."""
 
 LISTED = 0.05  # share of a figure's pixels without which it has no box
 
 
 @dataclass(frozen=True)
 class DrawingSettings:
-    """How many images each split has; `seed` (0 or more) decides what they show."""
+    """The number of images of each split, and the `seed` (0 or more) that decides their content."""
 
     train: int
     dev: int
@@ -40,7 +37,7 @@ class DrawingSettings:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """Where a thing can be seen: x1, y1, x2, y2 in pixels of the image, and its kind."""
+    """The visible part of a thing: x1, y1, x2, y2 in pixels of the image, and the kind of the thing."""
 
     box: Box
     label: str
@@ -48,7 +45,7 @@ class LabelledBox:
 
 @dataclass(frozen=True)
 class Document:
-    """Weak text of one image; an empty field is missing."""
+    """Weak text of one image. An empty field is missing."""
 
     title: str
     tags: tuple[str, ...]
@@ -57,7 +54,7 @@ class Document:
 
 @dataclass(frozen=True)
 class SceneRecord:
-    """All that the collection holds of one image: sentences where it is a target image, else a weak document."""
+    """All that the collection has of one image: sentences of a target image, or else a weak document."""
 
     name: str
     split: str
@@ -68,10 +65,10 @@ class SceneRecord:
 
 
 def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
-    """Image `index` of `settings.images`, the target images first. Depends on nothing but its arguments.
+    """Make image `index` of `settings.images`, the target images first, from nothing but the arguments.
 
-    What image k of its set shows depends on the seed and k only, so that a larger collection begins with the
-    images of a smaller one.
+    Image k of its set depends on the seed and k only, so that a larger collection begins with the images of a smaller
+    one.
     """
     weak = index >= settings.targets
     number = index - settings.targets if weak else index
@@ -86,18 +83,13 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
     )
     if weak:
         return SceneRecord(f"weak-{number:05d}.jpg", "weak", jpeg, boxes, (), annotate(facts, rng))
-    split = _split(settings, index)
+    later = "dev" if index < settings.train + settings.dev else "test"
+    split = "train" if index < settings.train else later
     return SceneRecord(f"scene-{number:05d}.jpg", split, jpeg, boxes, describe(facts, rng), None)
 
 
-def _split(settings: DrawingSettings, index: int) -> str:
-    if index < settings.train:
-        return "train"
-    return "dev" if index < settings.train + settings.dev else "test"
-
-
 def collection_texts(records: Iterable[SceneRecord]) -> dict[str, str]:
-    """The contents of the collection's text files by name; rows stand in the order of `records`."""
+    """Return the contents of the collection's text files by name. Rows are in the order of `records`."""
     captions, splits, conllu, brackets = [], [], [], []
     weak = ["file\ttitle\ttags\tdescription\n"]
     boxes = ["file\tx1\ty1\tx2\ty2\tscore\tlabel\n"]
@@ -157,7 +149,7 @@ Writer = Callable[[Facts, np.random.Generator], str]
 
 
 def annotate(facts: Facts, rng: np.random.Generator) -> Document:
-    """What somebody may have written beside a picture of which `facts` hold; much of it need not be true."""
+    """Write a text as somebody may have written it beside a picture with these `facts`. Much of it may be untrue."""
     title = pick_weighted(rng, TITLES)(facts, rng)
     tags = _tags(facts, rng)
     description = pick_weighted(rng, DESCRIPTIONS)(facts, rng)
@@ -178,17 +170,17 @@ def _when_or_where(facts: Facts, rng: np.random.Generator) -> str:
 
 
 def _beginning(facts: Facts, rng: np.random.Generator) -> str:
-    """The first words of a true sentence, as a title."""
+    """Return the first words of a true sentence, as a title."""
     return " ".join(_tokens(facts, rng)[: rng.integers(2, 7)]).title()
 
 
 def _worn_sentence(facts: Facts, rng: np.random.Generator) -> str:
-    """A true sentence some of whose words are lost."""
+    """Return a true sentence without some of its words."""
     return " ".join(token for token in _tokens(facts, rng) if rng.random() < KEPT_WORD)
 
 
 def _other_sentence(facts: Facts, rng: np.random.Generator) -> str:
-    """A sentence about another picture."""
+    """Return a sentence about another picture."""
     scene = sample_scene(rng)
     return say(Facts(scene.place, scene.light, scene.things), rng).text
 
@@ -198,10 +190,12 @@ def _tokens(facts: Facts, rng: np.random.Generator) -> list[str]:
 
 
 def _tags(facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
-    """Some of the true words, some that say nothing, and now and then a wrong one, in no order."""
+    """Return some true words, some words that say nothing, and perhaps a wrong word, in no order."""
     if rng.random() < 0.12:
         return ()
-    true = [facts.place, *(word for thing in facts.things for word in _words_of(thing))]
+    true = [facts.place]
+    for thing in facts.things:
+        true += [NOUNS[thing.kind].usual[0], thing.colour, VERBS[thing.action][0].participle]
     tags = [tag for tag in true if rng.random() < KEPT_TAG]
     tags += [NOISE_TAGS[i] for i in rng.permutation(len(NOISE_TAGS))[: rng.integers(1, 5)]]
     if rng.random() < 0.4:
@@ -211,10 +205,6 @@ def _tags(facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
     if rng.random() < 0.3:
         tags.append(str(rng.integers(*YEARS)))
     return tuple(dict.fromkeys(tags[i] for i in rng.permutation(len(tags))))[:MAX_TAGS]
-
-
-def _words_of(thing: Thing) -> tuple[str, ...]:
-    return NOUNS[thing.kind].usual[0], thing.colour, VERBS[thing.action][0].participle
 
 
 TITLES: dict[Writer, float] = {
@@ -231,4 +221,4 @@ DESCRIPTIONS: dict[Writer, float] = {
     lambda facts, rng: pick(rng, NOTES): 0.1,
     lambda facts, rng: "": 0.36,
 }
-"""Who writes a field, and how often."""
+"""The functions that write a field, and how often each does."""

@@ -1,4 +1,4 @@
-"""What a picture shows, before it is drawn: things, and where each of their figures stands."""
+"""The demo's world, and the scenes in it: things, and where each of their figures stands, before they are drawn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,122 @@ from typing import TypeVar
 
 import numpy as np
 
-from pipeline.demo.world import INDOORS, KINDS, LIFTED, LIGHTS, MEDIUM, PLACES, SEATS, SIZES, TALL
+COLOURS = {
+    "red": (205, 44, 40),
+    "orange": (240, 134, 34),
+    "yellow": (245, 209, 54),
+    "green": (58, 156, 66),
+    "blue": (44, 92, 204),
+    "purple": (130, 62, 164),
+    "pink": (246, 146, 184),
+    "brown": (126, 78, 44),
+    "black": (46, 44, 50),
+    "grey": (144, 146, 150),
+    "white": (244, 242, 236),
+}
+SIZES = {"small": 0.7, "medium": 1.0, "large": 1.35}
+"""Scale of each size relative to a medium thing of its kind."""
+
+MEDIUM = {"swim": "water", "sail": "water", "float": "water", "fly": "air", "hover": "air"}
+"""The medium of an action. The medium of every other action is the ground."""
+
+LIFTED = ("jump", "bounce")
+"""Actions on the ground that are seen at their highest point."""
+
+
+SEATS = {"bench": 0.3, "chair": 0.46}
+"""Kinds that figures can sit on -> height of the seat in units."""
+
+SHELTERS = ("tree",)
+"""Kinds that a figure is under while it stands at their foot."""
+
+TALL = ("tree", "house")
+"""Kinds whose top the image may cut off."""
+
+
+@dataclass(frozen=True)
+class Scenery:
+    """A place: the `media` of the actions that it allows, and the colours that its background `hides`."""
+
+    media: tuple[str, ...]
+    hides: tuple[str, ...]
+    horizon: tuple[float, float]  # range of its height in the image, 0 at the top and 1 at the bottom
+
+
+PLACES = {
+    "grass": Scenery(("ground", "air"), ("green",), (0.30, 0.45)),
+    "meadow": Scenery(("ground", "air"), ("green",), (0.28, 0.42)),
+    "beach": Scenery(("ground", "air"), ("yellow",), (0.28, 0.40)),
+    "street": Scenery(("ground", "air"), ("grey",), (0.36, 0.46)),
+    "snow": Scenery(("ground", "air"), ("white", "grey"), (0.30, 0.45)),
+    "lake": Scenery(("water", "air"), ("blue",), (0.28, 0.40)),
+    "forest": Scenery(("ground", "air"), ("brown", "green", "black"), (0.42, 0.52)),
+    "room": Scenery(("ground", "air"), (), (0.46, 0.58)),
+    "desert": Scenery(("ground", "air"), ("orange", "yellow"), (0.34, 0.46)),
+    "mountains": Scenery(("ground", "air"), ("grey",), (0.38, 0.48)),
+}
+INDOORS = ("room",)
+LIGHTS = {"day": 0.74, "sunset": 0.14, "night": 0.12}
+"""Light -> how often it falls on an outdoor scene. Indoors it is always day."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of thing that can be in a scene. Several can be there if it is a `group`."""
+
+    unit: float  # of a medium one, in image heights
+    girth: tuple[float, float]  # about its width and height, in units
+    actions: tuple[str, ...]
+    places: tuple[str, ...]
+    colours: tuple[str, ...]
+    group: bool = False
+
+
+_FIELDS = ("grass", "meadow", "snow", "mountains")
+_OPEN = (*_FIELDS, "beach", "desert")
+_OUTDOORS = (*_OPEN, "street", "forest")
+_LAND = (*_OUTDOORS, "room")
+_ANYWHERE = (*_LAND, "lake")
+_HOMES = ("grass", "meadow", "street", "snow", "room")
+_ROADS = ("street", "grass", "snow", "desert", "mountains")
+
+_ALL = tuple(COLOURS)
+_FURS = ("brown", "black", "white", "grey", "orange", "red", "yellow", "pink", "blue")
+_WOOLS = ("white", "black", "brown", "grey", "pink")
+_CLOTHES = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "black", "white", "grey")
+_LEAVES = ("green", "orange", "yellow", "red", "pink", "purple")
+_WALLS = ("red", "white", "yellow", "blue", "brown", "pink", "orange", "green")
+
+_PET = ("stand", "run", "jump", "sit", "sleep")
+_PERSON = (*_PET, "wave", "swim")
+
+KINDS = {
+    "dog": Kind(0.42, (1.0, 0.75), (*_PET, "swim"), _ANYWHERE, _FURS, group=True),
+    "cat": Kind(0.36, (0.9, 0.7), _PET, _HOMES, _FURS),
+    "horse": Kind(0.62, (1.1, 1.05), ("stand", "run", "jump", "graze"), _OPEN, _FURS, group=True),
+    "sheep": Kind(0.42, (0.95, 0.65), ("stand", "run", "graze", "sleep"), _FIELDS, _WOOLS, group=True),
+    "rabbit": Kind(0.30, (0.6, 0.8), ("sit", "jump"), (*_FIELDS, "forest", "room"), _FURS),
+    "bird": Kind(0.30, (1.0, 0.75), ("stand", "fly"), (*_OUTDOORS, "lake"), _ALL, group=True),
+    "duck": Kind(0.30, (1.0, 0.75), ("stand", "fly", "swim"), ("grass", "meadow", "beach", "lake"), _ALL, group=True),
+    "man": Kind(0.58, (0.55, 1.05), _PERSON, _ANYWHERE, _CLOTHES, group=True),
+    "woman": Kind(0.56, (0.5, 1.05), _PERSON, _ANYWHERE, _CLOTHES, group=True),
+    "boy": Kind(0.42, (0.6, 1.0), _PERSON, _ANYWHERE, _CLOTHES, group=True),
+    "girl": Kind(0.42, (0.6, 1.0), _PERSON, _ANYWHERE, _CLOTHES, group=True),
+    "car": Kind(0.66, (1.15, 0.5), ("park", "drive"), _ROADS, _ALL, group=True),
+    "bus": Kind(0.74, (1.25, 0.6), ("park", "drive"), ("street", "desert", "mountains"), _ALL),
+    "bicycle": Kind(0.46, (1.2, 0.75), ("stand",), ("street", "grass", "beach", "forest", "room"), _ALL),
+    "boat": Kind(0.62, (1.25, 0.9), ("sail", "float"), ("lake",), _ALL, group=True),
+    "ball": Kind(0.20, (0.84, 0.84), ("lie", "bounce"), _LAND, _ALL, group=True),
+    "kite": Kind(0.30, (0.75, 1.15), ("fly",), (*_OPEN, "lake"), _ALL, group=True),
+    "balloon": Kind(0.28, (0.7, 1.2), ("hover",), (*_OPEN, "street", "lake", "room"), _ALL, group=True),
+    "tree": Kind(0.62, (0.95, 1.15), ("stand",), (*_FIELDS, "street"), _LEAVES, group=True),
+    "house": Kind(0.60, (1.05, 0.9), ("stand",), (*_FIELDS, "beach", "desert"), _WALLS),
+    "bench": Kind(0.50, (1.1, 0.6), ("stand",), ("grass", "meadow", "beach", "street", "snow"), _ALL),
+    "tent": Kind(0.50, (1.25, 0.7), ("stand",), (*_FIELDS, "beach", "forest", "desert"), _ALL),
+    "chair": Kind(0.44, (0.7, 1.0), ("stand",), ("room", "beach"), _ALL),
+    "lamp": Kind(0.56, (0.6, 1.15), ("stand",), ("room",), _ALL),
+}
+
 
 WIDTHS = (160, 200)  # pixels; every image is 4:3
 MAX_FIGURES = 4
@@ -38,7 +153,7 @@ def pick_usual(rng: np.random.Generator, options: Sequence[Option]) -> Option:
 
 @dataclass(frozen=True)
 class Thing:
-    """`count` figures alike. Sentences speak of those that are `mentioned`."""
+    """A number (`count`) of equal figures. Sentences are about things that are `mentioned`."""
 
     kind: str
     colour: str
@@ -54,7 +169,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Figure:
-    """One drawn thing, in pixels of the image: `base` is the row of its foot, `depth` that of the ground beneath it."""
+    """One drawn thing, in pixels. `base` is the row of its foot, and `depth` is the row of the ground beneath it."""
 
     thing: int
     x: float
@@ -65,7 +180,7 @@ class Figure:
     seat: int | None = None  # the thing on which it sits
 
     def extent(self, thing: Thing) -> tuple[float, float, float, float]:
-        """About its x1, y1, x2, y2."""
+        """Estimate the box x1, y1, x2, y2 of the figure."""
         width, height = KINDS[thing.kind].girth
         if thing.action in LIFTED:
             height *= 1.2
@@ -75,7 +190,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Scene:
-    """`horizon` is the first row of the ground; `figures` stand in order from back to front."""
+    """A scene. `horizon` is the first row of the ground, and `figures` are in order from back to front."""
 
     width: int
     height: int
@@ -87,7 +202,7 @@ class Scene:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """A scene of one to four figures, of which at least the first is mentioned."""
+    """Draw a scene of one to four figures at random. At least the first is mentioned."""
     width = int(rng.integers(WIDTHS[0], WIDTHS[1] + 1))
     place = pick(rng, tuple(PLACES))
     light = "day" if place in INDOORS else pick_weighted(rng, LIGHTS)
@@ -98,7 +213,7 @@ def sample_scene(rng: np.random.Generator) -> Scene:
 
 
 def _sample_things(place: str, rng: np.random.Generator) -> list[Thing]:
-    """One to four candidates of different kinds; the last may be a distractor that no sentence mentions."""
+    """Draw one to four candidates of different kinds. The last may be a distractor that no sentence mentions."""
     mentioned = pick_weighted(rng, {1: 0.2, 2: 0.5, 3: 0.3})
     distracted = rng.random() < 0.4
     kinds = [kind for kind in KINDS if place in KINDS[kind].places]
@@ -125,7 +240,7 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
-    """Give each candidate its place in turn; what finds no room, or would hide another, stays away."""
+    """Place each candidate in turn. A candidate that finds no room, or would hide another, is left out."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)
@@ -135,7 +250,7 @@ def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -
 
 
 def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """`scene` with `thing` where it hides nothing, or without it."""
+    """Return `scene` with `thing` where it hides nothing, or without it."""
     if len(scene.figures) + thing.count <= MAX_FIGURES:
         for _ in range(ATTEMPTS):
             grown = _place(scene, thing, rng)
@@ -145,7 +260,7 @@ def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
 
 
 def _place(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """`scene` with `thing` somewhere in it, its figures side by side."""
+    """Return `scene` with `thing` somewhere in it, its figures side by side."""
     number = len(scene.things)
     first = _first_figure(scene, thing, number, rng)
     figures = [first]
@@ -176,7 +291,7 @@ def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Genera
 
 
 def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
-    """Depth and x: anywhere, or beside, behind, in front of, or above or below the first figure."""
+    """Return a depth and x: anywhere, or beside, behind, in front of, above or below the first figure."""
     near, far = scene.height - 3, scene.horizon + 0.25 * (scene.height - scene.horizon)
     depth, x = rng.uniform(far, near), scene.width * rng.uniform(0.12, 0.88)
     if anchor is None or rng.random() < 0.25:
@@ -191,7 +306,7 @@ def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.rand
 
 
 def _unit(scene: Scene, thing: Thing, depth: float) -> float:
-    """The drawing unit in pixels: things further up stand further away."""
+    """Return the drawing unit in pixels. Things further up are further away."""
     nearness = (depth - scene.horizon) / (scene.height - scene.horizon)
     return scene.height * KINDS[thing.kind].unit * SIZES[thing.size] * (0.72 + 0.42 * nearness)
 
@@ -203,7 +318,7 @@ def _can_sit(thing: Thing, seat: Thing) -> bool:
 
 
 def _all_in_sight(scene: Scene) -> bool:
-    """Whether every figure is inside the image for the most part, and none hides too much of another."""
+    """Return whether most of every figure is inside the image, and no figure hides too much of another."""
     figures = _back_to_front(scene).figures
     extents = [figure.extent(scene.things[figure.thing]) for figure in figures]
     for i, (x1, y1, x2, y2) in enumerate(extents):
@@ -211,13 +326,11 @@ def _all_in_sight(scene: Scene) -> bool:
         if min(scene.width - x1, x2) < 0.85 * (x2 - x1) or headroom < 0 or y2 > scene.height:
             return False
         for nearer in range(i + 1, len(extents)):
-            if figures[nearer].seat is None and _overlap(extents[i], extents[nearer]) > COVERED * (x2 - x1) * (y2 - y1):
+            left, top, right, bottom = extents[nearer]
+            overlap = max(0.0, min(x2, right) - max(x1, left)) * max(0.0, min(y2, bottom) - max(y1, top))
+            if figures[nearer].seat is None and overlap > COVERED * (x2 - x1) * (y2 - y1):
                 return False
     return True
-
-
-def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
-    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
 
 
 def _back_to_front(scene: Scene) -> Scene:

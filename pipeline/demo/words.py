@@ -1,13 +1,115 @@
-"""The demo's words: how kinds, colours, sizes, actions, places and relations are called, the usual word first."""
+"""The demo's words, and the trees of sentences.
 
-from dataclasses import dataclass
+Constituents know their heads, so that one structure gives both kinds of tree.
+"""
 
-from pipeline.demo.trees import Word
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+HEAD = "head"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A leaf, with its part of speech in Universal Dependencies (`upos`) and in the Penn Treebank (`xpos`)."""
+
+    form: str
+    lemma: str
+    upos: str
+    xpos: str
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A constituent with a Penn label. `relations[i]` is child i's dependency on the child whose relation is HEAD.
+
+    A phrase without a label groups words for the dependencies only. Brackets show its children in its place.
+    """
+
+    label: str
+    relations: tuple[str, ...]
+    children: tuple["Phrase | Word", ...]
+
+
+Node = Phrase | Word
+
+
+def phrase(label: str, *parts: tuple[str, Node]) -> Phrase:
+    """Make a phrase of (relation, child) pairs. Exactly one relation is HEAD."""
+    relations, children = zip(*parts, strict=True)
+    return Phrase(label, relations, children)
+
+
+def words(node: Node) -> Iterator[Word]:
+    """Yield the leaves from left to right."""
+    if isinstance(node, Word):
+        yield node
+    else:
+        for child in node.children:
+            yield from words(child)
+
+
+def capitalised(tree: Phrase) -> Phrase:
+    """Write the first word of a tree with a capital."""
+    first, *others = tree.children
+    if isinstance(first, Word):
+        capital = replace(first, form=first.form[0].upper() + first.form[1:])
+    else:
+        capital = capitalised(first)
+    return replace(tree, children=(capital, *others))
+
+
+def brackets(node: Node) -> str:
+    """Write a tree in Penn style: `(NP (DT a) (NN dog))`."""
+    if isinstance(node, Word):
+        return f"({node.xpos} {node.form})"
+    inside = " ".join(brackets(child) for child in node.children)
+    return f"({node.label} {inside})" if node.label else inside
+
+
+@dataclass(frozen=True)
+class DemoSentence:
+    """A sentence and its trees. Single spaces separate the tokens in its text."""
+
+    tree: Phrase
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.form for word in words(self.tree))
+
+    @property
+    def brackets(self) -> str:
+        return brackets(self.tree)
+
+    @property
+    def conllu(self) -> str:
+        """The dependencies, one line of ten columns for each word."""
+        arcs: list[tuple[Word, int, str]] = []
+        root = _attach(self.tree, arcs)
+        arcs[root - 1] = (arcs[root - 1][0], 0, "root")
+        rows = (
+            (number, word.form, word.lemma, word.upos, word.xpos, "_", head, relation, "_", "_")
+            for number, (word, head, relation) in enumerate(arcs, start=1)
+        )
+        return "".join("\t".join(map(str, row)) + "\n" for row in rows)
+
+
+def _attach(node: Node, arcs: list[tuple[Word, int, str]]) -> int:
+    """Append (word, head, relation) for the words of `node`, and return the number of its head, without an arc."""
+    if isinstance(node, Word):
+        arcs.append((node, 0, ""))
+        return len(arcs)
+    numbers = [_attach(child, arcs) for child in node.children]
+    head = numbers[node.relations.index(HEAD)]
+    for number, relation in zip(numbers, node.relations, strict=True):
+        if relation != HEAD:
+            arcs[number - 1] = (arcs[number - 1][0], head, relation)
+    return head
 
 
 @dataclass(frozen=True)
 class Nouns:
-    """`small`: words said only of a small one."""
+    """The nouns for a kind. `small` nouns mean only a small thing."""
 
     usual: tuple[str, ...]
     small: tuple[str, ...] = ()
@@ -15,7 +117,7 @@ class Nouns:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb's forms; one without a `third` person is said with `is` and its participle only, as in `is parked`."""
+    """The forms of a verb. Without a `third` person only `is` and the participle are used, as in `is parked`."""
 
     lemma: str
     third: str
@@ -56,13 +158,13 @@ GARMENTS = {
     "boy": ("shirt", "sweater", "cap"),
     "girl": ("dress",),
 }
-"""A person's colour is that of what the person wears."""
+"""The clothes that have a person's colour."""
 
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("large", "big", "huge")}
 
 
 def _verbs(*forms: str) -> tuple[Verb, ...]:
-    """Of lemma, third person and participle, each."""
+    """Make verbs of texts with a lemma, third person and participle each."""
     return tuple(Verb(*verb.split()) for verb in forms)
 
 
@@ -122,7 +224,7 @@ SKY_WORDS = {
     "desert": ("over the desert", "above the hot sand"),
     "mountains": ("in the mountains/NNS", "over rocky ground"),
 }
-"""Where one flies."""
+"""Places in which things fly."""
 
 PATH_WORDS = {
     "grass": ("through the grass", "across a field", "across the lawn"),
@@ -135,7 +237,7 @@ PATH_WORDS = {
     "desert": ("across the desert", "through the sand"),
     "mountains": ("over rocky ground", "through the mountains/NNS"),
 }
-"""Where one runs or drives."""
+"""Paths on which things run or drive."""
 
 VIEWS = {
     "grass": ("a grassy field", "a green lawn", "a park"),
@@ -190,7 +292,7 @@ def preposition(form: str) -> Word:
 
 
 def article(following: Word) -> Word:
-    """`a`, or `an` before a vowel."""
+    """Return `a`, or `an` before a vowel."""
     return AN if following.form[0] in "aeiou" else A
 
 
@@ -203,7 +305,7 @@ def plural(lemma: str) -> str:
 
 
 def kind_names() -> dict[str, list[str]]:
-    """The nouns that a thing of each kind may be called by, one and several."""
+    """Return the nouns for a thing of each kind, in singular and plural."""
     return {
         kind: [form for lemma in (*nouns.usual, *nouns.small) for form in dict.fromkeys((lemma, plural(lemma)))]
         for kind, nouns in NOUNS.items()

@@ -1,17 +1,28 @@
-"""Opens files of users and untrusted files: only regular files inside their folder, and texts with any line ends."""
+"""Opens files of users and untrusted files: only regular files inside their folder, and texts with any line ends.
 
+Files of formats whose library may crash are first read for trial, in another process with a memory limit. A file that
+passed such a trial can be remembered, so that the next trial costs nothing. A folder that only this user can write has
+one empty file for each digest that is remembered.
+"""
+
+import atexit
 import codecs
 import errno
 import hashlib
+import multiprocessing
 import os
+import resource
 import stat
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ParamSpec
 
-from pipeline.errors import InputError, Refused
+from pipeline.compute.workers import DIED, KILLED, Failure, Worker, private_folder
+from pipeline.errors import InputError, JointspaceError, Refused
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Flags that keep a pipe from blocking, and a terminal from becoming ours."""
@@ -46,11 +57,15 @@ def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> i
     except OSError as error:
         is_socket = error.errno == errno.ENXIO
         raise UnopenedFile("unreadable", "not a regular file" if is_socket else str(error.strerror)) from error
-    try:
-        _require_regular(os.fstat(descriptor), most_bytes)
-    except UnopenedFile:
+    status = os.fstat(descriptor)
+    fault = None
+    if kind := kind_of(status.st_mode):
+        fault = UnopenedFile("unreadable", f"not a regular file but {kind}")
+    elif status.st_size > most_bytes:
+        fault = UnopenedFile("too-large", f"{status.st_size} bytes, more than {most_bytes:.0f}")
+    if fault:
         os.close(descriptor)
-        raise
+        raise fault
     return descriptor
 
 
@@ -75,13 +90,6 @@ def _open(root: str, path: str, follow_links: bool) -> int:
 def kind_of(mode: int) -> str | None:
     """Return the noun for a file of this mode, or None for a regular file."""
     return None if stat.S_ISREG(mode) else FILE_KINDS.get(stat.S_IFMT(mode), "something else")
-
-
-def _require_regular(status: os.stat_result, most_bytes: float) -> None:
-    if kind := kind_of(status.st_mode):
-        raise UnopenedFile("unreadable", f"not a regular file but {kind}")
-    if status.st_size > most_bytes:
-        raise UnopenedFile("too-large", f"{status.st_size} bytes, more than {most_bytes:.0f}")
 
 
 def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
@@ -109,11 +117,9 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
 
 
 def _from_utf16(chunks: Iterable[bytes], source: Path | str) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder("utf-16")("surrogatepass")
     try:
-        for chunk in chain(chunks, [b""]):
-            if text := decoder.decode(chunk, final=not chunk):
-                yield text.encode("utf-8", "surrogatepass")
+        for text in codecs.iterdecode(chunks, "utf-16", "surrogatepass"):
+            yield text.encode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise InputError(f"{source} is UTF-16 that is not whole; save it as UTF-8") from None
 
@@ -152,3 +158,86 @@ def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
     if sha256 is not None and digest != sha256.lower():
         raise InputError(f"the sha256 of {path} is {digest}, not {sha256}; get the right file or correct `sha256`")
     return data, digest
+
+
+MAX_TRIAL_BYTES = 1 << 32
+"""Memory that a trial may take beyond the size of its file. FAISS copies most of the file for some types of index."""
+
+Arguments = ParamSpec("Arguments")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A function that reads the file `path`, which is relative to `folder`, with at most `most_bytes` of memory."""
+
+    path: Path
+    read: Callable[[], object]
+    folder: str
+    most_bytes: int
+
+
+def try_first(
+    path: Path, read: Callable[Arguments, object], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> None:
+    """Call `read(*arguments)`, which reads `path`, in a separate process, which may crash.
+
+    The function and its arguments travel by pickle, and its result is dropped. Raises InputError with the reason of a
+    failure. The process is started once and kept for the next trial.
+    """
+    if multiprocessing.current_process().daemon:
+        raise InputError(
+            f"{path} was not tried yet, and a daemonic process cannot try it; open it once in another process, with"
+            " XDG_STATE_HOME naming a folder of yours where your home cannot be written"
+        )
+    most_bytes = MAX_TRIAL_BYTES + (path.stat().st_size if path.is_file() else 0)
+    trial = Trial(path, partial(read, *arguments, **named), os.getcwd(), most_bytes)
+    outcome = _worker(os.getpid())(trial)
+    if isinstance(outcome, Failure):
+        died = f"{path} ended the process that read it for trial; it is damaged, or not to be trusted"
+        raise InputError(died if outcome.reason in (DIED, KILLED) else outcome.reason)
+
+
+@cache
+def _worker(process: int) -> Worker[Trial, None]:
+    """Return the worker of this `process`. A fork of this process must not use the same worker."""
+    worker = Worker(_read_for_trial)
+    atexit.register(worker.close)
+    return worker
+
+
+def _read_for_trial(trial: Trial) -> None:
+    """Read a file in the worker process. Raises InputError if it cannot be read in the memory of the trial."""
+    os.chdir(trial.folder)  # the caller may have changed its folder since the process was started
+    resource.setrlimit(resource.RLIMIT_DATA, (trial.most_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    try:
+        trial.read()
+    except JointspaceError:
+        raise
+    except MemoryError:
+        limit = f"{trial.most_bytes / 2**30:.2g} GB"
+        remedy = "it is damaged, or not to be trusted"
+        raise InputError(f"{trial.path} needs more than {limit} of memory to be read; {remedy}") from None
+    except Exception as error:
+        raise InputError(f"cannot read {trial.path} ({error!r}); write it again") from error
+
+
+def is_remembered(digest: str) -> bool:
+    """Return whether `remember` was called with this digest, by this user."""
+    return (folder := _state_folder()) is not None and os.path.isfile(folder / digest)
+
+
+def remember(digest: str) -> None:
+    """Remember a digest (hexadecimal). Where the folder cannot be written, the next trial is made again."""
+    if folder := _state_folder():
+        with suppress(OSError):
+            (folder / digest).touch()
+
+
+def _state_folder() -> Path | None:
+    """Return the folder of the digests, or None where no folder can be written by this user alone."""
+    with suppress(OSError, RuntimeError, JointspaceError):  # RuntimeError where the user has no home
+        home = Path(os.environ.get("XDG_STATE_HOME", ""))
+        home = home if home.is_absolute() else Path.home() / ".local/state"
+        folder = private_folder(home / "jointspace/tried", "")
+        return None if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) else folder
+    return None

@@ -1,8 +1,10 @@
-"""Untrusted Parquet files: types and sizes of their columns, and photos that are read row by row in place."""
+"""Untrusted Parquet files: types, sizes and values of their columns, and photos that are read row by row in place."""
 
 import os
 import threading
 from collections.abc import Iterator
+from datetime import date
+from importlib import import_module
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +12,24 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import InputError
 
+pc = import_module("pyarrow.compute")
+"""pyarrow's functions, which are generated when the module is imported, so that a type checker does not know them."""
+
 VALUE_BYTES = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 """Least size in memory of a value of a physical type. Other types without a length of their own have 8 bytes."""
 PHOTO_COLUMNS = ("image", "img", "photo", "photograph", "picture", "jpg", "jpeg", "png", "webp", "image_bytes")
 """Usual names of the column of photos, in lower case."""
 BATCH_PHOTOS = 32
 """Number of photos that are in memory at once."""
+MAX_BATCH_VALUES = 1 << 22
+"""Number of values in one column of a batch, whose rows may contain lists."""
+LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
+"""The first day that Python can represent, counted from 1970."""
+END_DAY = date.max.toordinal() - date(1970, 1, 1).toordinal() + 1
+"""The day after the last day that Python can represent."""
+UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
@@ -23,7 +37,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if is_string(kind):
         return pa.string()
     if types.is_decimal(kind) or types.is_float16(kind):
         return pa.float64()
@@ -40,10 +54,14 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     return kind if plain else None
 
 
+def is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
 def unpacked_bytes(about: pq.FileMetaData) -> int:
     """Return the least size to which the columns of a Parquet file unpack, according to its metadata."""
     columns = [
-        (group.column(number), width_of(about.schema, number))
+        (group.column(number), _width_of(about.schema.column(number)))
         for group in map(about.row_group, range(about.num_row_groups))
         for number in range(group.num_columns)
     ]
@@ -51,9 +69,8 @@ def unpacked_bytes(about: pq.FileMetaData) -> int:
     return max(values, sum(column.total_uncompressed_size for column, _ in columns))
 
 
-def width_of(schema: pq.ParquetSchema, column: int) -> float:
+def _width_of(field: pq.ColumnSchema) -> float:
     """Return the least size of a value of a column in memory."""
-    field = schema.column(column)
     return field.length if field.physical_type == "FIXED_LEN_BYTE_ARRAY" else VALUE_BYTES.get(field.physical_type, 8)
 
 
@@ -88,23 +105,75 @@ def _dictionary_values_bytes(column: pa.DictionaryArray) -> int:
     return int(lengths[rows].sum()) + 4 * len(column)
 
 
+def plain_column(column: pa.Array, rows: str) -> pa.Array:
+    """Convert a column to values that Python can represent. Texts become bytes, so that a bad text costs only its row.
+
+    Raises InputError naming the `rows` if they have lists of too many values.
+    """
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if (count := _count_values(column)) > MAX_BATCH_VALUES:
+        raise InputError(f"{rows} have lists of {count} values, more than {MAX_BATCH_VALUES}")
+    if not pa.types.is_dictionary(column.type):
+        return _representable(column)
+    values = column.dictionary
+    if any(is_text(values.type) for is_text in TEXT_TYPES):
+        return values.cast(pa.large_binary()).take(column.indices)
+    return _representable(values.take(column.indices))
+
+
+def _count_values(column: pa.Array) -> int:
+    """Return the largest number of values in a column or within its lists and structs."""
+    if any(is_list(column.type) for is_list in LIST_TYPES):
+        return _count_values(column.flatten())
+    if pa.types.is_struct(column.type):
+        return max(map(_count_values, column.flatten()), default=0)
+    return len(column)
+
+
+def _representable(column: pa.Array) -> pa.Array:
+    """Convert dates and times to values that Python can represent, and return other columns as they are.
+
+    Dates are in days, and times are in microseconds, in UTC if they have a zone. Values outside the years 1 to 9999
+    become null. Times of day become text, and durations seconds.
+    """
+    kind = column.type
+    if pa.types.is_time(kind):
+        return pc.replace_substring_regex(column.cast(pa.string()), r"\.0+$", "")
+    if pa.types.is_duration(kind):
+        return pc.divide(column.view(pa.int64()).cast(pa.float64(), safe=False), UNITS_PER_SECOND[kind.unit])
+    if pa.types.is_date(kind):
+        per_day = 1 if kind == pa.date32() else 86_400_000
+        wanted = pa.date32()
+    elif pa.types.is_timestamp(kind):
+        zone = "UTC" if kind.tz else None
+        per_day = 86_400 * UNITS_PER_SECOND[kind.unit]
+        wanted = pa.timestamp("us", zone)
+        kind = pa.timestamp(kind.unit, zone)
+    else:
+        return column
+    integer = pa.int32() if kind == pa.date32() else pa.int64()
+    counts = column.view(integer)
+    first = max(FIRST_DAY * per_day, -(2**63))
+    last = min(END_DAY * per_day, 2**63) - 1
+    known = pc.and_(pc.greater_equal(counts, first), pc.less_equal(counts, last))
+    return pc.if_else(known, counts, pa.scalar(None, integer)).view(kind).cast(wanted, safe=False)
+
+
 def photograph_column(schema: pa.Schema) -> str | None:
     """Return the column that holds encoded photos, or None if there is no such column.
 
     It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. Of several
     columns, the first with a usual name counts, or else the first.
     """
-    candidates = [field.name for field in schema if _holds_bytes(field.type) or _is_usual_binary(field)]
+    candidates = []
+    for field in schema:
+        inner = field.type if pa.types.is_struct(field.type) else ()
+        has_bytes = any(part.name == "bytes" and _is_binary(part.type) for part in inner)
+        if has_bytes or (_is_binary(field.type) and field.name.lower() in PHOTO_COLUMNS):
+            candidates.append(field.name)
     named = {name.lower(): name for name in reversed(candidates)}
     return next((named[name] for name in PHOTO_COLUMNS if name in named), next(iter(candidates), None))
-
-
-def _holds_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and any(field.name == "bytes" and _is_binary(field.type) for field in kind)
-
-
-def _is_usual_binary(field: pa.Field) -> bool:
-    return _is_binary(field.type) and field.name.lower() in PHOTO_COLUMNS
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -20,10 +20,9 @@ from safetensors import SafetensorError
 from pipeline.compute.lazy_rows import Chained
 from pipeline.errors import InputError, UsageError, brief
 from pipeline.foreign import named_arrays
-from pipeline.foreign.files import read_lines
+from pipeline.foreign.files import read_lines, try_first
 from pipeline.foreign.named_arrays import plain_dataset
-from pipeline.foreign.parquet import stored_type
-from pipeline.foreign.trial import try_first
+from pipeline.foreign.parquet import LIST_TYPES, is_string, stored_type
 
 NPY_START = b"\x93NUMPY"
 NOT_FINITE = "its vector is not finite (NaN or infinity)"
@@ -250,7 +249,7 @@ def names_column(source: Source, table: Path) -> str:
     if source.path.is_dir() and table.parent != source.path:
         return source.names or CLIP_RETRIEVAL[source.of][1]
     schema = pq.read_schema(table)
-    strings = [field.name for field in schema if _is_string(stored_type(field.type))]
+    strings = [field.name for field in schema if is_string(stored_type(field.type))]
     if source.of == "images":
         strings = strings or [field.name for field in schema if pa.types.is_integer(field.type)]
     return _only(source, "names", strings)
@@ -259,11 +258,10 @@ def names_column(source: Source, table: Path) -> str:
 def columns_of_vectors(schema: pa.Schema) -> list[str]:
     """Return the columns of a Parquet file that hold lists of floating-point numbers, except boxes."""
     kinds = {field.name: stored_type(field.type) for field in schema if "box" not in field.name.lower()}
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return [
         name
         for name, kind in kinds.items()
-        if any(is_list(kind) for is_list in lists) and pa.types.is_floating(kind.value_type)
+        if any(is_list(kind) for is_list in LIST_TYPES) and pa.types.is_floating(kind.value_type)
     ]
 
 
@@ -343,10 +341,6 @@ def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
     if None in names:
         raise InputError(f"{path}: row {names.index(None)} has no name; remove it")
     return names
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:

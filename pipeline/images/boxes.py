@@ -168,7 +168,8 @@ def select(candidates: Candidates, size: tuple[int, int], selection: Selection) 
     """Select the regions of an image of `size` (width, height), and count proposals clipped, dropped (by reason) and
     filled.
 
-    Row 0 is the whole image, with score 1. The others follow by falling score, and then the windows that fill up.
+    Row 0 is the whole image, with score 1. The others follow by falling score, and then the windows that fill up, which
+    overlap neither them nor each other by more than `selection.iou`.
     """
     chosen, counts = tidy(candidates, size, MIN_REGION_SIDE)
     counts["low-score"] = int((chosen.scores < MIN_REGION_SCORE).sum())
@@ -176,17 +177,13 @@ def select(candidates: Candidates, size: tuple[int, int], selection: Selection) 
     chosen = chosen.take(suppress(chosen, selection.iou, selection.count))
     boxes = [np.array([[0, 0, *size]], np.float32), chosen.boxes]
     if selection.fill and len(chosen.boxes) < selection.count:
-        boxes.append(_fill(chosen.boxes, size, selection))
+        windows = propose_windows(size)
+        sides = (windows.boxes[:, 2:] - windows.boxes[:, :2]).min(axis=1)
+        apart = (overlaps(windows.boxes, chosen.boxes) <= selection.iou).all(axis=1)
+        windows = windows.take(apart & (sides >= MIN_REGION_SIDE))
+        boxes.append(windows.boxes[suppress(windows, selection.iou, selection.count - len(chosen.boxes))])
     scores = np.full(sum(map(len, boxes)), WINDOW_SCORE, np.float32)
     scores[0] = IMAGE_SCORE
     scores[1 : 1 + len(chosen.scores)] = chosen.scores
     counts["filled"] = len(scores) - 1 - len(chosen.scores)
     return Candidates(np.concatenate(boxes), scores), +counts
-
-
-def _fill(boxes: np.ndarray, size: tuple[int, int], selection: Selection) -> np.ndarray:
-    """Return windows that overlap neither `boxes` nor each other by more than `selection.iou`."""
-    windows = propose_windows(size)
-    sides = (windows.boxes[:, 2:] - windows.boxes[:, :2]).min(axis=1)
-    windows = windows.take((overlaps(windows.boxes, boxes) <= selection.iou).all(axis=1) & (sides >= MIN_REGION_SIDE))
-    return windows.boxes[suppress(windows, selection.iou, selection.count - len(boxes))]

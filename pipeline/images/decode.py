@@ -16,28 +16,16 @@ from typing import Generic, NamedTuple, TypeVar
 
 from PIL import ExifTags, Image, ImageOps, IptcImagePlugin, UnidentifiedImageError, features
 
-from pipeline.compute.workers import OUT_OF_MEMORY, Failure, Worker, processor_limit
+from pipeline.compute.worker_process import OUT_OF_MEMORY, Failure, processor_limit
+from pipeline.compute.workers import Worker
 from pipeline.errors import InputError
-from pipeline.images import colour
+from pipeline.images import colour, opening
 from pipeline.images.colour import UnreadableImage
-from pipeline.images.opening import (
-    AVIF_BRANDS,
-    FORMATS,
-    JPEG_START,
-    NEEDS_AVIF,
-    PNG_START,
-    ImageLimits,
-    brands,
-    check_size,
-    load,
-    open_image,
-    pillow_limits,
-    too_slow,
-)
+from pipeline.images.opening import ImageLimits
 
 Result = TypeVar("Result")
 
-FIRST_BYTES = {"JPEG": JPEG_START, "PNG": PNG_START, "GIF": b"GIF8"}
+FIRST_BYTES = {"JPEG": opening.JPEG_START, "PNG": opening.PNG_START, "GIF": b"GIF8"}
 LACKS_MEMORY = "decoding it takes more memory than there is, or than a photo of its size may take"
 MAX_EXIF_CHARACTERS = 100
 """Length of the longest name of a camera that is stored."""
@@ -76,14 +64,14 @@ def _decode(
     """Decode the images of `decode_each`, without `colours` in their own colours. Returns them with notes on how they
     were read."""
     started = time.thread_time()
-    in_time = processor_limit(limits.seconds, str(too_slow(limits.seconds)))
-    with in_time, pillow_limits(limits.max_pixels), naming_faults(data, limits):
-        loaded = load(data, limits, sides)
+    in_time = processor_limit(limits.seconds, str(opening.too_slow(limits.seconds)))
+    with in_time, opening.pillow_limits(limits.max_pixels), naming_faults(data, limits):
+        loaded = opening.load(data, limits, sides)
         image, notes = _to_rgb(loaded.image, colours, loaded.note)
         reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}
         images = [reduced[factor] for factor in loaded.factors]
     if time.thread_time() - started > limits.seconds:
-        raise too_slow(limits.seconds)
+        raise opening.too_slow(limits.seconds)
     return images, notes
 
 
@@ -95,13 +83,13 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
-        if brands(data) & AVIF_BRANDS and not features.check("avif"):
-            raise UnreadableImage(NEEDS_AVIF, "this Pillow cannot read it") from None
+        if opening.brands(data) & opening.AVIF_BRANDS and not features.check("avif"):
+            raise UnreadableImage(opening.NEEDS_AVIF, "this Pillow cannot read it") from None
         for kind, start in FIRST_BYTES.items():
             if data.startswith(start):
                 raise UnreadableImage("damaged", f"a {kind} whose header cannot be read") from None
         start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
-        raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; {start}") from None
+        raise UnreadableImage("not-an-image", f"no {', '.join(opening.FORMATS)}; {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableImage("too-large", f"more than {limits.max_pixels} pixels") from error
     except Exception as error:  # any other failure on hostile bytes is the image's fault
@@ -113,7 +101,7 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
     """Convert an opened image as `decode` does, without a time limit. Raises UnreadableImage and Pillow's errors."""
-    check_size(image.size, limits)
+    opening.check_size(image.size, limits)
     return _to_rgb(image)[0]
 
 
@@ -142,9 +130,9 @@ def _read_exif(data: bytes, limits: ImageLimits) -> tuple[str | None, str | None
     """Return when a photo was taken and the name of its camera. Each is None if the photo does not say."""
     taken, camera = None, None
     # Damaged EXIF does not affect the pixels.
-    in_time = processor_limit(limits.seconds, str(too_slow(limits.seconds)))
-    with suppress(Exception), in_time, pillow_limits(limits.max_pixels):
-        exif = open_image(data).getexif()
+    in_time = processor_limit(limits.seconds, str(opening.too_slow(limits.seconds)))
+    with suppress(Exception), in_time, opening.pillow_limits(limits.max_pixels):
+        exif = opening.open_image(data).getexif()
         inner = exif.get_ifd(ExifTags.IFD.Exif)
         maker, model = (_exif_text(exif.get(tag)) for tag in (ExifTags.Base.Make, ExifTags.Base.Model))
         camera = " ".join(filter(None, (None if model.startswith(maker) else maker, model))) or None
@@ -160,8 +148,8 @@ def written_description(data: bytes, limits: ImageLimits) -> str:
 
     Descriptions by cameras and programs do not count.
     """
-    with suppress(Exception), pillow_limits(limits.max_pixels):
-        image = open_image(data)
+    with suppress(Exception), opening.pillow_limits(limits.max_pixels):
+        image = opening.open_image(data)
         captions = (IptcImagePlugin.getiptcinfo(image) or {}).get(IPTC_CAPTION, b"")
         caption = captions[0] if isinstance(captions, list) else captions
         for text in (image.getexif().get(ExifTags.Base.ImageDescription, ""), caption.decode(errors="replace")):
@@ -201,8 +189,8 @@ def check_header(data: bytes, limits: ImageLimits) -> None:
     """Read only the header of an image. Raises UnreadableImage as `decode` does if the bytes are not an image, or if
     its size is outside the limits."""
     too_long = f"too-slow: its header takes longer than {MAX_HEADER_SECONDS} s to read"
-    with processor_limit(MAX_HEADER_SECONDS, too_long), pillow_limits(sys.maxsize), naming_faults(data, limits):
-        check_size(open_image(data).size, limits)  # this names the size
+    with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
+        opening.check_size(opening.open_image(data).size, limits)  # this names the size
 
 
 class ImageProcess(Generic[Result]):

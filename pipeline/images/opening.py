@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from PIL import Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
-from pipeline.compute.workers import memory_limit
+from pipeline.compute.worker_process import memory_limit
 from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
 

@@ -32,10 +32,9 @@ import numpy as np
 from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.compute.precision import require_finite
 from pipeline.compute.ragged import offsets_of
-from pipeline.compute.workers import processor_limit
+from pipeline.compute.worker_process import processor_limit
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
-from pipeline.foreign.files import open_plain
-from pipeline.foreign.trial import is_remembered, remember, try_first
+from pipeline.foreign.files import is_remembered, open_plain, remember, try_first
 from pipeline.index.exact import Neighbours
 from pipeline.index.faiss_types import ListMeans, flat_vectors, ids_of_lists
 from pipeline.index.filtering import reconstruct, search_among

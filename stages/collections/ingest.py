@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout
 
 PARTS = "manifest.parts"
-"""Folder beside the manifest: what was found out about images so far."""
+"""Folder beside the manifest for the outcomes of images so far."""
 SCRATCH = "tables.parts"
-"""Likewise: records that do not fit into memory."""
+"""Folder beside the manifest for records that do not fit into memory."""
 logger = logging.getLogger(__name__)
 
 
 def _keys(config: "Config") -> dict[str, object]:
-    """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
-    from pipeline.collections.inventory import describe_state
+    """Return the keys of ingest. `state` follows the photos, which are too many to be inputs. A demo needs none."""
+    from pipeline.collections.formats import describe_state
 
     chosen, state = config.collection, ""
     if not config.demo.generate:
@@ -38,9 +38,9 @@ def _keys(config: "Config") -> dict[str, object]:
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:
-    """The demo, or the lists of the collection; the takedown list, and the lists of the photos that `remove` has taken
-    out of an index."""
-    from pipeline.collections.inventory import list_files
+    """Return the demo or the lists of the collection, the takedown list, and the lists of photos that `remove` has
+    taken out of an index."""
+    from pipeline.collections.formats import list_files
 
     chosen, lists = config.collection, []
     if not config.demo.generate:
@@ -79,10 +79,10 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     from pipeline.collections import formats
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.files import CollectionFolder
+    from pipeline.collections.formats import count_files
     from pipeline.collections.formats.vectors import FORMAT
     from pipeline.collections.inspection import clear
     from pipeline.collections.intake import Intake
-    from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.errors import InputError
     from pipeline.foreign.files import read_lines
@@ -143,7 +143,7 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
 def _inspect(
     run: Run, folder: "CollectionFolder", assembly: "Assembly", parts: Path, processes: int | None
 ) -> Iterator[Any]:
-    """An Inspection or a Failure of each photograph, by so many processes (None: one a thread), or on a cluster."""
+    """Yield an Inspection or a Failure of each photo, made by `processes` (None: one per thread) or on a cluster."""
     from functools import partial
 
     from pipeline.collections.inspection import InspectedImages
@@ -164,7 +164,7 @@ def _inspect(
 
 
 def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path, own: Set[str]) -> Iterator[str]:
-    """Warns of lines that name no photo and no caption; yields the warnings of lines in the user's `own` list."""
+    """Warn of lines that name no photo and no caption, and yield the warnings about lines in the user's `own` list."""
     where = " and ".join(map(str, lists.values()))
     for line, why in takedown.unmatched.items():
         why = why or f", but no photo of {root} has that name" + " and caption" * ("\t" in line)
@@ -175,7 +175,7 @@ def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:
-    """Raises as `Collection.check`, and then leaves the rejects in the file `report`, since there is no manifest."""
+    """Raise as `Collection.check` does, and then leave the rejects in the file `report`, since there is no manifest."""
     from pipeline.errors import JointspaceError
     from pipeline.storage.manifest import write_rejects
 

@@ -12,10 +12,6 @@ import click
 from stages.commands import FILE, PATH, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic import JsonValue
-
     from pipeline.collections.detect import Detected
     from pipeline.collections.intake import Intake
     from pipeline.collections.records import Tally
@@ -73,11 +69,14 @@ def command(
     """
     import json
 
+    import yaml
+
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.detect import detect
     from pipeline.config.section import as_name
     from pipeline.errors import InputError, RejectLimitError, UsageError
     from pipeline.printable import printable
+    from pipeline.storage.batch import publish_text
 
     if encoder and (weights or architecture):
         raise UsageError("--encoder has its own weights; leave out --weights and --architecture")
@@ -122,7 +121,9 @@ def command(
         path = output or Path(f"{values['name']}.yaml")
         if path.exists():
             raise UsageError(f"{path} exists; give another --output, or remove it")
-        _write(path, values)
+        head = "# Only what differs from config/default.yaml, where every key has a comment.\n"
+        text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, allow_unicode=True)
+        publish_text(path, head + text)
         commands = [] if seen["refused"] else [["jointspace", "run", str(path)]]
     if as_json:
         ending = {"configuration": path and str(path), "next": next(iter(commands), None)}
@@ -185,9 +186,8 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     from tqdm import tqdm
 
     from pipeline.collections.files import CollectionFolder
-    from pipeline.collections.formats import FORMATS
+    from pipeline.collections.formats import FORMATS, count_files
     from pipeline.collections.intake import Intake
-    from pipeline.collections.inventory import count_files
     from pipeline.collections.records import DIVIDED, Options
     from pipeline.config import loading
 
@@ -359,7 +359,7 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None) -> dict[str, Any]:
-    """The encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
+    """Name the encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
     from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats.vectors import sources
     from pipeline.collections.records import Options
@@ -392,12 +392,3 @@ def _name_network(weights: Path) -> str:
     if named is None:
         raise UsageError(f"cannot tell the network from the name of {weights}; give --architecture, such as resnet50")
     return named[0]
-
-
-def _write(path: Path, values: "Mapping[str, JsonValue]") -> None:
-    import yaml
-
-    from pipeline.storage.batch import publish_text
-
-    head = "# Only what differs from config/default.yaml, where every key has a comment.\n"
-    publish_text(path, head + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, allow_unicode=True))

@@ -59,13 +59,14 @@ def test_a_photo_that_runs_out_of_memory_is_rejected_and_the_run_continues(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = (root / "images" / "07.jpg").read_bytes()
+    load_in_memory = opening.load
 
     def load(given: bytes, *more: object) -> opening.Loaded:
         if given == data:
             raise MemoryError
-        return opening.load(given, *more)
+        return load_in_memory(given, *more)
 
-    monkeypatch.setattr("pipeline.images.decode.load", load)
+    monkeypatch.setattr("pipeline.images.opening.load", load)
     ingest(tmp_path, root, {"collection": {"reject_limit": 0.1}}, processes=0)
     manifest = Manifest(tmp_path / "manifest")
     (reject,) = (row for row in manifest.rejects() if row["what"] == "images")

@@ -14,7 +14,7 @@ from test_formats import write_tar
 
 from pipeline.collections.detect import detect
 from pipeline.collections.files import Exclusion
-from pipeline.collections.inventory import describe_state
+from pipeline.collections.formats import describe_state
 from pipeline.config.loading import validate
 from pipeline.errors import InputError
 

@@ -47,7 +47,7 @@ from pipeline.encoders.image_encoder import ImageEncoder
 from pipeline.encoders.material import EncoderParts
 from pipeline.encoders.restore import restore_encoder
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
-from pipeline.foreign.trial import try_first
+from pipeline.foreign.files import try_first
 from pipeline.index import gallery
 from pipeline.index.queries import StoredEncoder
 from pipeline.index.search import Searcher

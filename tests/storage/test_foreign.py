@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.errors import InputError
-from pipeline.foreign import trial
+from pipeline.foreign import files
 from pipeline.foreign.vectors import ForeignFeatures, Source, foreign_files, open_foreign
 
 NAMES = ["a.jpg", "ä b.jpg", "c\u2028.jpg", "d.jpg", "e.jpg"]
@@ -213,7 +213,7 @@ def test_a_parquet_file_that_unpacks_to_more_than_the_memory_of_a_trial_is_refus
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1 GB of zeros, which Parquet stores as one entry of a dictionary in less than a megabyte."""
-    monkeypatch.setattr(trial, "MAX_TRIAL_BYTES", 1 << 29)
+    monkeypatch.setattr(files, "MAX_TRIAL_BYTES", 1 << 29)
     zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(1 << 24, np.float32)), 1 << 10)
     group = pa.table({"vector": zeros, "file": ["a.jpg"] * len(zeros)})
     with pq.ParquetWriter(tmp_path / "f.parquet", group.schema, compression="zstd") as writer:

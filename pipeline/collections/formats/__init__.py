@@ -1,4 +1,4 @@
-"""The literal table of collection formats: name -> reader.
+"""The literal table of collection formats, name -> reader, and the files of a collection that each format reads.
 
 A reader `read(root, options)` yields the records of the collection in the folder `root`, each image before its texts
 and boxes. It does not read images, and opens files only through `CollectionFolder`. It raises InputError for a file
@@ -7,28 +7,37 @@ such a function, and name it by its import path; or add it and its lists here, a
 `pipeline.config.collection`.
 """
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.collections.files import Exclusion
-from pipeline.collections.formats import folder, published, table, vectors, webdataset
+import pyarrow as pa
+
+from pipeline.collections.files import ARCHIVES, CollectionFolder, Exclusion, is_image
+from pipeline.collections.formats import published, table, vectors, webdataset
+from pipeline.collections.formats.folder import FOLDER, described_by, read_folder, read_text_files
 from pipeline.collections.records import Options, Record
 from pipeline.config.registry import import_allowed
 
+if TYPE_CHECKING:
+    from pipeline.collections.tables import Tables
+
 FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
-    "folder": folder.read_folder,
+    "folder": read_folder,
     "flickr-token": published.read_flickr_token,
     "karpathy": published.read_karpathy,
     "coco": published.read_coco,
     "pascal1k": published.read_pascal1k,
     "table": table.read_table,
-    "text-files": folder.read_text_files,
+    "text-files": read_text_files,
     "webdataset": webdataset.read,
     "parquet": table.read_parquet,
     vectors.FORMAT: vectors.read,
 }
 NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "folder": folder.FOLDER,
+    "folder": FOLDER,
     "flickr-token": published.FLICKR_TOKEN,
     "karpathy": published.KARPATHY,
     "coco": published.COCO,
@@ -40,9 +49,101 @@ NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 SHARDS: Mapping[str, str] = {"webdataset": webdataset.SHARDS, "parquet": table.SHARDS}
 """Format -> the usual pattern of its shards, for formats that read photographs from within files."""
 
+UNNAMED = "photos that no list names"
+NOT_READ = "neither photos nor lists that the format reads"
+BESIDE_SHARDS = "photos next to the shards that the format reads"
+MAX_SUFFIX_CHARACTERS = 10
+"""Length of the longest suffix that names a kind of file."""
+
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:
-    """The records of the collection, without the images that `collection.exclude` leaves out."""
+    """Return the records of the collection, without the images that `collection.exclude` leaves out."""
     reader = import_allowed("format", form) if ":" in form else FORMATS[form]
     records = reader(root, options)
     return Exclusion(options.exclude).without_excluded(records, options.tally) if options.exclude else records
+
+
+def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
+    """Return the lists of a collection in the format `form`, in any folder. `given` is collection.files.
+
+    Raises UsageError as the format's reader does.
+    """
+    return _lists(CollectionFolder(root, Options(given, {}, "train")), form) if form in NAMED else []
+
+
+def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tuple[str, ...] = ()) -> str:
+    """Return the number of a collection's files, and a digest of their names, sizes and modification times.
+
+    No file is opened. The files are photos and lists, the texts of `text-files`, and the shards of `webdataset`,
+    without ignored files. As in `ingest`, links to folders are followed only directly under the root. Raises
+    UsageError and InputError as the format's reader does.
+    """
+    folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
+    names = _lists_and_shards(folder, form, given)
+    is_user_format = ":" in form  # its reader may open any file
+    names |= {name for name, ignored in folder.files() if not ignored and (is_user_format or _is_read(name, form))}
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        digest.update(os.fsencode(f"{name}\0{folder.state(name)}\0"))
+    return f"{len(names)} files, {digest.hexdigest()[:16]}"
+
+
+def count_files(root: Path, form: str, options: Options, tables: "Tables", takedown: bool = False) -> None:
+    """Add every file below `root` to the tally of the `options`: it is read, or ignored for a reason.
+
+    `tables` are the tables of an intake, with the images that a list or the format names. Images of a `takedown` have
+    been removed from them.
+    """
+    folder = CollectionFolder(root, options)
+    tally = options.tally
+    named = _lists_and_shards(folder, form, options.files)
+    if form in SHARDS and options.files and not any("*" in pattern for pattern in options.files.values()):
+        for _ in named:  # files beside shards with given names are not part of the collection
+            tally.add(None)
+        return
+    tables.create({"photographs": pa.schema([("path", pa.binary())])})
+    for path, reason in folder.files():
+        if reason is not None or path in named or (not is_image(path) and _is_read(path, form)):
+            tally.add(reason)
+        elif is_image(path) and form not in SHARDS:
+            tables.append("photographs", (os.fsencode(path),))
+        else:
+            tally.add(BESIDE_SHARDS if is_image(path) else _not_read(path))
+    count = tables.value("SELECT count(*) FROM photographs")
+    named_paths = "SELECT encode(path) FROM images WHERE path IS NOT NULL"
+    unnamed = tables.value(f"SELECT count(*) FROM photographs WHERE path NOT IN ({named_paths})")
+    tally.given += count
+    tally.read += count - unnamed
+    if unnamed:
+        tally.left_out[UNNAMED + " or that are taken down" * takedown] += unnamed
+
+
+def _not_read(path: str) -> str:
+    """Return why a file is not read, with its kind."""
+    suffix = Path(path).suffix.lower()
+    kind = suffix if 1 < len(suffix) <= MAX_SUFFIX_CHARACTERS and suffix[1:].isalnum() else "others"
+    return f"{'packed: unpack them first' if suffix in ARCHIVES else NOT_READ} ({kind})"
+
+
+def _lists(folder: CollectionFolder, form: str) -> list[Path]:
+    if form == vectors.FORMAT:
+        return vectors.list_files(folder)
+    where = folder.locate(NAMED[form])
+    table = where.get("table")
+    several = folder.tables(table) if table else []
+    return [path for path in dict.fromkeys([*where.values(), *several]) if path and path.is_file()]
+
+
+def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, str]) -> set[str]:
+    """Return the names of the files that the format reads beside photos and the texts of `text-files`."""
+    if form in NAMED:
+        return {folder.label(path) for path in _lists(folder, form)}
+    patterns = (given.values() or [SHARDS[form]]) if form in SHARDS else ()
+    return {folder.label(path) for pattern in patterns for path in folder.glob(pattern)}
+
+
+def _is_read(name: str, form: str) -> bool:
+    """Return whether the format reads a file of this name as a photo or a text."""
+    if form in SHARDS:
+        return False
+    return is_image(name) or (form == "text-files" and (name.lower().endswith(".txt") or bool(described_by(name))))

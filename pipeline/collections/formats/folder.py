@@ -16,8 +16,7 @@ a sentence.
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from pipeline.collections.files import CollectionFolder, is_image
@@ -28,7 +27,6 @@ from pipeline.collections.records import (
     ColumnsRecord,
     DocumentRecord,
     ImageRecord,
-    KeyedRecord,
     Options,
     Record,
     Reject,
@@ -52,12 +50,10 @@ FILE_COLUMNS = (
 """Usual names, as `usual_names` spells them, of a column that names images. The first that exists counts."""
 TEXT_FILES: dict[str, tuple[str, ...]] = dict.fromkeys(SPLITS, ())
 """The folders of splits, which `lists.split_folders` finds. Images outside them go to the default split."""
-MAX_TEXT_BYTES = 1 << 24
-"""Size of the sentences of one photo."""
 TAKEOUT_JSON = re.compile(r"(.+?)(\.\w+)(?:\.s[-a-z]*)?(\(\d+\))?\.json", re.IGNORECASE | re.DOTALL)
 """The JSON of a photo: a.jpg.json, or a.jpg.supplemental-metadata.json, whose end Takeout cuts off if the name is too
 long, or a.jpg(1).json for a(1).jpg."""
-DOCUMENT_COLUMNS = ("file", "title", "tags", "description")
+DOCUMENT_COLUMNS = ("file", *lists.DOCUMENT)
 BOX_COLUMNS = ("file", "x1", "y1", "x2", "y2", "score", "label")
 MAX_SHOWN_CHARACTERS = 20
 """Number of characters of a field that a message shows."""
@@ -78,12 +74,10 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
     def image(name: str, split: str, file: str, row: int | None, implied: bool = False) -> ImageRecord:
         return ImageRecord(name, posixpath.join(prefix, name), lists.split_name(split), file, row, implied=implied)
 
-    def image_of_split(fields: list[str], file: str, row: int) -> ImageRecord:
-        name, split = fields
-        return image(name, split, file, row)
-
     if where["splits"]:
-        yield from lists.tab_records(folder, where["splits"], "images", (2,), image_of_split)
+        yield from lists.tab_records(
+            folder, where["splits"], "images", (2,), lambda fields, file, row: image(fields[0], fields[1], file, row)
+        )
     texts: list[tuple[Iterator[Record], str]] = []
     if where["captions"]:
         captions = lists.tab_records(folder, where["captions"], "sentences", (3, 2), _sentence)
@@ -92,8 +86,9 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
         documents = lists.headed_records(folder, where["weak"], "documents", DOCUMENT_COLUMNS, _document)
         texts.append((documents, "weak"))
     for records, split in texts:
-        implied_image = partial(_implied_image, image, split)
-        yield from lists.with_images(records, implied_image)
+        yield from lists.with_images(
+            records, lambda record, split=split: image(record.key, split, record.file, record.row, implied=True)
+        )
     for below, names in folder.walk(images):
         for name in (posixpath.join(below, name) for name in names if is_image(name)):
             yield image(name, options.default_split, folder.label(images or folder.root), None, implied=True)
@@ -101,10 +96,6 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
         yield from lists.headed_records(folder, where["boxes"], "boxes", BOX_COLUMNS, _box)
     if where["metadata"]:
         yield from _metadata(folder, where["metadata"], options.own_columns)
-
-
-def _implied_image(image: Callable[..., ImageRecord], split: str, record: KeyedRecord) -> ImageRecord:
-    return image(record.key, split, record.file, record.row, implied=True)
 
 
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
@@ -191,7 +182,7 @@ def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: 
 
 def _sentences_beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
     try:
-        with folder.open_below(file, MAX_TEXT_BYTES) as text:
+        with folder.open_below(file, lists.MAX_TEXT_BYTES) as text:
             for row, line in lists.lines(text, file):
                 if isinstance(line, bytes):
                     yield Reject(file, row, "sentences", lists.not_utf8(line))
@@ -203,7 +194,7 @@ def _sentences_beside(folder: CollectionFolder, key: str, file: str) -> Iterator
 
 def _description(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
     try:
-        with folder.open_below(file, MAX_TEXT_BYTES) as text:
+        with folder.open_below(file, lists.MAX_TEXT_BYTES) as text:
             value = lists.parse_json(text.read())
     except (InputError, ValueError) as error:
         yield Reject(file, None, "sentences", f"not JSON: {error}")

@@ -28,6 +28,10 @@ SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
 MAX_JSON_BYTES = 1 << 30
 """Size of the largest JSON file."""
+MAX_TEXT_BYTES = 1 << 24
+"""Size of the texts of one photo."""
+DOCUMENT = ("title", "tags", "description")
+"""The fields of weak text."""
 MAX_NUMBER_DIGITS = 18
 """Number of digits of the largest sentence number."""
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
@@ -53,6 +57,13 @@ def split_in(name: str) -> str | None:
     """Find the split that is part of the name of a file or of its folder: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
     parts = map(split_name, re.split(r"[-_./ ]|(?<=[a-z])(?=\d)", name.lower()))
     return next((part for part in reversed([*parts]) if part in SPLITS), None)
+
+
+def by_split(names: list[str]) -> dict[str, str]:
+    """Return files, or patterns of files, by split. Returns nothing unless there are several and each has a split of
+    its own."""
+    splits = {split: name for name in names if (split := split_in(name))}
+    return splits if 1 < len(splits) == len(names) else {}
 
 
 def split_folders(folders: Collection[str]) -> dict[str, str]:

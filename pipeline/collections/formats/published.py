@@ -4,7 +4,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
+from contextlib import suppress
 from html.parser import HTMLParser
 from itertools import groupby
 from pathlib import Path
@@ -53,12 +53,11 @@ def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
     def image(name: str, file: str, row: int | None, split: str, implied: bool = False) -> ImageRecord:
         return ImageRecord(name, posixpath.join(prefix, name), split, file, row, implied=implied)
 
-    def listed_image(split: str, fields: list[str], file: str, row: int) -> ImageRecord:
-        return image(fields[0], file, row, split)
-
     for split in ("train", "dev", "test"):
         if path := where[split]:
-            yield from lists.tab_records(folder, path, "images", (1,), partial(listed_image, split))
+            yield from lists.tab_records(
+                folder, path, "images", (1,), lambda fields, file, row, split=split: image(fields[0], file, row, split)
+            )
     yield from lists.with_images(
         lists.tab_records(folder, sentences, "sentences", (2,), _token_sentence),
         lambda record: image(record.key, record.file, record.row, options.default_split, implied=True),
@@ -139,6 +138,18 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
             continue
         yield SentenceRecord(key, numbers[key], text, file, row)
         numbers[key] += 1
+
+
+def find_captions(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
+    """Return the keys of collection.files for files in the form of COCO's captions: one per split, or the first."""
+    files = []
+    for name in names:
+        with suppress(InputError):
+            value = lists.read_json(folder, folder.root / name)
+            captions = value.get("annotations") if isinstance(value, dict) and "images" in value else None
+            if isinstance(captions, list) and captions and isinstance(captions[0], dict) and "caption" in captions[0]:
+                files.append(name)
+    return lists.by_split(files) or ({DIVIDED: files[0]} if files else {})
 
 
 def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:

@@ -7,8 +7,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import date
-from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -21,13 +19,9 @@ from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
 from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
-from pipeline.foreign.files import MAX_LINE_BYTES, each_line
-from pipeline.foreign.parquet import stored_type
-from pipeline.foreign.trial import try_first
+from pipeline.foreign.files import MAX_LINE_BYTES, each_line, try_first
+from pipeline.foreign.parquet import BATCH_PHOTOS, pc, plain_column, stored_type
 from pipeline.printable import is_unicode
-
-pc = import_module("pyarrow.compute")
-"""pyarrow's functions, which are generated when the module is imported, so that a type checker does not know them."""
 
 MAX_SAMPLED_ROWS = 10_000
 """Number of rows that are read to find the columns of a table and their uses."""
@@ -37,17 +31,6 @@ FREE_ROWS = 1_000_000
 """Number of rows that a Parquet file of any size may claim."""
 ROWS_PER_BYTE = 8
 """Number of further rows that a Parquet file may claim for each byte. A name or sentence takes more than one bit."""
-MAX_BATCH_VALUES = 1 << 22
-"""Number of values in one column of a batch, whose rows may contain lists."""
-BATCH_PHOTOS = 32
-"""Number of rows whose photos are in memory at once."""
-LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
-"""The first day that Python can represent, counted from 1970."""
-END_DAY = date.max.toordinal() - date(1970, 1, 1).toordinal() + 1
-"""The day after the last day that Python can represent."""
-UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 DELIMITERS = ",;\t|"
 UNQUOTED_DELIMITERS = "\t|"
 """Delimiters of tables that are often written without quoting."""
@@ -95,17 +78,14 @@ def read_rows(
         fields = schema(folder, path)
         _check_columns(path, fields.names, ())
         chosen = [field for field in fields if own is None or field.name in own]
-        plain = [field.name for field in chosen if _is_plain(stored_type(field.type))]
+        kinds = {field.name: stored_type(field.type) for field in chosen}
+        plain = [name for name, kind in kinds.items() if not (pa.types.is_nested(kind) or "binary" in str(kind))]
         read = {*plain, *columns, *(name.removesuffix(".path") for name in columns)}
         if lost := [field.name for field in chosen if field.name not in read]:
             note = f"of the columns not kept, being lists, structs or bytes: {', '.join(lost)}"
             folder.tally.notes[note] = len(lost)
         columns = dict.fromkeys([*columns, *plain])
     return reader(folder, path, columns, needed)
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    return not (pa.types.is_nested(kind) or "binary" in str(kind))
 
 
 def stem(column: str) -> str:
@@ -347,7 +327,7 @@ def _batches(
         for group in range(metadata.num_row_groups):  # lists of texts whose dictionaries differ are not read together
             for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], columns=names):
                 rows = f"{path}: rows {number + 1} to {number + batch.num_rows}"
-                yield batch.schema.names, [_plain_column(column, rows).to_pylist() for column in batch.columns]
+                yield batch.schema.names, [plain_column(column, rows).to_pylist() for column in batch.columns]
                 number += batch.num_rows
 
 
@@ -389,61 +369,6 @@ def _refusing(path: Path) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
-
-
-def _plain_column(column: pa.Array, rows: str) -> pa.Array:
-    """Convert a column to values that Python can represent. Texts become bytes, so that a bad text costs only its row.
-
-    Raises InputError naming the `rows` if they have lists of too many values.
-    """
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    if (count := _count_values(column)) > MAX_BATCH_VALUES:
-        raise InputError(f"{rows} have lists of {count} values, more than {MAX_BATCH_VALUES}")
-    if not pa.types.is_dictionary(column.type):
-        return _as_python_has(column)
-    values = column.dictionary
-    if any(is_text(values.type) for is_text in TEXT_TYPES):
-        return values.cast(pa.large_binary()).take(column.indices)
-    return _as_python_has(values.take(column.indices))
-
-
-def _count_values(column: pa.Array) -> int:
-    """Return the largest number of values in a column or within its lists and structs."""
-    if any(is_list(column.type) for is_list in LIST_TYPES):
-        return _count_values(column.flatten())
-    if pa.types.is_struct(column.type):
-        return max(map(_count_values, column.flatten()), default=0)
-    return len(column)
-
-
-def _as_python_has(column: pa.Array) -> pa.Array:
-    """Convert dates and times to values that Python can represent, and return other columns as they are.
-
-    Dates are in days, and times are in microseconds, in UTC if they have a zone. Values outside the years 1 to 9999
-    become null. Times of day become text, and durations seconds.
-    """
-    kind = column.type
-    if pa.types.is_time(kind):
-        return pc.replace_substring_regex(column.cast(pa.string()), r"\.0+$", "")
-    if pa.types.is_duration(kind):
-        return pc.divide(column.view(pa.int64()).cast(pa.float64(), safe=False), UNITS_PER_SECOND[kind.unit])
-    if pa.types.is_date(kind):
-        per_day = 1 if kind == pa.date32() else 86_400_000
-        wanted = pa.date32()
-    elif pa.types.is_timestamp(kind):
-        zone = "UTC" if kind.tz else None
-        per_day = 86_400 * UNITS_PER_SECOND[kind.unit]
-        wanted = pa.timestamp("us", zone)
-        kind = pa.timestamp(kind.unit, zone)
-    else:
-        return column
-    integer = pa.int32() if kind == pa.date32() else pa.int64()
-    counts = column.view(integer)
-    first = max(FIRST_DAY * per_day, -(2**63))
-    last = min(END_DAY * per_day, 2**63) - 1
-    known = pc.and_(pc.greater_equal(counts, first), pc.less_equal(counts, last))
-    return pc.if_else(known, counts, pa.scalar(None, integer)).view(kind).cast(wanted, safe=False)
 
 
 READERS: Mapping[str, Callable[..., Iterator[TableRow]]] = {

@@ -9,25 +9,15 @@ other columns are the user's own. A table that collection.files names by a split
 import posixpath
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
 from pipeline.collections.files import CollectionFolder, is_image
-from pipeline.collections.formats import lists
+from pipeline.collections.formats import lists, rows
 from pipeline.collections.formats.folder import FILE_COLUMNS, usual_names
-from pipeline.collections.formats.rows import (
-    EITHER,
-    MAX_SAMPLED_ROWS,
-    column_names,
-    is_text,
-    other_values,
-    read_rows,
-    rows_without,
-    schema,
-    stem,
-)
 from pipeline.collections.records import DIVIDED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
@@ -40,8 +30,7 @@ TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FU
 METADATA = "metadata"
 """Name in the Hugging Face hub of a table whose names of photos are relative to the folder of the table."""
 SHARDS = "**/*.parquet"
-DOCUMENT = ("title", "tags", "description")
-COLUMNS = ("file", "sentence", "split", *DOCUMENT)
+COLUMNS = ("file", "sentence", "split", *lists.DOCUMENT)
 SURROGATE = re.compile("[\udc80-\udcff]")
 """A character in place of a byte that is not UTF-8."""
 AFTER_SPLIT = re.compile(r"[-_.].*", re.DOTALL)
@@ -51,7 +40,7 @@ USUAL_COLUMNS = {
     "sentence": ("sentence", "caption", "sentences", "captions", "text", "alt", "alt_text")
     + ("comment", "raw", "raw_caption", "sentence_text", "caption_text"),
     "split": ("split",),
-    **{name: (name,) for name in DOCUMENT},
+    **{name: (name,) for name in lists.DOCUMENT},
 }
 """Column of a table -> its usual names, in lower case. The first name is ours."""
 SUBSTITUTE_SENTENCES = ("description", "title")
@@ -84,7 +73,7 @@ def _read_rows(
     folder: CollectionFolder, path: Path, prefix: str, default_split: str, options: Options
 ) -> Iterator[Record]:
     names = _column_names(options, COLUMNS)
-    if is_text(path):
+    if rows.is_text(path):
         names = {column: name.strip() for column, name in names.items()}
     needed = {names[column] for column in (*options.columns, "file")}
     file = folder.label(path)
@@ -93,7 +82,7 @@ def _read_rows(
         below = below.relative_to(prefix)
     parents = () if ".." in below.parts else below.parts  # a table outside names photos below the root
     last = None
-    for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
+    for row, values, fault in rows.read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
         if not fault and (name is None or not str(name).strip()):
             options.tally.notes[f"rows of {file} name no photo and are left out"] += 1
@@ -106,10 +95,10 @@ def _read_rows(
         if name != last:
             split = values.get(names["split"]) or default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)
-            yield from lists.document(name, values, map(names.get, DOCUMENT), file, row, implied=True)
-            yield ColumnsRecord(name, other_values(values, path, names.values()), file, row)
+            yield from lists.document(name, values, map(names.get, lists.DOCUMENT), file, row, implied=True)
+            yield ColumnsRecord(name, rows.other_values(values, path, names.values()), file, row)
         for text in lists.sentences(values.get(names["sentence"]), options.tally):
-            if is_text(path) and not text.isascii() and SURROGATE.search(text):
+            if rows.is_text(path) and not text.isascii() and SURROGATE.search(text):
                 yield Reject(file, row, "sentences", lists.not_utf8(text))
             else:
                 yield SentenceRecord(name, None, text, file, row)
@@ -149,23 +138,24 @@ def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
     if unknown := set(options.columns) - set(ours):
         raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(ours)}")
     # A title that is read as the sentence is not the title, too.
-    renamed = {name for theirs in options.columns.values() for name in theirs.split(EITHER)}
-    names = {column: column for column in ours if column not in DOCUMENT or column not in renamed}
+    renamed = {name for theirs in options.columns.values() for name in theirs.split(rows.EITHER)}
+    names = {column: column for column in ours if column not in lists.DOCUMENT or column not in renamed}
     return {**names, **options.columns}
 
 
 def _read_shard(
     folder: CollectionFolder, path: Path, split: str, names: dict[str, str], options: Options
 ) -> Iterator[Record]:
-    fields = schema(folder, path)
+    fields = rows.schema(folder, path)
     shard = folder.label(path)
     if (column := photograph_column(fields)) is None:
         raise InputError(f"{path} has no column of photos (bytes, or structs of bytes and path)")
     leaf = (column, "bytes") if pa.types.is_struct(fields.field(column).type) else (column,)
-    without = rows_without(folder, path, leaf)
+    without = rows.rows_without(folder, path, leaf)
     options.tally.notes["rows of Parquet files have no photo and are left out"] += len(without)
     needed = [names[ours] for ours in options.columns]
-    for row, values, _ in read_rows(folder, path, (f"{column}.path", *names.values()), needed, options.own_columns):
+    columns = (f"{column}.path", *names.values())
+    for row, values, _ in rows.read_rows(folder, path, columns, needed, options.own_columns):
         if row in without:
             continue
         photo = values.get(column)
@@ -174,8 +164,8 @@ def _read_shard(
         key = f"{shard}/{row}"
         asked = lists.split_name(str(values.get(names["split"]) or split))
         yield ImageRecord(key, shard, asked, shard, row, member, row - 1)
-        yield from lists.document(key, values, map(names.get, DOCUMENT), shard, row)
-        yield ColumnsRecord(key, other_values(values, path, (column, *names.values())), shard, row)
+        yield from lists.document(key, values, map(names.get, lists.DOCUMENT), shard, row)
+        yield ColumnsRecord(key, rows.other_values(values, path, (column, *names.values())), shard, row)
         for text in lists.sentences(values.get(names["sentence"]), options.tally):
             yield SentenceRecord(key, None, text, shard, row)
 
@@ -198,8 +188,8 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 
 def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
     """Collect the first values of each column of a table that are not empty, as texts."""
-    texts: dict[str, list[str]] = {name: [] for name in column_names(folder, path)}
-    for row in islice(read_rows(folder, path, (), (), None), MAX_SAMPLED_ROWS):
+    texts: dict[str, list[str]] = {name: [] for name in rows.column_names(folder, path)}
+    for row in islice(rows.read_rows(folder, path, (), (), None), rows.MAX_SAMPLED_ROWS):
         for name, value in row.values.items():
             sample = texts.setdefault(name, [])
             if len(sample) < MAX_SAMPLED_VALUES and type(value) in (str, int) and str(value).strip():
@@ -239,9 +229,9 @@ def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> d
     if columns.keys().isdisjoint(("sentence", *SUBSTITUTE_SENTENCES)):
         longest = max((name for name in words if name not in columns.values()), key=words.__getitem__, default="")
         if longest and words[longest] >= MIN_CAPTION_WORDS:
-            same = [name for name in texts if stem(name) == stem(longest)]
+            same = [name for name in texts if rows.stem(name) == rows.stem(longest)]
             are_texts = len(same) > 1 and all(words.get(name, 0) >= MIN_CAPTION_WORDS for name in same)
-            columns = {**columns, "description": f"{stem(longest)}#" if are_texts else longest}
+            columns = {**columns, "description": f"{rows.stem(longest)}#" if are_texts else longest}
     return columns
 
 
@@ -252,10 +242,10 @@ def _count_words(text: str) -> int:
 
 def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """Find the columns with usual names, by our names. Several columns of one stem are `stem#`."""
-    columns = column_names(folder, path)
-    present, stems = usual_names(columns), usual_names(list(map(stem, columns)))
+    columns = rows.column_names(folder, path)
+    present, stems = usual_names(columns), usual_names(list(map(rows.stem, columns)))
     for name in USUAL_COLUMNS["sentence"]:
-        if name in stems and [column for column in columns if stem(column) == stems[name]] != [stems[name]]:
+        if name in stems and [column for column in columns if rows.stem(column) == stems[name]] != [stems[name]]:
             present[name] = f"{stems[name]}#"
     usual = {
         ours: next((present[name] for name in names if name in present), None) for ours, names in USUAL_COLUMNS.items()
@@ -275,3 +265,21 @@ def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, 
 def renamed(columns: dict[str, str]) -> dict[str, str]:
     """Return the columns whose names differ from ours."""
     return {ours: theirs for ours, theirs in columns.items() if theirs != ours}
+
+
+def tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
+    """Return the keys of collection.files for a table of train that has sentences, and for tables of other splits that
+    have all columns of it that are used. Returns nothing without a table of train, whose images are learned from."""
+    splits = lists.by_split(names)
+    files: dict[str, str] = {}
+    with suppress(InputError):
+        if train := splits.pop("train", None):
+            columns, _ = with_sentences(find_columns(folder, folder.root / train))
+            if "sentence" in columns:
+                files["table"] = train
+                used = {columns["file"], columns["sentence"], *renamed(columns).values()}
+                for split, name in splits.items():
+                    present = rows.column_names(folder, folder.root / name)
+                    if used.issubset([*present, *(f"{rows.stem(column)}#" for column in present)]):
+                        files[split] = name
+    return files

@@ -13,19 +13,8 @@ from pipeline.collections.formats import lists
 from pipeline.collections.formats.rows import read_rows, schema
 from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord, Tally
 from pipeline.errors import InputError, UsageError
+from pipeline.foreign import vectors as foreign
 from pipeline.foreign.image_names import relative_name
-from pipeline.foreign.vectors import (
-    CLIP_RETRIEVAL,
-    NAMES,
-    NOT_FINITE,
-    Source,
-    columns_of_vectors,
-    foreign_files,
-    marked,
-    names_column,
-    open_foreign,
-    owner_names,
-)
 
 FORMAT = "vectors"
 VECTORS: Mapping[str, tuple[str, ...]] = {"images": (), "texts": ()}
@@ -38,18 +27,18 @@ MAX_SHOWN_CHARACTERS = 40
 """Number of characters of a name that a message shows."""
 
 
-def sources(folder: CollectionFolder) -> tuple[Source, Source | None]:
+def sources(folder: CollectionFolder) -> tuple[foreign.Source, foreign.Source | None]:
     """Return the source of the images' vectors, and of their texts' vectors if there are any. Raises UsageError if
     collection.files names no images."""
     where = folder.locate(VECTORS)
     images = folder.require(where["images"], "images", ("file of vectors",))
     texts = where["texts"]
-    return Source(images, None, None), texts and Source(texts, None, None, "sentences")
+    return foreign.Source(images, None, None), texts and foreign.Source(texts, None, None, "sentences")
 
 
 def list_files(folder: CollectionFolder) -> list[Path]:
     """Return all files that the format reads."""
-    return [file for source in filter(None, sources(folder)) for file in foreign_files(source)]
+    return [file for source in filter(None, sources(folder)) for file in foreign.foreign_files(source)]
 
 
 def find_files(folder: CollectionFolder) -> dict[str, str]:
@@ -59,8 +48,10 @@ def find_files(folder: CollectionFolder) -> dict[str, str]:
     `photo_text.npy`, or of Parquet files. Several Parquet files in a folder are one table. Raises UsageError for
     several other files of one kind.
     """
-    if (folder.root / CLIP_RETRIEVAL["images"][0]).is_dir():
-        return {KEYS[side]: "." for side, (parts, _) in CLIP_RETRIEVAL.items() if (folder.root / parts).is_dir()}
+    if (folder.root / foreign.CLIP_RETRIEVAL["images"][0]).is_dir():
+        return {
+            KEYS[side]: "." for side, (parts, _) in foreign.CLIP_RETRIEVAL.items() if (folder.root / parts).is_dir()
+        }
     named: dict[str, list[str]] = {}
     tables = folder.glob("**/*.parquet")
     for path in [*sorted(path for path in folder.root.iterdir() if path.suffix.lower() in SUFFIXES), *tables]:
@@ -79,11 +70,11 @@ def find_files(folder: CollectionFolder) -> dict[str, str]:
 def sides_of(folder: CollectionFolder, path: Path) -> list[str]:
     """Return what the vectors of a file describe, by its name, or by the names of several columns of Parquet."""
     if path.suffix.lower() != ".parquet":
-        return [side] if (side := marked(path.stem)) and path.suffix.lower() in SUFFIXES else []
-    columns = columns_of_vectors(schema(folder, path))
+        return [side] if (side := foreign.marked(path.stem)) and path.suffix.lower() in SUFFIXES else []
+    columns = foreign.columns_of_vectors(schema(folder, path))
     if len(columns) == 1:
-        return [marked(path.stem) or marked(columns[0]) or "images"]
-    return list(filter(None, map(marked, columns)))
+        return [foreign.marked(path.stem) or foreign.marked(columns[0]) or "images"]
+    return list(filter(None, map(foreign.marked, columns)))
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
@@ -94,14 +85,14 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """
     folder = CollectionFolder(root, replace(options, tally=Tally()))  # the tally would say that vectors are not kept
     images, texts = sources(folder)
-    raw_names = open_foreign(images).names
+    raw_names = foreign.open_foreign(images).names
     assert raw_names is not None  # only sentences can be without names
     names = list(map(relative_name, raw_names))
     file = folder.label(images.path)
     for row, (name, values) in enumerate(zip(names, _metadata(folder, images, options), strict=False), 1):
         split = lists.split_name(str(values.get(SPLIT) or options.default_split))
         yield ImageRecord(name, name, split, file, row, implied=True)
-        caption = next((column for column in NAMES["sentences"] if column in values), None)
+        caption = next((column for column in foreign.NAMES["sentences"] if column in values), None)
         if own := {column: value for column, value in values.items() if column not in (SPLIT, caption)}:
             yield ColumnsRecord(name, own, file, row)
         if texts is None and caption and values[caption]:
@@ -109,20 +100,20 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     if texts is None:
         return
     file = folder.label(texts.path)
-    vectors = open_foreign(texts)
+    vectors = foreign.open_foreign(texts)
     words = vectors.names or nameless(raw_names)
     if vectors.names is None and len(vectors) != len(names):
         yield Reject(file, None, "sentences", f"{len(vectors)} rows for {len(names)} images; name the rows IMAGE#k")
         return
-    given = owner_names(texts)
+    given = foreign.owner_names(texts)
     owners = [_owner(name) or relative_name(name) for name in given] if given else list(map(_owner, words))
     if 2 * sum(owner is None for owner in owners) >= len(words):
         owners = [*names] if len(words) == len(names) else [None] * len(words)
-    table = next((path for path in foreign_files(texts) if path.suffix.lower() == ".parquet"), None)
-    column = f" in the column {names_column(texts, table)}" if table else ""
+    table = next((path for path in foreign.foreign_files(texts) if path.suffix.lower() == ".parquet"), None)
+    column = f" in the column {foreign.names_column(texts, table)}" if table else ""
     for row, (text, owner, usable) in enumerate(zip(words, owners, vectors.finite(), strict=True), 1):
         if not usable:
-            yield Reject(file, row, "sentences", NOT_FINITE)
+            yield Reject(file, row, "sentences", foreign.NOT_FINITE)
         elif owner is None:
             shown = text[:MAX_SHOWN_CHARACTERS]
             reason = f"not named IMAGE#k: {shown!r}{column}, of {len(words)} texts for {len(names)} images"
@@ -149,13 +140,13 @@ def nameless(images: Sequence[str]) -> list[str]:
     return names
 
 
-def _metadata(folder: CollectionFolder, images: Source, options: Options) -> Iterator[Mapping[str, Any]]:
+def _metadata(folder: CollectionFolder, images: foreign.Source, options: Options) -> Iterator[Mapping[str, Any]]:
     """Yield the other columns of each row of a table, of clip-retrieval or with the vectors, or nothing per row of
     other files."""
-    tables = [path for path in foreign_files(images) if path.suffix.lower() == ".parquet"]
+    tables = [path for path in foreign.foreign_files(images) if path.suffix.lower() == ".parquet"]
     for path in tables:
-        names = names_column(images, path)
-        for row in read_rows(folder, path, (SPLIT, *NAMES["sentences"]), (), options.own_columns):
+        names = foreign.names_column(images, path)
+        for row in read_rows(folder, path, (SPLIT, *foreign.NAMES["sentences"]), (), options.own_columns):
             yield {column: value for column, value in row.values.items() if column != names}
     if not tables:
         yield from repeat({})

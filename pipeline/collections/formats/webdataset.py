@@ -31,7 +31,6 @@ from pipeline.collections.records import (
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
-DOCUMENT = ("title", "tags", "description")
 SHARDS = "**/*.tar"
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
 """Suffixes of a sample's photo. The first that the sample has counts, or else its only image."""
@@ -41,8 +40,6 @@ MAX_SUFFIX_CHARACTERS = 24
 MAX_SHOWN_IMAGES = 4
 """Number of images of an ambiguous sample that a message names."""
 LINE_END = re.compile(r"\r\n|\r|\n")
-MAX_TEXT_BYTES = 1 << 24
-"""Size of a text or JSON of a sample."""
 MAX_HEADER_BYTES = 1 << 16
 """Size of a header that extends another header. A path has at most 4,096 bytes."""
 MAX_HEADERS_BYTES = MAX_HEADER_BYTES * 8
@@ -239,8 +236,8 @@ def _why_unused(suffix: str, image: bool) -> str:
 
 
 def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Iterator[Record]:
-    if member.size > MAX_TEXT_BYTES:
-        yield Reject(file, None, "sentences", f"too long: {member.size} bytes, more than {MAX_TEXT_BYTES}")
+    if member.size > lists.MAX_TEXT_BYTES:
+        yield Reject(file, None, "sentences", f"too long: {member.size} bytes, more than {lists.MAX_TEXT_BYTES}")
         return
     text = lists.decode_text(_bytes(descriptor, member))
     if isinstance(text, bytes):
@@ -253,7 +250,7 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
     """Yield the records of a JSON member. It has sentences only with a `tally`."""
     try:
-        value = lists.parse_json(_bytes(descriptor, member) if member.size <= MAX_TEXT_BYTES else "")
+        value = lists.parse_json(_bytes(descriptor, member) if member.size <= lists.MAX_TEXT_BYTES else "")
         if not isinstance(value, dict):
             raise ValueError("not an object")
     except ValueError as error:
@@ -263,8 +260,8 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: T
         captions = lists.sentences(value.get("caption"), tally)
         for number, text in enumerate(text for text in captions if text is not None):
             yield SentenceRecord(key, number, text, file)
-    yield from lists.document(key, value, DOCUMENT, file)
-    if own := {name: field for name, field in value.items() if name not in ("caption", *DOCUMENT)}:
+    yield from lists.document(key, value, lists.DOCUMENT, file)
+    if own := {name: field for name, field in value.items() if name not in ("caption", *lists.DOCUMENT)}:
         yield ColumnsRecord(key, own, file)
 
 
