@@ -27,7 +27,8 @@ class TextEncoder:
     """
 
     modality: ClassVar[Literal["text"]] = "text"
-    kind: ClassVar[str]
+    kind: ClassVar[str] = ""
+    """The name of a registered kind. A class with an import path has none."""
     dim: int
     terms: Sequence[str] = ()
     """The words, and pairs of words, of which it knows the meaning, if these can be listed."""
@@ -42,8 +43,8 @@ class TextEncoder:
         return cls()
 
     def settings(self) -> dict[str, Any]:
-        """JSON values for `from_parts`."""
-        return {}
+        """Return JSON values for `from_parts`, with the name of the kind under `kind`."""
+        return {"kind": self.kind}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {}

@@ -118,6 +118,8 @@ class Bank:
     def _statistic(self, side: str, scores: Scores, term: Term) -> Scores:
         if term.statistic == "nearest":
             return float(term.weight) * mean_of_greatest(scores, int(term.parameter))
+        if term.statistic != "balanced":
+            raise ValueError(f"unknown statistic {term.statistic}; there are {', '.join(STATISTICS)}")
         return float(term.weight) * log_mean_exp(scores - self.balance[side], term.parameter)
 
     def balanced(self, terms: Mapping[str, Sequence[Term]]) -> "Bank":
