@@ -199,9 +199,9 @@ def test_every_extra_that_is_named_to_a_user_can_be_installed_by_that_name() -> 
 PROGRAMS = re.findall(r"^## (.+?)\n+```python\n(.+?)```", (ROOT / "docs" / "artefacts.md").read_text(), re.S | re.M)
 ANSWERS = {
     "Features with h5py": "(24, 3) float32 [0 1 2]",
-    "Which image is which, with pyarrow": "24 [{'image_id': 0, 'path': 'dog-0.png', 'split': 'train'}]",
-    "Nearest images of an image, with faiss": "[('dog-0.png', ",
-    "Several index shards, with faiss": "[(1.0, 'dog-0.png'), ",
+    "Paths of photos with pyarrow": "24 [{'image_id': 0, 'path': 'dog-0.png', 'split': 'train'}]",
+    "Nearest photos with faiss": "[('dog-0.png', ",
+    "Several index shards with faiss": "[(1.0, 'dog-0.png'), ",
 }
 
 
