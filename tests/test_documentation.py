@@ -219,7 +219,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_programs_of_the_documentation_run(
     run: Path, title: str, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    places = {"Features": "features", "Which": "manifest", "Nearest": "bundle", "Several": "several"}
+    places = {"Features": "features", "Paths": "manifest", "Nearest": "bundle", "Several": "several"}
     folder = next(run / place for first, place in places.items() if title.startswith(first))
     monkeypatch.setattr(sys, "argv", ["program.py", str(folder)])
     exec(program, {"__name__": "__main__"})  # noqa: S102
