@@ -93,6 +93,9 @@ def test_a_key_without_effect_is_left_out_with_a_warning(caplog: pytest.LogCaptu
     config = validate({"encoders": [former]})
     assert config == validate({"encoders": [{"name": "a", "kind": "imported", "path": "f.npy"}]})
     assert "Write {name: a, kind: imported, path: f.npy} instead" in caplog.text
+    former = {"name": "a", "architecture": "resnet18", "of": None, "pooling": "mean", "path": None, "made_by": None}
+    assert validate({"encoders": [former]}) == validate({"encoders": [{"name": "a", "architecture": "resnet18"}]})
+    assert "Write {name: a, architecture: resnet18} instead" in caplog.text
 
 
 @pytest.fixture(scope="module")
