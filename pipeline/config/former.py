@@ -42,7 +42,7 @@ def accept_former_spelling(values: Mapping[str, object]) -> Values:
     full = _rewrite(full, ("encoders", "query_encoders"), _image_entry)
     full = _rewrite(full, ("text_encoders", "query_text_encoders"), _text_entry)
     if isinstance(study := full.get("study"), dict):
-        full["study"] = _rewrite(study, ("encoders",), _image_entry)
+        full["study"] = _rewrite(study, ("encoders",), lambda entry, name: _image_entry(entry, f"study.{name}"))
     return full
 
 
