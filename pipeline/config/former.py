@@ -38,7 +38,7 @@ def accept_former_spelling(values: Mapping[str, object]) -> Values:
     """Return the configuration in the spelling of this version. Each change is logged with its new spelling."""
     full = dict(values)
     if isinstance(text := full.get("text"), dict) and "normalise" in text:
-        full["text"] = _rename_normalise(text, "text")
+        full["text"] = _warn(text, _rename_normalise(text), "text")
     full = _rewrite(full, ("encoders", "query_encoders"), _image_entry)
     full = _rewrite(full, ("text_encoders", "query_text_encoders"), _text_entry)
     if isinstance(study := full.get("study"), dict):
@@ -78,10 +78,9 @@ def _text_entry(entry: Values, where: str) -> Values:
     return _warn(entry, flat, where)
 
 
-def _rename_normalise(section: Values, where: str = "") -> Values:
+def _rename_normalise(section: Values) -> Values:
     """Rename `normalise` of tf-idf, since `normalise` of a text encoder lists the steps on its vectors."""
-    renamed = {"unit_length" if name == "normalise" else name: value for name, value in section.items()}
-    return _warn(section, renamed, where) if where else renamed
+    return {"unit_length" if name == "normalise" else name: value for name, value in section.items()}
 
 
 def _warn(before: Values, now: Values, where: str) -> Values:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING
 
 from pipeline.encoders.material import LibraryFiles
@@ -67,10 +68,9 @@ def check_folder(files: LibraryFiles) -> Path:
         raise ValueError("its folder is a link")
     found = set()
     for parent, folders, names in os.walk(files.folder):
-        if links := [name for name in (*folders, *names) if Path(parent, name).is_symlink()]:
-            raise ValueError(f"its file {links[0]} is a link")
-        if others := [name for name in names if not Path(parent, name).is_file()]:
-            raise ValueError(f"its file {others[0]} is not a regular file")
+        for name in (*folders, *names):
+            if not S_ISREG(mode := Path(parent, name).lstat().st_mode) and not S_ISDIR(mode):
+                raise ValueError(f"its file {name} is {'a link' if S_ISLNK(mode) else 'not a regular file'}")
         found |= {Path(parent, name).relative_to(files.folder).as_posix() for name in names}
     if unlisted := sorted(found - files.names):
         raise ValueError(f"it holds {unlisted[0]}, which its commit record does not list")
