@@ -12,7 +12,7 @@ from made_up import make_stage
 from PIL import Image
 
 import jointspace
-from pipeline.config.loading import load, validate
+from pipeline.config.loading import load, read_mapping, validate
 from pipeline.encoders.image_encoder import ImageEncoder
 from pipeline.encoders.material import EncoderParts
 from pipeline.encoders.restore import restore_encoder
@@ -64,28 +64,24 @@ def test_entries_of_every_kind_mean_what_the_new_spelling_means(caplog: pytest.L
         former = load(FORMER / "encoders.yaml")
     assert former == new
     warned = [record.getMessage() for record in caplog.records]
-    nested = (
-        "plain",
-        "also",
-        "pool",
-        "tfidf",
-        "glove",
-        "fisher",
-        "bert",
-        "mini",
-        "clips",
-        "theirs",
-        "maker",
-        "studied",
-    )
-    for name in nested:
-        (line,) = (line for line in warned if f"name: {name}," in line)
-        entry = yaml.safe_load(re.search(r"Write ({.*}) instead", line)[1])
-        key = line.partition(":")[0]
-        there = yaml.safe_load(NEW)["study"] if name == "studied" else yaml.safe_load(NEW)
-        (meant,) = (one for one in there[key] if one["name"] == name)
-        assert entry.items() <= {**meant, "crop": meant.get("crop")}.items()
-    assert len(warned) == len(nested) + 1 and "unit_length" in " ".join(warned)
+    texts = {"tfidf", "glove", "fisher", "bert", "mini", "clips", "theirs", "maker"}
+    nested = {"plain", "also", "pool", "studied", *texts}
+    values = read_mapping(FORMER / "encoders.yaml")
+    replaced = set()
+    for line in warned:
+        key, written = re.fullmatch(r"(\S+): .*Write ({.*}) instead", line).groups()
+        section = values["study"] if key.startswith("study.") else values
+        entry = yaml.safe_load(written)
+        if key == "text":
+            section[key] = entry
+            continue
+        entries = section[key.removeprefix("study.")]
+        (number,) = (number for number, before in enumerate(entries) if before["name"] == entry["name"])
+        entries[number] = entry
+        replaced.add(entry["name"])
+    assert replaced == nested and len(warned) == len(nested) + 1
+    caplog.clear()
+    assert validate(values) == new and not caplog.records
 
 
 def test_a_key_without_effect_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -93,6 +89,9 @@ def test_a_key_without_effect_is_left_out_with_a_warning(caplog: pytest.LogCaptu
     config = validate({"encoders": [former]})
     assert config == validate({"encoders": [{"name": "a", "kind": "imported", "path": "f.npy"}]})
     assert "Write {name: a, kind: imported, path: f.npy} instead" in caplog.text
+    former = {"name": "a", "architecture": "resnet18", "of": None, "pooling": "mean", "path": None, "made_by": None}
+    assert validate({"encoders": [former]}) == validate({"encoders": [{"name": "a", "architecture": "resnet18"}]})
+    assert "Write {name: a, architecture: resnet18} instead" in caplog.text
 
 
 @pytest.fixture(scope="module")

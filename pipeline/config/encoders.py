@@ -293,7 +293,7 @@ class LibraryEntry(Section):
 
     def folder(self, weights_root: str) -> Path | None:
         path = Path(weights_root, self.architecture)
-        return path if path.is_dir() else None
+        return path if self.architecture and path.is_dir() else None
 
     @property
     def label(self) -> str:

@@ -19,26 +19,30 @@ TEXT_SECTIONS = (
 )  # fmt: skip
 """Sections that an entry of text_encoders could have."""
 
+WEIGHT_KEYS = ("architecture", "weights", "layer", "file", "sha256")
+PIXEL_KEYS = ("resize", "crop", "mean", "std", "interpolation", "flip")
+VECTOR_KEYS = ("features", "names", "made_by")
 IMAGE_KEYS = {
-    "network": (), "standard": ("architecture", "weights", "layer", "file", "sha256"),
-    "pooled": ("architecture", "weights", "layer", "file", "sha256", "resize", "crop", "mean", "std", "interpolation",
-               "flip"),
-    "imported": ("architecture", "weights", "layer", "file", "sha256", "resize", "crop", "mean", "std",
-                 "interpolation", "flip"),
-    "open_clip": ("layer",), "timm": ("layer",), "transformers": ("layer", "file", "sha256"),
+    "network": ("pooling", *VECTOR_KEYS), "standard": ("pooling", *VECTOR_KEYS, *WEIGHT_KEYS),
+    "pooled": (*VECTOR_KEYS, *WEIGHT_KEYS, *PIXEL_KEYS), "imported": ("pooling", *WEIGHT_KEYS, *PIXEL_KEYS),
+    "open_clip": ("pooling", *VECTOR_KEYS, "layer"), "timm": ("pooling", *VECTOR_KEYS, "layer"),
+    "transformers": ("pooling", *VECTOR_KEYS, "layer", "file", "sha256"),
 }  # fmt: skip
 """Kind of image encoder -> keys that its entry could have without any effect."""
+
+NULLS = ("kind", "of", "path")
+"""Keys that the entry of every kind of image encoder could have with the value null."""
 
 
 def accept_former_spelling(values: Mapping[str, object]) -> Values:
     """Return the configuration in the spelling of this version. Each change is logged with its new spelling."""
     full = dict(values)
     if isinstance(text := full.get("text"), dict) and "normalise" in text:
-        full["text"] = _rename_normalise(text, "text")
+        full["text"] = _warn(text, _rename_normalise(text), "text")
     full = _rewrite(full, ("encoders", "query_encoders"), _image_entry)
     full = _rewrite(full, ("text_encoders", "query_text_encoders"), _text_entry)
     if isinstance(study := full.get("study"), dict):
-        full["study"] = _rewrite(study, ("encoders",), _image_entry)
+        full["study"] = _rewrite(study, ("encoders",), lambda entry, name: _image_entry(entry, f"study.{name}"))
     return full
 
 
@@ -53,7 +57,7 @@ def _rewrite(values: Values, names: tuple[str, ...], rewrite: Callable[[Values, 
 
 
 def _image_entry(entry: Values, where: str) -> Values:
-    flat = {name: value for name, value in entry.items() if (name, value) != ("kind", None)}
+    flat = {name: value for name, value in entry.items() if not (name in NULLS and value is None)}
     if flat.get("architecture") in ("standard", "pooled") and flat.get("kind") in (None, flat["architecture"]):
         flat["kind"] = flat.pop("architecture")
     kind = str(flat.get("kind", "network"))
@@ -74,10 +78,9 @@ def _text_entry(entry: Values, where: str) -> Values:
     return _warn(entry, flat, where)
 
 
-def _rename_normalise(section: Values, where: str = "") -> Values:
+def _rename_normalise(section: Values) -> Values:
     """Rename `normalise` of tf-idf, since `normalise` of a text encoder lists the steps on its vectors."""
-    renamed = {"unit_length" if name == "normalise" else name: value for name, value in section.items()}
-    return _warn(section, renamed, where) if where else renamed
+    return {"unit_length" if name == "normalise" else name: value for name, value in section.items()}
 
 
 def _warn(before: Values, now: Values, where: str) -> Values:

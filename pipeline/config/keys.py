@@ -38,20 +38,12 @@ from pipeline.config.results import (
     StudySettings,
 )
 from pipeline.config.section import Device, Name, Names, Place, Positive, Section, Seed, key, with_kinds
-from pipeline.config.text import (
-    ParseSettings,
-    TokenVocabularySettings,
-    WordVectorsSettings,
-)
+from pipeline.config.text import ParseSettings, TokenVocabularySettings, WordVectorsSettings
 
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
 DEMO_ENCODER = {
-    "name": "squeezenet-boxes",
-    "architecture": "squeezenet1_1",
-    "weights": "finetuned",
-    "resize": 224,
-    "crop": None,
-}
+    "name": "squeezenet-boxes", "architecture": "squeezenet1_1", "weights": "finetuned", "resize": 224, "crop": None
+}  # fmt: skip
 """The encoder of the demo, which is trained on the collection's own boxes."""
 OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
 """Key of the configuration -> the registered model or generator whose settings it holds."""
@@ -144,8 +136,7 @@ class Keys(Section):
     variants: dict[Name, Variant] = key(
         {"sae": {"model": "ncca", "training": "sae"}},
         "NAME: {model: a registered model, any of its own settings, any of the keys below}; sae is the Stacked"
-        " Auxiliary"
-        " Embedding, which learns from the weak texts too",
+        " Auxiliary Embedding, which learns from the weak texts too",
         title="Variants and ensembles: fit-hubness, align, embed-phrases, rank-phrases",
     )
     ensembles: dict[Name, EnsembleSettings] = key({}, "NAME: {members: [models], weights: ...}")

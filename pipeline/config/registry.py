@@ -227,12 +227,8 @@ ENCODERS: tuple[EncoderSpec, ...] = (
 )  # fmt: skip
 
 OWN_ENCODERS: dict[Modality, EncoderSpec] = {
-    "image": EncoderSpec(
-        name="", place="", modality="image", reads="pixels", section="pipeline.config.encoders:OwnImageEntry"
-    ),
-    "text": EncoderSpec(
-        name="", place="", modality="text", reads="texts", section="pipeline.config.encoders:TextEntry"
-    ),
+    "image": _image("", "", "OwnImageEntry"),
+    "text": _text("", "", "TextEntry"),
 }
 """The spec of a class at an import path that has no registered base."""
 

@@ -50,24 +50,24 @@ class FisherEncoder(WordsEncoder):
         from pipeline.config.encoders import FisherEntry
 
         assert isinstance(entry, FisherEntry) and material.texts is not None
-        settings, texts = entry, material.texts
+        texts = material.texts
         known_vectors = find_vectors(entry, texts)
         words = WordsEncoder(PLAIN_WORDS, known_vectors)
         rows = np.fromiter((row for text in texts.texts() for row in words.rows(text)), np.int32)
         order = np.arange(len(rows), dtype=np.min_scalar_type(len(rows)))
         np.random.default_rng(material.seed).shuffle(order)
-        rows = rows[np.sort(order[: settings.sample])]
-        if len(np.unique(rows)) <= settings.components:
+        rows = rows[np.sort(order[: entry.sample])]
+        if len(np.unique(rows)) <= entry.components:
             raise InputError(
-                f"text encoder {entry.name} has {len(np.unique(rows))} words to learn {settings.components} components"
+                f"text encoder {entry.name} has {len(np.unique(rows))} words to learn {entry.components} components"
                 " from; lower its components"
             )
         matrix = known_vectors.matrix
-        if settings.principal and settings.principal < matrix.shape[1]:
-            matrix = _reduce(matrix, matrix[rows], settings.principal)
+        if entry.principal and entry.principal < matrix.shape[1]:
+            matrix = _reduce(matrix, matrix[rows], entry.principal)
         sample = matrix[rows].astype(np.float64)
         options = {"covariance_type": "diag", "random_state": material.seed, "reg_covar": 1e-6}
-        mixture = GaussianMixture(settings.components, **options)
+        mixture = GaussianMixture(entry.components, **options)
         mixture.fit(sample)
         weights, means, variances = map(np.asarray, (mixture.weights_, mixture.means_, mixture.covariances_))
         return cls(word_settings(texts), WordVectors(known_vectors.words, matrix), weights, means, variances)

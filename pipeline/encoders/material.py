@@ -97,7 +97,8 @@ class EncoderMaterial:
     """Everything that `prepare` needs besides the entry of the configuration.
 
     `regions` are the settings of the section of that name. `base` is the stored encoder that the entry names in `of`
-    or `made_by`, and `given` are some of its precomputed vectors. `images` and `texts` are there for kinds that learn.
+    or `made_by`, and `given` are some of its precomputed vectors. `images` are there for image encoders that learn, and
+    `texts` for every text encoder.
     """
 
     seed: int

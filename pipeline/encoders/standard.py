@@ -121,20 +121,18 @@ class StandardEncoder(ImageEncoder):
         from pipeline.config.encoders import StandardEntry
 
         assert isinstance(entry, StandardEntry) and material.images is not None
-        chosen = entry
         seed = material.seed
         train = material.images
-        photographs = train.draw(chosen.images, seed)
+        photographs = train.draw(entry.images, seed)
         if len(photographs) < 2:
-            have = f"the train split, which has {len(photographs)} images; add some"
-            raise UsageError(f"encoder {entry.name} learns from {have}")
-        spec = StandardSpec(preprocessing_of(entry), PatchGrid(chosen.grid_step, chosen.patch), entry.flip)
-        sampler = DescriptorSampler(spec.grid, chosen.descriptors, seed)
-        samples = train.describe("codebooks", photographs[: chosen.codebook_images], spec.preprocessing, sampler)
-        codebooks = learn_codebooks(samples, chosen.codebook, chosen.descriptor_dim, seed)
+            raise UsageError(f"encoder {entry.name} needs 2 train images, and there are {len(photographs)}; add some")
+        spec = StandardSpec(preprocessing_of(entry), PatchGrid(entry.grid_step, entry.patch), entry.flip)
+        sampler = DescriptorSampler(spec.grid, entry.descriptors, seed)
+        samples = train.describe("codebooks", photographs[: entry.codebook_images], spec.preprocessing, sampler)
+        codebooks = learn_codebooks(samples, entry.codebook, entry.descriptor_dim, seed)
         parts = StandardDescriber(spec.grid, spec.flip, codebooks).parts
         described = train.describe("reductions", photographs, spec.preprocessing, parts)
-        projection = learn_projection(described, chosen.dimensions.model_dump(), seed)
+        projection = learn_projection(described, entry.dimensions.model_dump(), seed)
         weights = {"origin": "learned", "images": len(photographs), "seed": seed, "manifest": train.manifest}
         return cls(spec, codebooks, projection, weights)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from pipeline.config.former import accept_former_spelling
 from pipeline.config.loading import read_mapping, validate
 from pipeline.config.registry import allow, named_places
 from pipeline.errors import JointspaceError
@@ -23,6 +24,7 @@ try:
     for path in workflow.configfiles:
         read_mapping(path)  # Snakemake accepts a key that is given twice
     allow(named_places(config))
+    config.update(accept_former_spelling(config))  # so that no job warns of the former spelling again
     CONFIG = validate(config)
 except JointspaceError as error:
     raise WorkflowError(str(error))

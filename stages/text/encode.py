@@ -66,11 +66,9 @@ def simulate_documents(run: "StageRun", job: Job, documents: str) -> None:
     texts = manifest.sentences.filter(
         np.isin(manifest.splits.astype(str), settings.auxiliary.splits)[manifest.sentence_images]
     )
-
     noise = settings.documents[documents].simulate
     assert noise is not None
     table = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), noise, settings.seed)
-
     details = {"documents": documents}
     write_table(job.path, "simulated-documents", table, provenance=job.provenance, details=details)
 
@@ -119,16 +117,8 @@ def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, 
         present = np.flatnonzero([bool(text) for text in texts])
         vectors = encode([texts[row] for row in present])
         owners = table["image_id"].to_numpy()[present]
-        write_vectors(
-            job.path,
-            vectors,
-            first + present,
-            owners,
-            encoder=encoder,
-            storage=storage,
-            documents=documents,
-            provenance=job.provenance,
-        )
+        about = {"encoder": encoder, "storage": storage, "documents": documents, "provenance": job.provenance}
+        write_vectors(job.path, vectors, first + present, owners, **about)
         yield job.number
 
 

@@ -59,6 +59,7 @@ def folder(tmp_path: Path) -> Path:
     (made := tmp_path / "library").mkdir()
     (made / "config.json").write_text(json.dumps({"model_type": "clip", "text_config": {"num_hidden_layers": 2}}))
     (made / "model.safetensors").write_bytes(b"\0" * 16)
+    (made / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
     return made
 
 
@@ -85,6 +86,14 @@ def test_an_honest_folder_is_accepted(folder: Path) -> None:
         (change("adapter_config.json", base_model_name_or_path="someone/net"), "its base_model_name_or_path names"),
         (write("big.json", " " * (MAX_CONFIG_BYTES + 1)), r"its file big\.json is larger than"),
         (write("odd.json", "{"), r"in odd\.json: "),
+        (change("model.safetensors.index.json", weight_map={"a": "../a.safetensors"}), "its weight_map names a file"),
+        (change("model.safetensors.index.json", weight_map={"a": "/etc/evil.bin"}), "its weight_map names a file"),
+        (change("model.safetensors.index.json", weight_map=["a"]), "its weight_map names a file"),
+        (change("config.json", transformers_weights="../x.safetensors"), "its transformers_weights is an instruction"),
+        (change("tokenizer_config.json", fast_tokenizer_files=["../tokenizer.4.json"]), "its fast_tokenizer_files is"),
+        (change("sentence_bert_config.json", tokenizer_name_or_path="/etc"), "its tokenizer_name_or_path is an instr"),
+        (change("sentence_bert_config.json", model_kwargs={"gguf_file": "/x"}), "its model_kwargs is an instruction"),
+        (lambda folder: os.mkfifo(folder / "vocab.txt"), r"its file vocab\.txt is not a regular file"),
         (link("README.md"), "its file README.md is a link"),
         (lambda folder: os.symlink(folder.parent, folder / "1_Pooling"), "its file 1_Pooling is a link"),
     ],
@@ -173,6 +182,9 @@ def edit_modules(number: int, **values: str) -> Forge:
         (edit_modules(1, type="sentence_transformers.base.modules.router.Router"), "names the class sentence_transf"),
         (edit_modules(1, path="../elsewhere"), "its modules.json names the folder ../elsewhere"),
         (edit_modules(1, path="/etc"), "its modules.json names the folder /etc"),
+        (edit_modules(1, path=".."), "its modules.json names the folder .."),
+        (edit_modules(2, path=""), ""),
+        (change("sentence_bert_config.json", model_args={"a": "x"}), "its sentence_bert_config.json has model_args"),
         (change("2_Dense/config.json", activation_function="os.system"), "its dense layer names the activation os.sys"),
         (change("2_Dense/config.json", activation_function="torch.hub.load"), "names the activation torch.hub.load"),
         (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: its auto_map"),

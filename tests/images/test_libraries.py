@@ -25,6 +25,8 @@ from pipeline.encoders.regions import RegionExtractor
 from pipeline.encoders.restore import restore_encoder
 from pipeline.errors import InputError
 from pipeline.images.boxes import Candidates
+from pipeline.images.preprocess import Preprocessing
+from pipeline.images.preprocess import prepare as prepare_pixels
 from pipeline.models.linear.projection import unit_rows
 
 SIDE = 32
@@ -108,6 +110,45 @@ def test_a_network_of_timm_describes_crops_as_it_describes_images(tmp_path: Path
     assert np.linalg.norm(features[1] - expected[1]) < 0.1 * np.linalg.norm(expected[1] - expected[0])
     with pytest.raises(InputError, match=r"theirs.*48 x 48.*regions\.crop_side"):
         require_vectors(lambda pixels: encoder(pixels)[:, :0].sum(1), "theirs", 48)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "resize", "crop"),
+    [
+        ("CLIP", {}, 224, 224),
+        ("ConvNext", {"size": {"shortest_edge": 224}}, 256, 224),
+        ("ConvNext", {"size": {"shortest_edge": 384}}, 384, None),
+        ("Flava", {}, 224, None),
+        ("ViT", {"do_normalize": False}, 224, None),
+    ],
+)
+def test_preprocessing_is_the_preprocessing_of_the_library(
+    tmp_path: Path, kind: str, keys: dict[str, Any], resize: int, crop: int | None
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from pipeline.encoders.libraries.transformers_encoders import load_preprocessing
+
+    theirs = getattr(transformers, f"{kind}ImageProcessor")(**keys)
+    theirs.save_pretrained(tmp_path)
+    chosen = Preprocessing.from_dict(load_preprocessing(tmp_path, "theirs"))
+    assert (chosen.resize, chosen.crop) == (resize, crop)
+    image = IMAGES[0].resize((300, 500), Image.Resampling.BICUBIC)
+    expected = np.asarray(theirs(images=image, return_tensors="pt")["pixel_values"])[0].transpose(1, 2, 0)
+    found = (prepare_pixels(image, chosen) / 255 - np.array(chosen.mean)) / np.array(chosen.std)
+    assert np.abs(found - expected).mean() < 0.05 * expected.std()
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [("CLIP", {"do_center_crop": False}), ("ViT", {"size": {"height": 224, "width": 112}})],
+)
+def test_preprocessing_that_is_not_ours_is_refused(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    from pipeline.encoders.libraries.transformers_encoders import load_preprocessing
+
+    getattr(transformers, f"{kind}ImageProcessor")(**keys).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="theirs: this model's image preprocessing is not supported"):
+        load_preprocessing(tmp_path, "theirs")
 
 
 def test_real_weights_see_what_people_wrote(real_data: Path) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING
 
 from pipeline.encoders.material import LibraryFiles
@@ -39,6 +40,12 @@ REFUSED_KEYS = frozenset((
 ))  # fmt: skip
 """Keys that name code or another network, which the library would load."""
 
+LOADER_KEYS = frozenset((
+    "transformers_weights", "tokenizer_file", "fast_tokenizer_files", "tokenizer_name_or_path", "tokenizer_args",
+    "processor_kwargs", "config_args", "config_kwargs", "model_kwargs",
+))  # fmt: skip
+"""Keys by which the loader of a library reads files of other folders, or runs other code."""
+
 ATTENTION = re.compile(r"_?attn_implementation(_internal)?")
 KNOWN_ATTENTION = (None, "eager", "sdpa")
 """Attention without kernels from elsewhere."""
@@ -61,8 +68,9 @@ def check_folder(files: LibraryFiles) -> Path:
         raise ValueError("its folder is a link")
     found = set()
     for parent, folders, names in os.walk(files.folder):
-        if links := [name for name in (*folders, *names) if Path(parent, name).is_symlink()]:
-            raise ValueError(f"its file {links[0]} is a link")
+        for name in (*folders, *names):
+            if not S_ISREG(mode := Path(parent, name).lstat().st_mode) and not S_ISDIR(mode):
+                raise ValueError(f"its file {name} is {'a link' if S_ISLNK(mode) else 'not a regular file'}")
         found |= {Path(parent, name).relative_to(files.folder).as_posix() for name in names}
     if unlisted := sorted(found - files.names):
         raise ValueError(f"it holds {unlisted[0]}, which its commit record does not list")
@@ -95,6 +103,11 @@ def read_config(folder: Path, name: str) -> "JsonValue":
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
+def is_file_name(name: "JsonValue") -> bool:
+    """Return whether a value is the name of a file or folder, and not a path to another folder."""
+    return isinstance(name, str) and Path(name).name == name != ".."
+
+
 def require_plain_config(config: "JsonValue") -> None:
     """Check a configuration, however deep. Raises ValueError for a value that names a folder, a hub or another network
     that its library would load, and for more layers than any network has."""
@@ -108,6 +121,10 @@ def require_plain_config(config: "JsonValue") -> None:
     for key, value in pairs:
         if value and (str(key) in REFUSED_KEYS or str(key).startswith("use_pretrained")):
             raise ValueError(f"its {key} names code or another network, which is not restored")
+        if value and key in LOADER_KEYS:
+            raise ValueError(f"its {key} is an instruction to the loader, which is not followed")
+        if key == "weight_map" and not (isinstance(value, Mapping) and all(map(is_file_name, value.values()))):
+            raise ValueError("its weight_map names a file of another folder")
         if ATTENTION.fullmatch(str(key)) and value not in KNOWN_ATTENTION:
             raise ValueError(f"its {key} names code from elsewhere, which is not restored")
         if isinstance(value, int) and value > (MAX_LAYERS if LAYERS.search(str(key)) else MAX_WIDTH):

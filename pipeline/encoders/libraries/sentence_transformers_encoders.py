@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from pipeline.encoders.libraries.folder import read_config
+from pipeline.encoders.libraries.folder import is_file_name, read_config
 from pipeline.encoders.libraries.library_encoders import LibraryTexts
 from pipeline.encoders.libraries.transformers_encoders import max_length, quiet
 from pipeline.encoders.material import WeightsOrigin
@@ -110,14 +110,18 @@ def check_modules(folder: Path) -> None:
     for module in modules:
         if not isinstance(module, dict):
             raise ValueError("its modules.json is not a list of mappings")
-        path = str(module["path"])
+        path = module["path"]
         name = str(module["type"]).rpartition(".")[2]
         if name not in MODULES or str(module["type"]) not in known_types(MODULES[name]):
             raise ValueError(f"its modules.json names the class {module['type']}")
-        if path not in ("", Path(path).name):
+        if not isinstance(path, str) or not (path == "" or is_file_name(path)):
             raise ValueError(f"its modules.json names the folder {path}")
+        for file in Path(folder, path).glob("sentence_*_config.json"):
+            settings = read_config(file.parent, file.name)
+            if not isinstance(settings, dict) or settings.get("model_args"):
+                raise ValueError(f"its {file.name} has model_args, which are not followed")
         if name == "Dense":
-            config = read_config(folder, f"{path}/config.json")
+            config = read_config(folder / path, "config.json")
             activation = str(config["activation_function"]) if isinstance(config, dict) else ""
             if not activation.startswith("torch.nn.modules.") or activation.rpartition(".")[2] not in ACTIVATIONS:
                 raise ValueError(f"its dense layer names the activation {activation}")
