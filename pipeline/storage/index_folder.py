@@ -24,7 +24,8 @@ REMOVED = "removed.txt"
 out."""
 CHANGING = (
     *("images.faiss", "sentences.faiss", "regions.faiss", "words.faiss", "images.parquet", "sentences.parquet"),
-    *("fragments.safetensors", "background.safetensors"),
+    *("images.tradeoff.json", "sentences.tradeoff.json", "regions.tradeoff.json", "words.tradeoff.json"),
+    *("fragments.safetensors", "background.safetensors", "vocabulary.json"),
 )
 """Files that some index shards have and others lack."""
 COLUMNS = {
