@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -252,7 +253,7 @@ def _open_gallery(
         log.warning(
             "%s: the folder of its photos, %s, is not here, so these photos are not shown. If it was moved, name its"
             " new place: jointspace serve %s --images FOLDER",
-            folder, photos, folder,
+            folder, photos, shlex.quote(str(folder)),
         )  # fmt: skip
     hidden = [] if columns is None else set(index.packed_table("images").schema.names).difference(OURS, columns)
     source = index.photographs(images_root, settings.collection.follow_links)

@@ -144,9 +144,7 @@ def test_a_newer_index_removes_the_files_of_former_encoders_and_no_others(run: P
 
 
 @pytest.mark.parametrize("linked", ["encoders", "encoders/colour"])
-def test_nothing_is_removed_through_a_link_in_place_of_a_former_encoder(
-    run: Path, tmp_path: Path, linked: str
-) -> None:
+def test_nothing_is_removed_through_a_link_in_place_of_a_former_encoder(run: Path, tmp_path: Path, linked: str) -> None:
     index = shutil.copytree(run / "bundle", tmp_path / "index")
     card = IndexShard(index).card
     outside = shutil.move(index / linked, tmp_path / "outside")
