@@ -159,7 +159,7 @@ class MultiVectorGallery(Gallery):
         return Neighbours(*map(np.array, zip(*answers, strict=True)))
 
     def scored(self, top: int) -> int:
-        """How many items a search for `top` scores exactly."""
+        """Return the number of items that a search for `top` scores exactly."""
         return len(self) if self.shortlist is None else min(max(self.shortlist.shortlist, top), len(self))
 
     def item(self, row: int) -> MultiVectors:

@@ -131,8 +131,7 @@ class IndexWriter:
     ) -> None:
         """Write the card, as `make_card` constructs it, and publish all files in place of an older shard.
 
-        No file of the older shard stays, and all other files in the folder stay. Raises IntegrityError if a link is in
-        the place of an older file.
+        No file of the older shard stays; all other files do. Raises IntegrityError for a link in place of a file.
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = {*listed(self.folder), *CHANGING}
