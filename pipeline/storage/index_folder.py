@@ -160,7 +160,8 @@ def is_index(folder: Path) -> bool:
 
 def new_addition(home: Path, name: str) -> Path:
     """Return the folder of one more addition."""
-    numbers = [int(folder.name.partition("-")[0]) for folder in (home / ADDED).glob("[0-9]*-*")]
+    names = (folder.name.partition("-")[0] for folder in (home / ADDED).glob("*-*"))
+    numbers = [int(name) for name in names if name.isdecimal()]
     return home / ADDED / f"{max(numbers, default=-1) + 1:02d}-{name}"
 
 

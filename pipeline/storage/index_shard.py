@@ -134,12 +134,12 @@ class IndexWriter:
         No file of the older shard stays; all other files do. Raises IntegrityError for a link in place of a file.
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
-        former = {*listed(self.folder), *CHANGING}
-        # Snakemake has removed the card that lists the files of the older encoders.
+        former = set(listed(self.folder))
+        # Snakemake has removed the card of an older shard, but not the commit records of its model and encoders.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
             with suppress(IntegrityError):  # a file of the user, which stays
-                prefix = record.parent.relative_to(self.folder)
-                former |= {(prefix / name).as_posix() for name in (*read_commit(record).files, record.name)}
+                names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))
+                former |= {(record.parent / name).relative_to(self.folder).as_posix() for name in names}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)
         self._batch.publish()
         remove_files(self.folder, former - self.files.keys())

@@ -108,6 +108,7 @@ def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Pa
     card = IndexShard(run / "bundle").card
     writer = IndexWriter(tmp_path)
     writer.add("images.faiss", b"old")
+    writer.add_parameters(run / "bundle")
     writer.add_parameters(run / "bundle/encoders/colour", "encoders/former/")
     writer.add("vocabulary.json", b"old")
     writer.add("images.tradeoff.json", b"old")
@@ -141,6 +142,17 @@ def test_a_newer_index_removes_the_files_of_former_encoders_and_no_others(run: P
     writer.commit(source=card)
     files = {path.relative_to(index).as_posix() for path in index.rglob("*") if path.is_file()}
     assert files == {"card.json", "images.faiss", *own}
+
+
+def test_a_folder_that_was_not_an_index_keeps_all_of_its_files(run: Path, tmp_path: Path) -> None:
+    own = ("vocabulary.json", "words.faiss", "model.json", "encoders/mine/model.json")
+    for name in own:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    writer = IndexWriter(tmp_path)
+    writer.add("images.faiss", b"new")
+    writer.commit(source=IndexShard(run / "bundle").card)
+    assert {name: (tmp_path / name).read_text() for name in own} == dict.fromkeys(own, "{}")
 
 
 @pytest.mark.parametrize("linked", ["encoders", "encoders/colour"])
