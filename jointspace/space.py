@@ -165,11 +165,7 @@ class FittedSpace:
         def embed_images(part: np.ndarray) -> np.ndarray:
             return self.model.embed_images({name: block[part] for name, block in x.items()})
 
-        items = Items(
-            kept,
-            distinct.digests,
-            _in_blocks(embed_images, distinct.first, x),
-        )
+        items = Items(kept, distinct.digests, _in_blocks(embed_images, distinct.first, x))
         if text_vectors is not None:
             y = to_views(text_vectors, TEXT, _dims(self.model.text))
             rows = _owners(owners, n, _count(y))

@@ -82,7 +82,7 @@ class IndexSettings(Section):
     recall_floor: PositiveShare = key(0.95, "otherwise, least recall@10 against exact search")
     memory: Positive | None = key(None, "most MiB per index; null: any")
     bundles: Annotated[Positive, Field(le=10_000)] = key(
-        1, "bundles of a model's index, each of a share of the shards and made by its own job"
+        1, "index shards per model, each of a share of the photos and built by its own job"
     )
     latency_ms: AboveZero | None = key(None, "most milliseconds per query (95th percentile); null: any")
     coverage: Annotated[float, Field(gt=0, lt=1)] = key(

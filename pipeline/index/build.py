@@ -157,11 +157,11 @@ def build_gallery(
 def measure_shortlist(
     gallery: MultiVectorGallery, queries: MultiVectors, progress: Progress = unwatched
 ) -> dict[str, Json]:
-    """What the gallery's shortlist costs against scoring everything, as the card of its index says it.
+    """Measure the gallery's shortlist against scoring all items. Return the values for the card of its index.
 
     `recall@10` is the share of each query's ten best items by exact scores that were found, `recall@1` the share of
     queries whose best one was; `scored` the number of items scored exactly; `exact_queries_per_second` the speed
-    without a shortlist. Found is what scores as well as the true last one: equal items stand for each other.
+    without a shortlist. An item counts as found if another item with an equal score was found in its place.
     """
     top, shortlist = min(NEIGHBOURS, len(gallery)), gallery.shortlist
     vectors = gallery.vectors()

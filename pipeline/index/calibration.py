@@ -88,8 +88,8 @@ class Calibration:
     def judge(
         self, query: np.ndarray, scores: Sequence[float], count: int | None, words: tuple[int, int]
     ) -> "Judgement":
-        """Of the falling `scores` of a sentence's vector `query` (1, c) with its answers, from among `count`
-        photographs (None: it is not known of how many); and of its `words`, all and those that are unknown."""
+        """Judge the answers to a sentence with the vector `query` (1, c) by their falling `scores`. `count` is the
+        number of photos that were searched, or None; `words` has the numbers of all and of unknown words."""
         products = compare(query, self.background, self.metric)
         (mean,), (deviation,), (nearness,) = stand(products)
         least = float(mean + self.score * deviation)
@@ -100,8 +100,8 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of the `shown` answers to a sentence the first `likely` ones are likely; of the whole index about `expected` are.
-    It is `far` from photographs or not, and of its `words` so many are `unknown`."""
+    """The likely answers to a sentence: the first `likely` of the `shown`, and about `expected` in the whole index.
+    The sentence is `far` from the photos or not, and `unknown` of its `words` are unknown."""
 
     likely: int
     shown: int
@@ -113,12 +113,12 @@ class Judgement:
 
     @property
     def off_topic(self) -> bool:
-        """Whether the sentence is off the collection."""
+        """Whether the query does not fit the collection."""
         return self.warning is not None
 
     @property
     def remark(self) -> str:
-        """Where the likely answers end, in words."""
+        """A sentence that says where the likely answers end."""
         share = f"{100 * self.coverage:.0f} %"
         if not self.likely:
             return f"nothing here is likely: in {share} of searches, the photo that is meant scores higher"
@@ -131,7 +131,7 @@ class Judgement:
 
     @property
     def warning(self) -> str | None:
-        """That the sentence is off the collection, in words."""
+        """A warning if the query does not fit the collection, or None."""
         if self.unknown and 2 * self.unknown >= self.words:
             return f"this seems off the collection: {self.unknown} of its {self.words} words are unknown"
         if self.far:

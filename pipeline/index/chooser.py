@@ -82,7 +82,7 @@ class Requirements:
 
     @classmethod
     def of(cls, settings: "IndexSettings") -> "Requirements":
-        """Those in the section `index` of a configuration."""
+        """Return the requirements in the section `index` of a configuration."""
         return cls(**settings.model_dump(include={field.name for field in fields(cls)}))
 
     @property
@@ -90,7 +90,7 @@ class Requirements:
         return math.inf if self.memory is None else self.memory * MEBI
 
     def failure(self, recall: float, size: int, latency_ms: float) -> str | None:
-        """What an index of `size` bytes misses; None: nothing."""
+        """Name the requirement that an index of `size` bytes misses, or return None if it meets all of them."""
         if recall < self.recall_floor:
             return f"recall below {self.recall_floor:g}"
         if size > self.bytes:
@@ -117,7 +117,7 @@ class CandidateTrial:
 
     @property
     def cost(self) -> float:
-        """By which candidates are compared: twice the bytes are worth half the time of a query."""
+        """The cost by which candidates are compared: twice the bytes are worth half the time of a query."""
         return self.bytes * self.seconds
 
     def to_dict(self) -> dict[str, Json]:
@@ -174,7 +174,7 @@ class Bench:
         self.indices: dict[str, tuple[faiss.Index, float]] = {}
 
     def hopeful(self, factories: list[str]) -> list[str]:
-        """Those whose codes alone fit into the memory."""
+        """Return the factory strings of indexes whose codes alone fit into the memory."""
         sizes = {
             factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
         }
@@ -254,7 +254,7 @@ class Bench:
         return (all_lists + visited * self.count / lists) / (sampled_lists + visited * self.sample.count / sampled)
 
     def _building_growth(self, index: faiss.Index, sampled: int, lists: int) -> tuple[float, float]:
-        """How many times longer training and adding take with all vectors."""
+        """Return how many times longer training and adding take with all vectors than with the sample."""
         stages = stages_of(index)
         if stages.graph is not None:
             return 1, math.log(self.count) / math.log(self.sample.count) / self.share

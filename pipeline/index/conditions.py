@@ -66,14 +66,14 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
 
 
 def asked_columns(table: pa.Table) -> dict[str, str]:
-    """What a condition on a table of images can be about: name -> kind, the user's own columns first."""
+    """Return the columns that a condition on a table of images may use: name -> kind, the user's own columns first."""
     users = [name for name in table.column_names if name not in OURS]
     names = [*users, *(name for name in ASKED if name in table.column_names)]
     return {name: kind_of(table.schema.field(name).type) for name in names}
 
 
 def kind_of(data: pa.DataType) -> str:
-    """What a condition compares values of a type with: numbers, truth, dates, text, or nothing."""
+    """Return the kind of values that a condition compares with a type: numbers, truth, dates, text, or nothing."""
     if pa.types.is_dictionary(data):
         return kind_of(data.value_type)
     if pa.types.is_boolean(data):

@@ -97,7 +97,7 @@ def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray)
 def _skip(
     index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray, count: int, whole: bool = False
 ) -> Neighbours | None:
-    """What FAISS finds among the `count` ids that are `allowed`, of all lists if `whole`; None where it cannot."""
+    """Search among the `count` ids that are `allowed`, in all lists if `whole`. Return None if FAISS cannot do it."""
     selector = call(faiss.IDSelectorBitmap, np.packbits(allowed, bitorder="little"))
     share = 0.0 if whole else count / len(allowed)
     try:
@@ -108,7 +108,7 @@ def _skip(
 
 
 def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) -> faiss.SearchParameters:
-    """To visit as many more lists or vertices as the `share` that passes is smaller."""
+    """Return search parameters that visit more lists or vertices, the smaller the `share` of ids that pass is."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         inner = _parameters(index.base_index, selector, share)

@@ -238,6 +238,7 @@ def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, 
         yield "ntotal2", index.ntotal2 == -(-count // FAST_BLOCK) * FAST_BLOCK
         yield "codes", index.codes.size() == index.ntotal2 * each
     if isinstance(index, faiss.IndexIVF):
+        yield "lists", index.invlists is not None
         lists = inverted_lists(index)
         packer = index.get_CodePacker()
         blocks = isinstance(lists, BlockLists)

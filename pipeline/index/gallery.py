@@ -138,6 +138,8 @@ class MultiVectorGallery(Gallery):
         if isinstance(typed, faiss.IndexIVFFlat):
             typed.make_direct_map()  # without it FAISS cannot reconstruct vectors
             self.means = ListMeans(typed)
+        elif shortlist is not None:
+            raise IntegrityError(f"the index of {modality} has no lists for a shortlist; {REBUILD}")
         self.of_images = modality == "images"
         self.outline = outline
         self.rule = rule
@@ -157,7 +159,7 @@ class MultiVectorGallery(Gallery):
         return Neighbours(*map(np.array, zip(*answers, strict=True)))
 
     def scored(self, top: int) -> int:
-        """How many items a search for `top` scores exactly."""
+        """Return the number of items that a search for `top` scores exactly."""
         return len(self) if self.shortlist is None else min(max(self.shortlist.shortlist, top), len(self))
 
     def item(self, row: int) -> MultiVectors:
@@ -194,7 +196,7 @@ class MultiVectorGallery(Gallery):
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
         """Estimate the scores (n,) by the means of the lists."""
-        assert self.means is not None  # there is a shortlist only with lists
+        assert self.means is not None  # as the constructor has checked
         products = self.means.means @ query.array.T  # (lists, q)
         hits = None
         if self.rule.sum == "positive":
@@ -233,7 +235,9 @@ class MultiVectorGallery(Gallery):
         stored = self.outline.globals
         if stored is None or not self.rule.global_weight:
             return 0.0
-        assert isinstance(stored, np.ndarray) and isinstance(query.globals, np.ndarray)
+        assert isinstance(stored, np.ndarray)
+        if not isinstance(query.globals, np.ndarray) or query.globals.shape[1] != stored.shape[1]:
+            raise IntegrityError(f"the globals in {self.name} do not fit its model; {REBUILD}")
         return self.rule.global_weight * (stored[items] @ query.globals[0])
 
     def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -112,7 +112,7 @@ class QueryEncoder:
         return min(unknown, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
 
     def count_words(self, sentence: str) -> tuple[int, int]:
-        """How many words `sentence` has, and how many of them are unknown to what knows most of them."""
+        """Count the words of `sentence`, and its words that are unknown to the reader that knows most of them."""
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
     def ignored(self, *texts: str) -> dict[str, str | None]:

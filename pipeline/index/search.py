@@ -108,7 +108,7 @@ class Searcher(QueryEncoder):
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """What says which answers are likely; None where dev could not."""
+        """The calibration of the index, which says which answers are likely, or None if there is none."""
         return Calibration.of_index(self.index)
 
     def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[Answer]:
@@ -271,7 +271,7 @@ class Searcher(QueryEncoder):
         return self._opened[modality]
 
     def table(self, modality: Modality) -> pa.Table:
-        """What the rows of an index are, kept in memory from then on."""
+        """Return the table of the `images` or `sentences`, and keep it in memory."""
         if modality not in self._tables:  # combined, since rows are taken slowly from many chunks
             self._tables[modality] = self._visible(self.index.table(modality)).combine_chunks()
         return self._tables[modality]

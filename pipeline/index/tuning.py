@@ -47,7 +47,7 @@ class SearchSetting:
 
     @property
     def effort(self) -> int:
-        """How much is visited, whatever it is; 0 where nothing says so."""
+        """The number of lists or vertices that a search visits, or 0 if the index has no such parameter."""
         return self.nprobe or self.efSearch or 0
 
 

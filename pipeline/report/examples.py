@@ -30,7 +30,7 @@ DESCRIBED = 6
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found, its rank from 1, its score, and whether it is right."""
+    """An answer: `what` was found, its rank from 1, its score, and whether it is right."""
 
     what: ReportPicture | str
     rank: int
@@ -116,7 +116,7 @@ class SplitGallery:
         )  # fmt: skip
 
     def _one_an_image(self, rows: np.ndarray) -> np.ndarray:
-        """Of some `rows` of sentences the first of each image, in their order."""
+        """Return the first sentence of each image among some `rows` of sentences, in their order."""
         _, first = np.unique(self.owners[rows], return_index=True)
         return rows[np.sort(first)]
 

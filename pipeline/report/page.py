@@ -59,21 +59,18 @@ def render(report: Sections) -> str:
 
     Every text from outside is escaped.
     """
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            report=report,
-            shortened=_shortened,
-            charts=draw_logs({name: details.get("training_log", {}) for name, details in report.details.items()}),
-            recall_chart=_recalls(report.comparisons[0]) if report.comparisons else "",
-            time_chart=_times(report.costs),
-            columns=COLUMNS,
-            directions=DIRECTIONS,
-            indexed=INDEXED,
-            judgements=JUDGEMENTS,
-            unmeasured=explain_dashes(report.judged),
-        )
+    template = _templates().get_template("page.html")
+    return template.render(
+        report=report,
+        shortened=_shortened,
+        charts=draw_logs({name: details.get("training_log", {}) for name, details in report.details.items()}),
+        recall_chart=_recalls(report.comparisons[0]) if report.comparisons else "",
+        time_chart=_times(report.costs),
+        columns=COLUMNS,
+        directions=DIRECTIONS,
+        indexed=INDEXED,
+        judgements=JUDGEMENTS,
+        unmeasured=explain_dashes(report.judged),
     )
 
 

@@ -48,7 +48,7 @@ class ReportPicture:
 
     @property
     def alt(self) -> str:
-        """What is read out in its place."""
+        """The text that a screen reader reads out for the photo."""
         return self.caption or self.name
 
 
@@ -130,7 +130,7 @@ def draw_samples(manifest: Manifest, picture: Callable[[Row], ReportPicture]) ->
 
 
 def first_sentence(manifest: Manifest, image_id: int) -> str | None:
-    """Of an image; None where it has none."""
+    """Return the first sentence of an image, or None if the image has no sentence."""
     sentences = manifest.of_image("sentences", image_id)
     return sentences["text"][0].as_py() if len(sentences) else None
 

@@ -114,9 +114,9 @@ def count_reasons(rejects: Iterable[JsonObject]) -> list[dict[str, Any]]:
 
 
 def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Of every model whose training log says what was chosen for it on dev: the `registered` one that it is with its
-    own settings, a line `about` that (of `kinds`), what was `chosen`, and, of a fitted one, the mean correlation of its
-    dimensions on train and on dev. `models` has what is recorded of each."""
+    """Describe each model whose training log has the settings that were `chosen` on dev: the `registered` model, a
+    line `about` it (from `kinds`), and the mean correlation of the dimensions of a fitted model on train and on dev.
+    `models` maps a name to the record of its training."""
     notes = []
     for name, details in models.items():
         log, registered = details.get("training_log", {}), details.get("registered", name)
@@ -169,8 +169,8 @@ def _in_words(chosen: JsonObject) -> str:
 
 
 def measure_rows(rows: np.ndarray) -> dict[str, float]:
-    """Of rows of features (n, dim), at least one, which are `sampled`: their mean `length` and its standard deviation
-    `spread`, how many are `zero`, how many `equal` to another, and how many columns are `constant`."""
+    """Measure n >= 1 sampled rows of features (n, dim): their number `sampled`, the mean `length` and its standard
+    deviation `spread`, the numbers of rows that are `zero` or `equal` to another, and of `constant` columns."""
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     return {
         "sampled": len(rows),

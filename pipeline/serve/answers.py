@@ -66,7 +66,7 @@ class ImageAnswer(PhotographAnswer):
 
 
 class AboutAnswer(PhotographAnswer):
-    """What is known of one photograph."""
+    """All that is known of one photo."""
 
     split: str
     sentences: list[str] = Field(description="its own")
@@ -81,7 +81,7 @@ class BrowseAnswer(BaseModel):
 
 
 class FacetAnswer(BaseModel):
-    """What a filter can offer of a column: `values` where these are few, else `least` and `most`."""
+    """The choices of a filter for a column: its `values` if they are few, or else `least` and `most`."""
 
     kind: str
     values: list[str | bool] | None = None
@@ -158,7 +158,7 @@ def list_images(
 
 
 def describe_image(model: str, row: Row, caption: str | None) -> dict[str, Any]:
-    """What a PhotographAnswer says of a row of the table of images."""
+    """Return the values of a PhotographAnswer for a row of the table of images."""
     return {
         "image_id": row["image_id"],
         "name": "::".join(filter(None, (row["path"], row.get("member")))),

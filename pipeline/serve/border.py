@@ -36,7 +36,7 @@ NAME = re.compile(r"(\*\.)?[^*:/@\s]+|\[[0-9A-Fa-f:.]+\]")
 
 @dataclass(frozen=True)
 class Limits:
-    """What visitors may ask for: `top` results by default, at most `max_top`; `among` as in Searcher.analogy.
+    """The limits of what visitors may ask: `top` results by default, at most `max_top`; `among` as in Searcher.analogy.
 
     Sentences have at most `max_sentence_chars` characters, uploads at most `max_upload_bytes` bytes that arrive within
     `upload_seconds`. Of more than `max_requests` requests at a time, half as many uploads, or `max_descriptions`

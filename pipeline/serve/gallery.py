@@ -110,8 +110,8 @@ class ServedGallery:
 
     @cached_property
     def facets(self) -> dict[str, dict[str, Any]]:
-        """What a filter can offer of each column that conditions are about: its `kind`, and its `values` where these
-        are few, or `least` and `most`; columns without any value are left out."""
+        """The choices of a filter for each column that a condition may use: its `kind`, and its `values` if they are
+        few, or else `least` and `most`. Columns without a value are left out."""
         kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}
         values: dict[str, set[Any]] = {name: set() for name in kinds}
         for group in self.searcher.groups("images"):
@@ -170,8 +170,8 @@ class ServedGallery:
             raise
 
     def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
-        """How many images `where` allows, and the rows and captions of at most `top` of them, far from each other in
-        the table; those for a smaller `top` come first."""
+        """Count the images that `where` allows, and return the rows and captions of at most `top` of them, which are
+        far from each other in the table. A greater `top` gives the same images first."""
         allowed = self.searcher.allowed("images", where) if where and where.strip() else None
         if allowed is None:
             count = self.count("images")

@@ -82,7 +82,7 @@ Uploaded = Annotated[bytes | OfGallery, Depends(_photograph)]
 
 
 class Question:
-    """What all searches have in common: the model and its gallery, how many results, and the condition on them."""
+    """The common part of all searches: the model, its gallery, the number of results, and the condition on them."""
 
     def __init__(self, service: Shared, model: str, gallery: Asked, top: GivenTop, where: Where = None) -> None:
         self.service = service

@@ -41,7 +41,7 @@ KEPT = 1 << 12
 
 @dataclass(frozen=True)
 class Provenance:
-    """What makes an artefact in the run `root`: the `stage`, its `version`, the `keys` that decide the result, and the
+    """The origin of an artefact in the run `root`: `stage`, its `version`, the `keys` that decide the result, and the
     `inputs` (place -> digest)."""
 
     root: Path
@@ -56,12 +56,12 @@ class Provenance:
 
     @property
     def fingerprint(self) -> str:
-        """By which unfinished work of the same is known."""
+        """The fingerprint by which a rerun finds its own unfinished work."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
 
 class About(TypedDict, total=False):
-    """What a writer of an artefact passes on to `publish`."""
+    """The arguments that a writer of an artefact passes on to `publish`."""
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None
@@ -103,7 +103,7 @@ class Commit:
 
     @property
     def bytes(self) -> int:
-        """Of all its files."""
+        """The size of all files together."""
         return sum(about["bytes"] for about in self.files.values())
 
     @cached_property
@@ -115,7 +115,7 @@ class Commit:
 
 
 class Fault(NamedTuple):
-    """What is wrong with the file `path`: its `reason` begins with truncated, changed, missing, misplaced or mixed."""
+    """A fault of the file `path`. Its `reason` begins with truncated, changed, missing, misplaced or mixed."""
 
     path: Path
     reason: str
@@ -341,7 +341,7 @@ class Commits:
         return digest
 
     def digest(self, source: str) -> str | None:
-        """What the input `source` is now; None where one of its commits is not there, or says nothing of it."""
+        """Return the digest of the input `source` as it is now, or None if a commit lacks it or is missing."""
         if source not in self._digests:
             self._digests[source] = self._find(source)
         return self._digests[source]
@@ -416,7 +416,7 @@ def _misplaced(commit: Commit) -> Fault:
 
 
 def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
-    """What is wrong with the files that a commit vouches for."""
+    """Yield the faults of the files that a commit vouches for."""
     for name, about in commit.files.items():
         path = commit.path.parent / name
         if reason := file_fault(path, about, hashed):
@@ -424,8 +424,8 @@ def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
 
 
 def file_fault(path: Path, about: FileSum, hashed: bool = True) -> str:
-    """How a file differs from the `bytes` and, if it is to be `hashed`, the `sha256` in `about`; empty if it does
-    not. A process hashes the same file once."""
+    """Say how a file differs from the `bytes` and, if it is to be `hashed`, the `sha256` in `about`. Return an empty
+    text if it does not differ. A process hashes the same file once."""
     try:
         status = path.stat()
         if status.st_size < about["bytes"]:

@@ -131,7 +131,7 @@ class Embeddings:
         return ChosenRows(self._chained(modality), self._places(modality, ids))
 
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
-        """Where their vectors are in the concatenated shards."""
+        """Return the places of the vectors of some items in the concatenated shards."""
         if not self.multi_vector:
             return ids
         lengths = self._lengths(modality, ids)

@@ -63,7 +63,7 @@ class UnfinishedShard:
         return self.folder / f"{rows.start:07d}.h5"
 
     def _of(self, rows: range) -> Provenance:
-        """What makes the part of `rows`."""
+        """Return the provenance of the part with these `rows`."""
         return Provenance(self.folder, PART, 1, {"rows": [rows.start, rows.stop], "of": self.provenance.fingerprint})
 
 

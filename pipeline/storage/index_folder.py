@@ -24,7 +24,8 @@ REMOVED = "removed.txt"
 out."""
 CHANGING = (
     *("images.faiss", "sentences.faiss", "regions.faiss", "words.faiss", "images.parquet", "sentences.parquet"),
-    *("fragments.safetensors", "background.safetensors"),
+    *("images.tradeoff.json", "sentences.tradeoff.json", "regions.tradeoff.json", "words.tradeoff.json"),
+    *("fragments.safetensors", "background.safetensors", "vocabulary.json"),
 )
 """Files that some index shards have and others lack."""
 COLUMNS = {
@@ -159,7 +160,8 @@ def is_index(folder: Path) -> bool:
 
 def new_addition(home: Path, name: str) -> Path:
     """Return the folder of one more addition."""
-    numbers = [int(folder.name.partition("-")[0]) for folder in (home / ADDED).glob("[0-9]*-*")]
+    names = (folder.name.partition("-")[0] for folder in (home / ADDED).glob("*-*"))
+    numbers = [int(name) for name in names if name.isdecimal()]
     return home / ADDED / f"{max(numbers, default=-1) + 1:02d}-{name}"
 
 

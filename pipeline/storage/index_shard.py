@@ -30,6 +30,7 @@ A multi-vector model (the card's `kind` is `fragments`) has, in place of the two
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Unpack
@@ -43,7 +44,7 @@ from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.card import CARD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
 from pipeline.storage.commit import read_commit, read_record
-from pipeline.storage.files import inside, is_regular, map_hashed, read_bytes, refusing
+from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
 from pipeline.storage.index_folder import (
     CHANGING,
     COLUMNS,
@@ -63,6 +64,8 @@ from pipeline.storage.records import JointVocabulary, VocabularyFile
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 OUTLINES = "fragments.safetensors"
+RECORDS = ("model.json", "encoders/*/model.json", "text_encoders/*/model.json")
+"""Patterns of the commit records of the model and of the encoders."""
 MODALITIES: tuple[Modality, ...] = ("images", "sentences")
 REBUILD = "run build-index again"
 
@@ -128,12 +131,15 @@ class IndexWriter:
     ) -> None:
         """Write the card, as `make_card` constructs it, and publish all files in place of an older shard.
 
-        No file of the older shard stays.
+        No file of the older shard stays; all other files do. Raises IntegrityError for a link in place of a file.
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
-        # Snakemake has removed the card that lists these files.
-        encoders = filter(is_regular, self.folder.glob("*encoders/**/*"))
-        former = {*listed(self.folder), *CHANGING, *(path.relative_to(self.folder).as_posix() for path in encoders)}
+        former = set(listed(self.folder))
+        # Snakemake has removed the card of an older shard, but not the commit records of its model and encoders.
+        for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
+            with suppress(IntegrityError):  # a file of the user, which stays
+                names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))
+                former |= {(record.parent / name).relative_to(self.folder).as_posix() for name in names}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)
         self._batch.publish()
         remove_files(self.folder, former - self.files.keys())

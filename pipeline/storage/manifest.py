@@ -235,7 +235,7 @@ def reject_lines(rejects: Iterable[Mapping[str, Json]]) -> Iterator[bytes]:
 
 
 def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
-    """What the file `path` says was left out, one after another."""
+    """Yield the rejects that are listed in the file `path`."""
     with open(path, "rb") as lines:
         yield from map(json.loads, lines)
 
@@ -331,7 +331,7 @@ def _shard(path: Path) -> Commit | None:
 
 
 def divide(parts: Iterable[Mapping[str, pa.Table]], shard_size: int) -> Iterator[tuple[dict[str, list[int]], dict]]:
-    """Of each shard the first and last rows in each of TABLES, and these rows."""
+    """Yield for each shard the first and last rows in each of TABLES, and the tables of these rows."""
     held: dict[str, pa.Table] = {}
     ends = dict.fromkeys(TABLES, 0)
     for part in chain(parts, [None]):
@@ -347,7 +347,7 @@ def divide(parts: Iterable[Mapping[str, pa.Table]], shard_size: int) -> Iterator
 
 
 def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:
-    """Of one shard's tables: the FINGERPRINTS in its commit, and `content`, of all columns of all of them."""
+    """Return the FINGERPRINTS of one shard's tables, and `content`, the fingerprint of all columns of all tables."""
     images, texts = tables["images"], {name: _table_digest(tables[name]) for name in TABLES if name != "images"}
     return {
         "images": _table_digest(images.select(["image_id", "sha256"])),

@@ -265,7 +265,7 @@ class PairSet:
 
     @property
     def digest(self) -> str:
-        """Of all shards."""
+        """The digest of all shards together."""
         return combined(shard.digest for shard in self._stored)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:

@@ -151,7 +151,7 @@ def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def origin_of(commit: Commit) -> Origin:
-    """What made the vectors (of images, regions or texts) in a shard."""
+    """Return the origin of the vectors (of images, regions or texts) in a shard."""
     if "origin" in commit.details:
         return commit.details["origin"]
     for place, digest in commit.inputs.items():

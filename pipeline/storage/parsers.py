@@ -23,9 +23,11 @@ UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "span
 
 
 def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
-    """What loads the spaCy pipeline that parsed the sentences of a run, and its label table. Raises UsageError where no
-    run is named, since a pipeline is code, which comes from nobody but whom the user has named; and where the trees
-    came from another parser's files."""
+    """Return a function that loads the spaCy pipeline that parsed the sentences of a run, and its label table.
+
+    Raises UsageError if no run is named, because a pipeline is code that the user has to trust, and if the trees of the
+    run were made by another parser.
+    """
     from pipeline.storage.texts import PARSES  # which needs HDF5
 
     if run is None:

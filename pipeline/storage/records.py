@@ -121,7 +121,7 @@ def write_alignments(path: Path, segments: Sequence[Mapping[str, Json]], **about
 
 
 def read_alignments(path: Path) -> list[dict[str, Any]]:
-    """What `align` wrote."""
+    """Return the segments that `align` wrote."""
     return [json.loads(line) for line in read_verified(path, ALIGNMENTS)[0].splitlines()]
 
 

@@ -173,18 +173,12 @@ EMBEDDED_PHRASES = "embedded-phrases"
 def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Unpack[About]) -> None:
     """Publish both tables together; `about` has the `provenance` and `details`."""
     beside = {REGIONS_TABLE: to_parquet(regions)}
-    publish(
-        Path(folder) / PHRASES_TABLE,
-        to_parquet(phrases),
-        kind=EMBEDDED_PHRASES,
-        rows=phrases.num_rows,
-        beside=beside,
-        **about,
-    )
+    path = Path(folder) / PHRASES_TABLE
+    publish(path, to_parquet(phrases), kind=EMBEDDED_PHRASES, rows=phrases.num_rows, beside=beside, **about)
 
 
 class PhraseVectors:
-    """What `embed-phrases` wrote for one `model` and `split`: the tables `regions` and `phrases` without
+    """The vectors that `embed-phrases` wrote for one `model` and `split`: the tables `regions` and `phrases` without
     their vectors, `region_vectors` (r, c), `phrase_vectors` (p, c), and `boxes` (r, 4).
 
     Raises IntegrityError if the tables are damaged.

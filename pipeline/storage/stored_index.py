@@ -10,6 +10,7 @@ The index in a folder consists of its own shards and of the shards that were add
 """
 
 import logging
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -194,7 +195,7 @@ def _remedy(first: IndexShard, other: IndexShard) -> str:
         return applied
     return (
         f"its encoder is {old[0]} and not {new[0]}: {applied}; a run that has features of {old[0]} maps them by"
-        f" `jointspace migrate {old[0]} {new[0]}`"
+        f" `{shlex.join(['jointspace', 'migrate', old[0], new[0]])}`"
     )
 
 

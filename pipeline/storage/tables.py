@@ -1,7 +1,6 @@
 """Parquet tables: names and text, written in memory, published atomically, and unpacked within bounds."""
 
 import bisect
-import csv
 import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.foreign.parquet import dictionary_bytes, plain_type, unpacked_bytes
 from pipeline.storage.commit import About, Commit, publish, read_verified
 from pipeline.storage.files import REMEDY
-from pipeline.storage.json_files import Json, T
+from pipeline.storage.json_files import T
 
 Row = Mapping[str, Any]
 """A row of a table as Arrow gives it. The user's own columns have values of many types."""
@@ -50,15 +49,6 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
     """`vectors` (n, c) as the column `vector`."""
     flat = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
     return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-
-
-def to_csv(rows: Sequence[Mapping[str, Json]]) -> str:
-    """`rows` as comma-separated values under a header of all their keys; missing values are empty."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Commit]:

@@ -59,7 +59,7 @@ def write_vectors(
 
 
 def storage_key(encoder: str) -> str:
-    """What the configuration calls the dtype of a text encoder's dense vectors."""
+    """Return the configuration's name for the dtype of a text encoder's dense vectors."""
     return f"`storage` of the text encoder {encoder}"
 
 

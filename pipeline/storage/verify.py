@@ -247,8 +247,10 @@ def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
 def _read(path: Path) -> Commit:
     """Read the commit in the file `path`. The card of an index that this run has not made has no place in it."""
     value = read_json(path)
-    foreign = path.name == CARD and isinstance(value, dict) and "place" not in value
-    if not foreign or value.get(CARRIED, {}).get("digest") == value.get("fingerprint"):
+    if path.name != CARD or not isinstance(value, dict) or "place" in value:
+        return read_commit(path)
+    carried = value.get(CARRIED)
+    if isinstance(carried, dict) and carried.get("digest") == value.get("fingerprint"):
         return read_commit(path)
     read_card(path.parent)
     return Commit(path, value, "", {}, {}, value["files"], "")

@@ -83,8 +83,8 @@ def build_index(run: "StageRun", job: Job, bundle: str) -> None:
     ids = split_ids(run.manifest, run.config.index.splits, shards)
     if not len(ids["images"]):
         raise InputError(
-            f"there is nothing to index in bundle {number} of {count}: its {len(shards)} of {run.manifest.n_shards}"
-            " shards have no image of index.splits; lower index.bundles or shard_size"
+            f"index shard {number} of {count} would be empty: its {len(shards)} of the {run.manifest.n_shards} shards"
+            " of the run have no image of index.splits; lower index.bundles or shard_size"
         )
     part = {"number": number, "of": count} if count > 1 else None
     write_index_shard(run, model, ids, job.path, job.provenance, part)

@@ -21,81 +21,6 @@ MAX_VALUE_CHARACTERS = 80
 """Number of characters of a column's value that a line shows; --json has all."""
 
 
-@click.command("search")
-@click.argument("sentence", nargs=-1, metavar="[TEXT]")
-@click.option(
-    "--index", "index_folders", type=FOLDER, required=True, multiple=True,
-    help="The index to search; several of one model are searched as one.",
-)  # fmt: skip
-@click.option("--image", "image_path", type=FILE, help="Search by this photo: rank captions for it.")
-@click.option("--similar", is_flag=True, help="With --image: find similar photos instead of captions.")
-@click.option("--text", help="With --image: find photos that are similar and match these words.")
-@click.option(
-    "--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True,
-    help="With --text: how much the words count; the image counts for the rest.",
-)  # fmt: skip
-@click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; for models of regions.")
-@click.option("--minus", multiple=True, metavar="WORD", help="With --image: find similar photos without this word.")
-@click.option("--plus", multiple=True, metavar="WORD", help="With --image: find similar photos with this word added.")
-@click.option(
-    "--among", type=click.IntRange(min=0), default=20, show_default=True,
-    help="With --minus or --plus: the nearest that are re-sorted by distance to their mean; 0 for none.",
-)  # fmt: skip
-@click.option(
-    "--where", metavar="CONDITION",
-    help="Only images whose columns satisfy this, or their captions: \"price < 20 and taken >= '2024-01-01'\".",
-)  # fmt: skip
-@click.option("--file", "queries_path", type=FILE, help="Answer each line of this text file, in one search.")
-@click.option("--batch", "batch_path", type=FILE, hidden=True)  # --file with --json, as it was called
-@click.option("--run", "root", type=FOLDER, help="Run that you trust, whose parser reads queries to tree models.")
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
-@click.option(
-    "--json", "as_json", is_flag=True,
-    help="Print JSON instead of a table; with --file, one JSON object per line.",
-)  # fmt: skip
-@config_option
-@runtime.without_collection()  # the process ends with the answer
-def command(
-    sentence: tuple[str, ...],
-    index_folders: tuple[Path, ...],
-    queries_path: Path | None,
-    batch_path: Path | None,
-    root: Path | None,
-    as_json: bool,
-    config_path: Path | None,
-    **options: Any,  # Any: the other fields of Query, as click has parsed them
-) -> None:
-    """Search an index with TEXT, with a photo, or with both."""
-    from pipeline.index.queries import spell
-    from pipeline.index.search import Searcher
-    from pipeline.storage.stored_index import open_index
-
-    if len(sentence) > 1:
-        raise UsageError(f'put the query in quotes: jointspace search "{" ".join(sentence)}" --index ...')
-    query = Query(sentence[0] if sentence else None, **options)
-    path = queries_path or batch_path
-    query.check(queries_path, batch_path)
-    index = open_index(*index_folders, run=root)
-    searcher = Searcher(index)
-    if path:
-        _answer_each(searcher, path, query, as_json or batch_path is not None)
-        return
-    if query.wants_captions and not searcher.has("sentences"):
-        query = replace(query, similar=True)
-        click.echo("the index has no captions, so these are similar images", err=True)
-    hits = find(searcher, query, config_path)
-    if ignored := searcher.ignored(*query.words):
-        click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
-    if hits.judgement and hits.judgement.warning:
-        click.echo(hits.judgement.warning, err=True)
-    if query.sentence is not None and not index.card.says_likely:
-        click.echo("this index does not say where likely answers end: run build-index again", err=True)
-    if as_json:
-        click.echo(printable_json(_listed(hits), str))
-        return
-    _print_table(hits, index)
-
-
 @dataclass(frozen=True)
 class Query:
     """A query: a `sentence`, or the photo in `image_path`, with the words `text`, or less and more of some words.
@@ -144,6 +69,81 @@ class Query:
             raise UsageError("--regions needs a query in words")
 
 
+@click.command("search")
+@click.argument("sentence", nargs=-1, metavar="[TEXT]")
+@click.option(
+    "--index", "index_folders", type=FOLDER, required=True, multiple=True,
+    help="The index to search; several of one model are searched as one.",
+)  # fmt: skip
+@click.option("--image", "image_path", type=FILE, help="Search by this photo: rank captions for it.")
+@click.option("--similar", is_flag=True, help="With --image: find similar photos instead of captions.")
+@click.option("--text", help="With --image: find photos that are similar and match these words.")
+@click.option(
+    "--weight", type=click.FloatRange(0, 1), default=Query.weight, show_default=True,
+    help="With --text: how much the words count; the image counts for the rest.",
+)  # fmt: skip
+@click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; for models of regions.")
+@click.option("--minus", multiple=True, metavar="WORD", help="With --image: find similar photos without this word.")
+@click.option("--plus", multiple=True, metavar="WORD", help="With --image: find similar photos with this word added.")
+@click.option(
+    "--among", type=click.IntRange(min=0), default=Query.among, show_default=True,
+    help="With --minus or --plus: the nearest that are re-sorted by distance to their mean; 0 for none.",
+)  # fmt: skip
+@click.option(
+    "--where", metavar="CONDITION",
+    help="Only images whose columns satisfy this, or their captions: \"price < 20 and taken >= '2024-01-01'\".",
+)  # fmt: skip
+@click.option("--file", "queries_path", type=FILE, help="Answer each line of this text file, in one search.")
+@click.option("--batch", "batch_path", type=FILE, hidden=True)  # --file with --json, as it was called
+@click.option("--run", "root", type=FOLDER, help="Run that you trust, whose parser reads queries to tree models.")
+@click.option("--top", type=click.IntRange(min=1), default=Query.top, show_default=True, help="Number of results.")
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help="Print JSON instead of a table; with --file, one JSON object per line.",
+)  # fmt: skip
+@config_option
+@runtime.without_collection()  # the process ends with the answer
+def command(
+    sentence: tuple[str, ...],
+    index_folders: tuple[Path, ...],
+    queries_path: Path | None,
+    batch_path: Path | None,
+    root: Path | None,
+    as_json: bool,
+    config_path: Path | None,
+    **options: Any,  # Any: the other fields of Query, as click has parsed them
+) -> None:
+    """Search an index with TEXT, with a photo, or with both."""
+    from pipeline.index.queries import spell
+    from pipeline.index.search import Searcher
+    from pipeline.storage.stored_index import open_index
+
+    if len(sentence) > 1:
+        raise UsageError(f'put the query in quotes: jointspace search "{" ".join(sentence)}" --index ...')
+    query = Query(sentence[0] if sentence else None, **options)
+    path = queries_path or batch_path
+    query.check(queries_path, batch_path)
+    index = open_index(*index_folders, run=root)
+    searcher = Searcher(index)
+    if path:
+        _answer_each(searcher, path, query, as_json or batch_path is not None)
+        return
+    if query.wants_captions and not searcher.has("sentences"):
+        query = replace(query, similar=True)
+        click.echo("the index has no captions, so these are similar images", err=True)
+    hits = find(searcher, query, config_path)
+    if ignored := searcher.ignored(*query.words):
+        click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
+    if hits.judgement and hits.judgement.warning:
+        click.echo(hits.judgement.warning, err=True)
+    if query.sentence is not None and not index.card.says_likely:
+        click.echo("this index does not say where likely answers end: run build-index again", err=True)
+    if as_json:
+        click.echo(printable_json(_listed(hits), str))
+        return
+    _print_table(hits, index)
+
+
 def find(searcher: "Searcher", query: Query, config_path: Path | None = None) -> "Answer":
     """Return what an index has for one query: photos, regions of photos, or the captions of a photo.
 
@@ -177,6 +177,7 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
     If the photos of the index are in several folders, which may have the same names, the name is the whole path.
     """
     from pipeline.index.conditions import OURS
+    from pipeline.storage.tables import SHARD
 
     roots = [shard.card.data_root for shard in index.shards]
     judgement = hits.judgement
@@ -184,7 +185,7 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
         if judgement and hit.rank == judgement.likely + 1:
             click.echo(f"----  {judgement.remark}")
         name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
-        name = f"{roots[hit.row['bundle']]}/{name}" if len({*roots}) > 1 and "text" not in hit.row else name
+        name = f"{roots[hit.row[SHARD]]}/{name}" if len({*roots}) > 1 and "text" not in hit.row else name
         columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
         values = "".join(
             f"  {key}={f'{value}'[:MAX_VALUE_CHARACTERS]}" for key, value in columns.items() if value is not None

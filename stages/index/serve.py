@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,23 @@ LAST_SECONDS = 5
 """Seconds in which visitors must have their answers when the server is stopped."""
 
 
+@dataclass(frozen=True)
+class ServeOptions:
+    """The indexes and generators that are served, and their address: see the options of the command."""
+
+    folders: tuple[Path, ...]
+    images_root: Path | None = None
+    root: Path | None = None
+    generators: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    allowed: tuple[str, ...] = ()
+    port: int = 8000
+    top: int | None = None
+    columns: tuple[str, ...] = ()
+    lazy: bool = False
+    config_path: Path | None = None
+
+
 @click.command("serve")
 @click.argument("folders", nargs=-1, required=True, metavar="INDEX...", type=FOLDER)
 @images_option
@@ -46,12 +64,16 @@ LAST_SECONDS = 5
     help="Run that you trust: its generators and its parser are used.",
 )
 @click.option("--generator", "generators", multiple=True, help="Caption generator of --run; may be repeated.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in.")
+@click.option(
+    "--host", default=ServeOptions.host, show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in."
+)
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME",
     help="A host name that browsers use; requests for others are refused. [default: any, if --host lets others in]",
 )  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=ServeOptions.port, show_default=True, help="0 takes a free one."
+)
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME",
@@ -66,23 +88,6 @@ def command(**options: Any) -> None:  # Any: the fields of ServeOptions, as clic
     machine can.
     """
     serve(ServeOptions(**options))
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """What is served, and where: see the options of the command."""
-
-    folders: tuple[Path, ...]
-    images_root: Path | None = None
-    root: Path | None = None
-    generators: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
-    allowed: tuple[str, ...] = ()
-    port: int = 8000
-    top: int | None = None
-    columns: tuple[str, ...] = ()
-    lazy: bool = False
-    config_path: Path | None = None
 
 
 def serve(options: ServeOptions) -> None:
@@ -252,7 +257,7 @@ def _open_gallery(
         log.warning(
             "%s: the folder of its photos, %s, is not here, so these photos are not shown. If it was moved, name its"
             " new place: jointspace serve %s --images FOLDER",
-            folder, photos, folder,
+            folder, photos, shlex.quote(str(folder)),
         )  # fmt: skip
     hidden = [] if columns is None else set(index.packed_table("images").schema.names).difference(OURS, columns)
     source = index.photographs(images_root, settings.collection.follow_links)

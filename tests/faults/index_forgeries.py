@@ -305,6 +305,12 @@ def _low_links(index: faiss.Index) -> None:
     faiss.copy_array_to_vector(links, graph.neighbors)
 
 
+def _no_lists(index: faiss.Index) -> None:
+    """An inverted file that FAISS writes without its lists."""
+    index.own_invlists = False
+    index.invlists = None
+
+
 def _same_ids(index: faiss.Index) -> None:
     """Ids of which two are the same."""
     number = next(number for number in range(index.nlist) if index.invlists.list_size(number) > 1)
@@ -339,6 +345,7 @@ UNFIT: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
     "unknown implementation": ("PQ4x4fs", _put("implem", 99), "its implem does not fit"),
     "huge blocks": ("IVF2,PQ4x4fs", _put("bbs", 1 << 30), "its bbs does not fit"),
     "huge query blocks": ("IVF2,PQ4x4fs", _put("qbs2", 1 << 30), "its qbs does not fit"),
+    "no lists": ("IVF2,Flat", _no_lists, "its lists does not fit"),
     "no lists visited": ("IVF2,Flat", _put("nprobe", 0), "images.faiss"),
     "many lists visited": ("IVF2,Flat", _put("nprobe", 1 << 40), "its nprobe does not fit"),
     "more centroids than lists": ("IVF2,Flat", _more_centroids, "its quantizer count does not fit"),

@@ -519,6 +519,15 @@ def test_verify_and_search_agree_on_a_sound_index(colours: Path, tmp_path: Path,
         assert commands(*words).startswith("accepted: "), words
 
 
+@pytest.mark.parametrize("value", [None, "x", []])
+def test_verify_reads_a_card_with_any_value_in_the_place_of_its_commit(
+    value: object, colours: Path, tmp_path: Path, commands: Commands
+) -> None:
+    forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
+    told(forged, "card.json", ("commit",), value)
+    assert commands("verify", forged).startswith("accepted: ")
+
+
 AGREED = {
     "a path outside": cell("images", "path", "../x"),
     "another count": lambda folder, _: told(folder, "card.json", ("images", "count"), 9),

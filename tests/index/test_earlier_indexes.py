@@ -58,6 +58,7 @@ def test_an_earlier_multi_vector_index_is_searched_by_an_item_of_its_own() -> No
 
 def test_photos_are_added_to_an_earlier_index(tmp_path: Path) -> None:
     index = shutil.copytree(FIXTURES / "two/00", tmp_path / "index")
+    (index / "added/2nd-try").mkdir(parents=True)  # a folder of the user
     before = open_index(index).card.images.count
     run_command("add", index, FIXTURES / "two/01")
     added = open_index(index)

@@ -108,7 +108,10 @@ def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Pa
     card = IndexShard(run / "bundle").card
     writer = IndexWriter(tmp_path)
     writer.add("images.faiss", b"old")
-    writer.add("encoders/former/model.safetensors", b"old")
+    writer.add_parameters(run / "bundle")
+    writer.add_parameters(run / "bundle/encoders/colour", "encoders/former/")
+    writer.add("vocabulary.json", b"old")
+    writer.add("images.tradeoff.json", b"old")
     writer.commit(source=card)
     newer = IndexWriter(tmp_path)
     assert IndexShard(tmp_path).read("images.faiss") == b"old"
@@ -124,3 +127,44 @@ def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Pa
         copy.link(IndexShard(tmp_path))
         copy.commit(source=card)
         assert {path.name for path in (tmp_path / "copy").rglob("*")} == {"images.faiss", "card.json"}
+
+
+def test_a_newer_index_removes_the_files_of_former_encoders_and_no_others(run: Path, tmp_path: Path) -> None:
+    index = shutil.copytree(run / "bundle", tmp_path / "index")
+    own = ["notes.txt", "my_encoders/a.txt", "encoders/notes.txt", "encoders/mine/model.bin", "encoders/colour/a/b"]
+    for name in own:
+        (index / name).parent.mkdir(parents=True, exist_ok=True)
+        (index / name).write_text("kept")
+    card = IndexShard(index).card
+    (index / "card.json").unlink()  # as Snakemake does before a job
+    writer = IndexWriter(index)
+    writer.add("images.faiss", b"new")
+    writer.commit(source=card)
+    files = {path.relative_to(index).as_posix() for path in index.rglob("*") if path.is_file()}
+    assert files == {"card.json", "images.faiss", *own}
+
+
+def test_a_folder_that_was_not_an_index_keeps_all_of_its_files(run: Path, tmp_path: Path) -> None:
+    own = ("vocabulary.json", "words.faiss", "model.json", "encoders/mine/model.json")
+    for name in own:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    writer = IndexWriter(tmp_path)
+    writer.add("images.faiss", b"new")
+    writer.commit(source=IndexShard(run / "bundle").card)
+    assert {name: (tmp_path / name).read_text() for name in own} == dict.fromkeys(own, "{}")
+
+
+@pytest.mark.parametrize("linked", ["encoders", "encoders/colour"])
+def test_nothing_is_removed_through_a_link_in_place_of_a_former_encoder(run: Path, tmp_path: Path, linked: str) -> None:
+    index = shutil.copytree(run / "bundle", tmp_path / "index")
+    card = IndexShard(index).card
+    outside = shutil.move(index / linked, tmp_path / "outside")
+    (index / linked).symlink_to(outside)
+    (index / "card.json").unlink()
+    before = sorted(outside.rglob("*"))
+    writer = IndexWriter(index)
+    writer.add("images.faiss", b"new")
+    with pytest.raises(IntegrityError, match=f"{linked} is a link"):
+        writer.commit(source=card)
+    assert sorted(outside.rglob("*")) == before

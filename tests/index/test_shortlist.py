@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.compute.multivectors import MultiVectors, ScoreRule
+from pipeline.errors import IntegrityError
 from pipeline.index.build import measure_shortlist
 from pipeline.index.exact import Neighbours
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
@@ -102,3 +103,17 @@ def test_scores_are_exact_and_all_are_found_where_all_are_on_the_shortlist(what:
         recalls[lists] = np.mean(shares)
     # At last nearly every fragment is alone in its list, and is its mean.
     assert recalls[1] + 0.2 < recalls[len(sets.vectors)] <= recalls[4] == 1
+
+
+def test_globals_that_do_not_fit_the_query_are_refused() -> None:
+    rng = np.random.default_rng(4)
+    gallery = make_gallery("images", make_sets(rng, 20, 3), RULES[1])
+    query = make_sets(rng, 1, 3)
+    for other in (None, np.ones((1, 3), np.float32)):
+        with pytest.raises(IntegrityError, match="globals in the index do not fit its model"):
+            gallery.search(replace(query, globals=other), 3)
+
+
+def test_a_shortlist_of_an_index_without_lists_is_refused() -> None:
+    with pytest.raises(IntegrityError, match="has no lists for a shortlist"):
+        make_gallery("images", make_sets(np.random.default_rng(4), 20, 3), RULES[0], "Flat", Shortlist(3, 5))

@@ -40,11 +40,10 @@ from pipeline.storage.json_files import fingerprint, publish_json, read_json
 from pipeline.storage.locks import hold
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
+from pipeline.storage.stored_index import StoredIndex, open_index
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
-
-from pipeline.storage.stored_index import StoredIndex, open_index
 
 RECORD = "applied.json"
 """In the folder of a run that `apply` made: where the photographs are."""

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class EncoderRole(NamedTuple):
-    """What encoders are called in messages: their `name`, the `vectors` that they make, and the `queries` that need
+    """The words for encoders in messages: their `name`, the `vectors` that they make, and the `queries` that need
     them."""
 
     name: str
