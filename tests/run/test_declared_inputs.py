@@ -280,8 +280,8 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
 
     with pytest.MonkeyPatch.context() as patch:
         for module, name in [
-            (builtins, "open"), (io, "open"), (os, "open"), (h5py, "File"), (np, "memmap"), (pq, "read_table"), (pq, "ParquetFile"),
-            (pa, "memory_map"), (pa, "OSFile"),
+            (builtins, "open"), (io, "open"), (os, "open"), (h5py, "File"), (np, "memmap"), (pq, "read_table"),
+            (pq, "ParquetFile"), (pa, "memory_map"), (pa, "OSFile"),
         ]:  # fmt: skip
             patch.setattr(module, name, noting(getattr(module, name)))
         # A commit that was read to compare digests would stay in the cache, where a stage could read it unseen.
@@ -303,7 +303,7 @@ def is_declared(path: Path, view: StageRun) -> bool:
     stage = view._stage
     if below.parts[0] == "manifest" and stage.sharded and "manifest" not in view._declared:
         tables = {"images" if column == "splits" else column for column in stage.columns}
-        return below.suffix == ".json" or below.suffixes[0].removeprefix(".") in tables or path.is_dir()
+        return path.is_dir() or below.suffix == ".json" or below.suffixes[0].removeprefix(".") in tables
     place = below.as_posix()
     return any(
         # A file or a folder of this name, what is below the folder, a file beside it; or a folder around it.
