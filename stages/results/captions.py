@@ -11,9 +11,9 @@ from pipeline.errors import InputError, UsageError
 from pipeline.run import Inputs, Job, Run, stage
 from pipeline.run.layout import Shards
 from pipeline.run.reading.inputs import (
+    box_texts,
     feature_shards,
     generator_inputs,
-    label_names,
     region_texts_path,
     text_files,
 )
@@ -197,7 +197,7 @@ def _describe_reads(config: "Config", layout: "Layout", generator: str, subject:
         "texts": text_files(config, generator, "lines"),
         "features": {} if of_boxes else feature_shards(encoders, layout),
         "regions": _regions(encoders, layout) if of_boxes else {},
-        "names": label_names(config) if of_boxes else None,
+        "names": box_texts(config) if of_boxes else None,
     }
 
 
@@ -287,7 +287,7 @@ def _judging_reads(config: "Config", layout: "Layout", generator: str, subject: 
         "features": feature_shards(config.generator(generator).encoders, layout),
         "texts": {} if of_boxes else text_files(config, generator, "treebank"),
         "parses": layout.parses if of_boxes and not config.describe.region_texts else None,
-        "names": label_names(config) if of_boxes else None,
+        "names": box_texts(config) if of_boxes else None,
     }
 
 

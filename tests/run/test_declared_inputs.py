@@ -130,6 +130,8 @@ MAPS = {"encoders": [{"name": "new", **NETWORK, "weights": "untrained"}], "extra
         ("study", (), SIMULATES, "text/simulated/all"),
         ("build_index", ("ncca",), MAPS, "features/new"),
         ("report", (), {}, "embeddings/ncca"),
+        # It ranks the labels of the manifest by these names, also where boxes have texts that people wrote.
+        ("rank_phrases", ("hmlstm", "test"), {"describe": {"region_texts": "texts.json"}}, "names"),
     ],
 )
 def test_what_decides_a_result_is_declared(
