@@ -125,8 +125,11 @@ MAPS = {"encoders": [{"name": "new", **NETWORK, "weights": "untrained"}], "extra
         ("fit", ("ncca",), {}, "manifest"),
         # The fold of an image depends on how many images its split has in all shards.
         ("accumulate", ("study/target",), {}, "manifest"),
-        # Parses in files are matched by the names of images, on which the fingerprints of a shard do not depend.
+        # Parses, boxes and vectors in files are matched by the names of images. The fingerprints of a shard do not
+        # depend on these.
         ("parse", (), {}, "manifest"),
+        ("extract_regions", ("eyes",), {"regions": {"proposals": "boxes", "boxes": "boxes.csv"}}, "manifest"),
+        ("import_vectors", ("text/given",), {"text_encoders": IMPORTED["text_encoders"]}, "manifest"),
         ("study", (), SIMULATES, "text/simulated/all"),
         ("build_index", ("ncca",), MAPS, "features/new"),
         ("report", (), {}, "embeddings/ncca"),
