@@ -19,9 +19,9 @@ def sentence_shards(model: "Model", layout: "Layout") -> "dict[str, Shards]":
     return {form: layout.sentences(form) for form in forms}
 
 
-def region_shards(config: "Config", layout: "Layout") -> "dict[str, Shards]":
-    """The regions that models read, by encoder."""
-    return {name: layout.regions(name) for name in config.regions.encoders}
+def region_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":
+    """The regions of some encoders, by encoder."""
+    return {name: layout.regions(name) for name in encoders}
 
 
 def feature_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":

@@ -20,13 +20,7 @@ from pipeline.images.opening import ImageLimits
 from pipeline.index.exact import evenly_spaced
 from pipeline.papers.printed import every_table
 from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
-from pipeline.report.photographs import (
-    CollectionSample,
-    Photographs,
-    ReportPicture,
-    draw_samples,
-    first_sentence,
-)
+from pipeline.report.photographs import CollectionSample, Photographs, ReportPicture, draw_samples, first_sentence
 from pipeline.report.tables import (
     FINDINGS,
     best_model,
