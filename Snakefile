@@ -1,4 +1,4 @@
-# From photographs and captions to a searchable index: one rule a stage, one command a rule.
+# From photos and captions to a searchable index: one rule per stage, one command per rule.
 #
 #   snakemake all --cores 2                                             the demo, into results/demo
 #   snakemake all --cores 2 --configfile config/flickr8k.yaml           a collection of your own
@@ -28,7 +28,7 @@ onstart:
         require_all(THIS_RUN, STAGES)
     except JointspaceError as error:
         raise WorkflowError(str(error))
-    # Where commands find it.
+    # Commands read the configuration of the run here.
     publish_text(LAYOUT.config, yaml.safe_dump(dict(config), sort_keys=False))
 
 
@@ -46,7 +46,7 @@ rule all:
 
 
 # The main road, in order: a manifest of images and sentences, their features and vectors, moments of these, a model,
-# embeddings, the bundle that searches read, and results. `reads` asks the stage what a job needs; see common.smk.
+# embeddings, the index that searches read, and results. `reads` asks the stage what a job needs; see common.smk.
 
 
 rule ingest:

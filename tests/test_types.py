@@ -4,6 +4,7 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,13 @@ MAX_ANY_PARAMETERS = 20
 """Maximum number of parameters whose annotation contains `Any` without a reason."""
 MAX_IGNORES = 40
 """Maximum number of comments that silence the type checker."""
-IGNORE = re.compile(r"#\s*(pyright|type):\s*ignore")
-IGNORE_WITH_RULE_AND_REASON = re.compile(r"# pyright: ignore\[[\w, ]+\]\s+# \w.*")
+MAX_ANY_ALIASES = 10
+"""Maximum number of names such as `Row = Mapping[str, Any]`, which hide `Any` from the count of parameters."""
+IGNORE = re.compile(r"#\s*(pyright|basedpyright|type):")
+"""A comment that silences the type checker, in a line or in a whole file (`# pyright: basic`)."""
+IGNORE_WITH_RULE_AND_REASON = re.compile(r"# pyright: ignore\[[\w, ]+\]\s+# (\S+ ){2,}\S+")
+DIRECTIVE = re.compile(r"#\s*(noqa|fmt|ruff|pylint|pragma|mypy|pyright|basedpyright|type)\b")
+"""A comment for a tool, which gives no reason."""
 
 
 @cache
@@ -43,13 +49,30 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast
 
 
 def parameters_of_type_any(path: Path) -> Iterator[str]:
-    """Yield `file:line name` for each parameter whose annotation contains `Any` and has no comment on its line."""
+    """Yield `file:line name` for each parameter whose annotation contains `Any` and has no reason on its line."""
     for function in ast.walk(ast.parse(path.read_text())):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for parameter in parameters(function):
                 annotation = parameter.annotation
-                if annotation and contains_any(annotation) and parameter.lineno not in read_comments(path):
+                comment = read_comments(path).get(parameter.lineno, "")
+                if annotation and contains_any(annotation) and not is_reason(comment):
                     yield f"{path.relative_to(ROOT)}:{parameter.lineno} {parameter.arg}"
+
+
+def is_reason(comment: str) -> bool:
+    """Whether a comment is a sentence or a phrase for readers."""
+    return len(comment.split()) > 3 and not DIRECTIVE.match(comment)
+
+
+def aliases_of_any(path: Path) -> Iterator[str]:
+    """Yield `file:line name` for each name of a module that stands for a type with `Any`."""
+    for statement in ast.parse(path.read_text()).body:
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Subscript | ast.BinOp)
+            and contains_any(statement.value)
+        ):
+            yield f"{path.relative_to(ROOT)}:{statement.lineno} {ast.unparse(statement.targets[0])}"
 
 
 def ignores(path: Path) -> Iterator[str]:
@@ -64,6 +87,21 @@ def test_few_parameters_are_of_type_any_without_a_reason() -> None:
     assert len(found) <= MAX_ANY_PARAMETERS, "\n".join(found)
 
 
+def test_few_names_stand_for_a_type_with_any() -> None:
+    found = [alias for path in FILES for alias in aliases_of_any(path)]
+    assert len(found) <= MAX_ANY_ALIASES, "\n".join(found)
+
+
+def test_the_checker_reads_every_module() -> None:
+    """A setting that switches off a rule or leaves out a folder would hide errors."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["basedpyright"]
+    silenced = {"reportMissingImports": False, "reportMissingModuleSource": False}
+    interpreter = {"pythonVersion": "3.11", "pythonPlatform": "Linux"}
+    include = ["jointspace", "pipeline", "stages"]
+    assert settings == {"include": include, "typeCheckingMode": "standard", **interpreter, **silenced}
+    assert not [path for path in FILES if "no_type_check" in path.read_text()]
+
+
 def test_every_ignored_type_error_has_a_rule_and_a_reason() -> None:
     found = [comment for path in FILES for comment in ignores(path)]
     assert [comment for comment in found if not IGNORE_WITH_RULE_AND_REASON.search(comment)] == []
@@ -74,13 +112,19 @@ def test_both_counts_see_what_they_count(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     path = tmp_path / "module.py"
     path.write_text(
+        "Table = dict[str, Any]\n"
         "def f(a: Any, b: 'list[Any]', c: AnyStr, *d: dict[str, Any]) -> Any:\n"
         "    text = '# pyright: ignore'\n"
         "    return g(a)  # pyright: ignore\n\n\n"
         "async def g(a: Any, **b: int): ...  # JSON of unknown form\n"
+        "def h(a: Any): ...  # noqa: the line is too long\n"
         "g(1)  # pyright: ignore[reportCallIssue]  # the stubs lack an overload\n"
+        "# pyright: basic\n"
     )
-    assert list(parameters_of_type_any(path)) == ["module.py:1 a", "module.py:1 b", "module.py:1 d"]
-    without, with_reason = ignores(path)
-    assert without.startswith("module.py:3 ") and not IGNORE_WITH_RULE_AND_REASON.search(without)
-    assert with_reason.startswith("module.py:7 ") and IGNORE_WITH_RULE_AND_REASON.search(with_reason)
+    assert list(aliases_of_any(path)) == ["module.py:1 Table"]
+    found = sorted(parameters_of_type_any(path))
+    assert found == ["module.py:2 a", "module.py:2 b", "module.py:2 d", "module.py:8 a"]
+    without, with_reason, whole_file = ignores(path)
+    assert without.startswith("module.py:4 ") and not IGNORE_WITH_RULE_AND_REASON.search(without)
+    assert with_reason.startswith("module.py:9 ") and IGNORE_WITH_RULE_AND_REASON.search(with_reason)
+    assert whole_file.startswith("module.py:10 ") and not IGNORE_WITH_RULE_AND_REASON.search(whole_file)

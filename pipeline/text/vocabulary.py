@@ -160,7 +160,7 @@ class Vocabulary(KnownTerms):
     n_sentences: int
 
     @property
-    def split(self) -> TermSettings:  # pyright: ignore[reportIncompatibleVariableOverride]  # only read
+    def split(self) -> TermSettings:  # pyright: ignore[reportIncompatibleVariableOverride]  # no code assigns it
         return self.settings
 
     def to_dict(self) -> dict[str, Any]:

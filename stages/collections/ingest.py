@@ -136,8 +136,8 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
-            "no photo has a caption, so there is nothing to train on; to search them with an index built from"
-            " other photos: `jointspace apply INDEX %s --output DIR`", shlex.quote(str(root)),
+            "no photo has a caption, so there is nothing to train on; to search them with an index built from other"
+            " photos: %s", shlex.join(["jointspace", "apply", "INDEX", str(root), "--output", "DIR"]),
         )  # fmt: skip
 
 

@@ -28,12 +28,14 @@ def _storage(config: "Config", encoder: str) -> str:
 
 
 def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
-    """The files of the vectors, and the encoder that made them."""
+    """Return the files of the vectors, the encoder that made them, and the manifest, whose names of images they are
+    matched by. No column of the manifest has the names."""
     from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.entry(encoder)
     maker = layout.encoder(entry.name) if entry.modality == "image" else layout.text_encoder(entry.name)
-    return {"source": given_inputs(config, entry), "encoder": maker if entry.prepared else None}
+    source = given_inputs(config, entry)
+    return {"manifest": layout.manifest, "source": source, "encoder": maker if entry.prepared else None}
 
 
 @stage(

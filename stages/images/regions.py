@@ -29,7 +29,13 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
         path = Path(config.data_root) / regions.boxes
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         boxes = [Outside(f"boxes/{file.name}", file) for file in files if not file.name.startswith(".")]
-    return {"encoder": layout.encoder(encoder), "detector": detector, "boxes": boxes}
+    return {
+        # Boxes in files are matched by the names of images, which no column of the manifest has.
+        "manifest": layout.manifest if boxes else None,
+        "encoder": layout.encoder(encoder),
+        "detector": detector,
+        "boxes": boxes,
+    }
 
 
 @stage(

@@ -57,12 +57,7 @@ class ServeOptions:
 @click.command("serve")
 @click.argument("folders", nargs=-1, required=True, metavar="INDEX...", type=FOLDER)
 @images_option
-@click.option(
-    "--run",
-    "root",
-    type=FOLDER,
-    help="Run that you trust: its generators and its parser are used.",
-)
+@click.option("--run", "root", type=FOLDER, help="Run that you trust: its generators and its parser are used.")
 @click.option("--generator", "generators", multiple=True, help="Caption generator of --run; may be repeated.")
 @click.option(
     "--host", default=ServeOptions.host, show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in."

@@ -23,7 +23,7 @@ def _embed_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
         "model": layout.model(model),
         "sentences": sentence_shards(configured, layout),
         "features": feature_shards(configured.encoders, layout),
-        "regions": region_shards(config, layout) if configured.spec.multi_vector else None,
+        "regions": region_shards(config.regions.encoders, layout) if configured.spec.multi_vector else None,
     }
 
 

@@ -137,10 +137,7 @@ def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
 
 def _adopt_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     configured = config.model(model)
-    return {
-        "features": feature_shards(configured.encoders, layout),
-        "sentences": sentence_shards(configured, layout),
-    }
+    return {"features": feature_shards(configured.encoders, layout), "sentences": sentence_shards(configured, layout)}
 
 
 @stage(

@@ -75,7 +75,7 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
         "parses": layout.parses,
         "vocabulary": layout.token_vocabulary,
         "labels": layout.labels,
-        "regions": region_shards(config, layout),
+        "regions": region_shards(config.regions.encoders, layout),
     },
     writes=lambda layout, model, split: layout.phrases(model, split),
 )

@@ -50,7 +50,7 @@ def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
         "manifest": layout.manifest,
         "sentences": sentence_shards(configured, layout),
         "features": feature_shards(configured.encoders, layout),
-        "regions": region_shards(config, layout) if spec.regions != "none" else {},
+        "regions": region_shards(config.regions.encoders, layout) if spec.regions != "none" else {},
         "vocabulary": layout.token_vocabulary if spec.words else None,
         "labels": layout.labels if spec.trees else None,
         "text_encoders": {name: layout.text_encoder(name) for name in encoders},

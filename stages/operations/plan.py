@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
     from pipeline.images.preprocess import Photograph
     from pipeline.plan.machine import Speed
-    from pipeline.run import Run
 
 SIDES, QUALITY = (500, 375), 85
-"""Pixels and JPEG quality of made-up photographs."""
+"""Pixels and JPEG quality of synthetic photos."""
 
 
 class Sample(NamedTuple):
@@ -81,13 +80,13 @@ def plan(
     if as_json:
         click.echo(printable_json({"speeds": {name: asdict(speed) for name, speed in speeds.items()}, **asdict(found)}))
         return
-    kind = "the run's" if ingested else "made-up"
+    kind = "the run's" if ingested else "synthetic"
     for name, speed in speeds.items():
         click.echo(f"{name}: {speed.images_per_second:,.1f} photos a second ({kind}), {speed.dim} dimensions")
     click.echo("\n".join(lines_of(found)))
 
 
-def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
+def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
     """The name and speed of each encoder that reads pixels, with untrained weights where it is not prepared; an encoder
     that must learn or be fetched first is left out.
 
@@ -127,8 +126,8 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
         yield entry.name, Speed(len(pictures) / seconds, dim)
 
 
-def own_photographs(run: "Run", count: int) -> Sample:
-    """Of the run, evenly spaced."""
+def own_photographs(run: Run, count: int) -> Sample:
+    """Return a sample of `count` photos of the run, evenly spaced."""
     from pipeline.images.preprocess import Photograph
     from pipeline.index.exact import evenly_spaced
 
@@ -137,7 +136,7 @@ def own_photographs(run: "Run", count: int) -> Sample:
 
 
 def draw_photographs(count: int, seed: int = 0) -> Sample:
-    """Smooth noise with a grain, as JPEGs."""
+    """Return a sample of `count` synthetic photos: smooth noise with a grain, as JPEGs."""
     import numpy as np
     from PIL import Image
 

@@ -102,7 +102,7 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     if new not in encoders:
         raise UsageError(
             f"encoder {new} cannot encode a sample of the photos, because its features are imported or pooled from"
-            f" regions. Make the features of all photos without `migrate`: jointspace run {config_path or ''}".rstrip()
+            f" regions. Make the features of all photos without `migrate`: {_run_command(config_path)}"
         )
     if old == new:
         raise UsageError(
@@ -115,6 +115,11 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
             f"{opened.root} has no features of {old}; {meant(old, there)}it has {', '.join(there) or 'none'}"
         )
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
+
+
+def _run_command(config_path: Path | None) -> str:
+    """Return the command that runs a configuration; without one, the demo."""
+    return shlex.join(["jointspace", "run", *([str(config_path)] if config_path else [])])
 
 
 class RunFailure(JointspaceError):
@@ -165,7 +170,7 @@ def run_workflow(
         words += ["--configfile", *map(str, files)] if files else []
         code = _watch(words, log, shown=bool(further))
     if code:
-        raise _explain(log, code, shlex.join(["jointspace", "run", *([str(config_path)] if config_path else [])]))
+        raise _explain(log, code, _run_command(config_path))
     if as_json:
         click.echo(json.dumps(results_of(folder)))
     elif not further:

@@ -19,7 +19,6 @@ from pipeline.run.layout import Layout, Shards
 from stages.commands import FOLDER, json_option
 
 if TYPE_CHECKING:
-    from pipeline.run import Run
     from pipeline.storage.verify import Examination, ImageTrace
 
 AUDIT = "audit"
@@ -98,7 +97,7 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
             continue
 
 
-def _set_former_apart(run: "Run", found: "Examination") -> None:
+def _set_former_apart(run: Run, found: "Examination") -> None:
     """Move what was made from other artefacts than are there now from the faults to what is `former`, where the run's
     configuration has nothing of that name any more; an index stays of use. Raises JointspaceError where that cannot be
     read."""
@@ -123,7 +122,7 @@ def _set_former_apart(run: "Run", found: "Examination") -> None:
     found.faults = [fault for fault in found.faults if fault not in apart and fault.target not in former]
 
 
-def _remedy(run: "Run | None", folder: Path, targets: list[Path]) -> str:
+def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
     """What makes the `targets`, paths under the `folder` of the run, and what depends on them, again."""
     from pipeline.run.reading.application import RECORD
 

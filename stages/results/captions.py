@@ -1,7 +1,7 @@
 """Generated captions: generators are trained, describe images and boxes, and are judged."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError, UsageError
 from pipeline.run import Inputs, Job, Run, stage
-from pipeline.run.layout import Shards
 from pipeline.run.reading.inputs import (
+    box_texts,
     feature_shards,
     generator_inputs,
-    label_names,
+    region_shards,
     region_texts_path,
     text_files,
 )
@@ -54,16 +54,12 @@ def _training_reads(config: "Config", layout: "Layout", generator: str) -> Input
     return {
         **generator_inputs(config, layout, generator),
         "features": feature_shards(encoders, layout),
-        "regions": _regions(encoders, layout) if spec.regions else {},
+        "regions": region_shards(encoders, layout) if spec.regions else {},
         "alignments": {split: layout.alignments(aligner, split) for split in SNIPPETS_OF} if aligner else {},
         "ranker": layout.model(aligner) if spec.ranks else None,
         "ranker_embeddings": layout.embeddings(aligner) if spec.ranks else None,
         "texts": text_files(config, generator, "lines", "treebank"),
     }
-
-
-def _regions(encoders: Iterable[str], layout: "Layout") -> dict[str, Shards]:
-    return {name: layout.regions(name) for name in encoders}
 
 
 @stage(
@@ -196,8 +192,8 @@ def _describe_reads(config: "Config", layout: "Layout", generator: str, subject:
         "generator": layout.generator(generator),
         "texts": text_files(config, generator, "lines"),
         "features": {} if of_boxes else feature_shards(encoders, layout),
-        "regions": _regions(encoders, layout) if of_boxes else {},
-        "names": label_names(config) if of_boxes else None,
+        "regions": region_shards(encoders, layout) if of_boxes else {},
+        "names": box_texts(config) if of_boxes else None,
     }
 
 
@@ -287,7 +283,7 @@ def _judging_reads(config: "Config", layout: "Layout", generator: str, subject: 
         "features": feature_shards(config.generator(generator).encoders, layout),
         "texts": {} if of_boxes else text_files(config, generator, "treebank"),
         "parses": layout.parses if of_boxes and not config.describe.region_texts else None,
-        "names": label_names(config) if of_boxes else None,
+        "names": box_texts(config) if of_boxes else None,
     }
 
 

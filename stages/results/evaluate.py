@@ -32,10 +32,7 @@ def _every(names: Iterable[str]) -> Iterator[Names]:
     choices=lambda config: _every(config.every_model()),
     wanted=lambda config: [names for names in config.evaluations() if names[0] in config.models],
     keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},
-    reads=lambda config, layout, model, *names: {
-        "manifest": layout.manifest,
-        "embeddings": layout.embeddings(model),
-    },
+    reads=lambda config, layout, model, *names: {"manifest": layout.manifest, "embeddings": layout.embeddings(model)},
     writes=lambda layout, *names: layout.evaluation(*names),
 )
 def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -> None:

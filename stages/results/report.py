@@ -37,7 +37,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
         "judged": _by_name(layout.description_evaluation, config.descriptions(config.describe.splits)),
         "phrase_rankings": _by_name(layout.phrase_ranking, phrases),
         "phrases": _by_name(layout.phrases, phrases),
-        "regions": region_shards(config, layout),
+        "regions": region_shards(config.regions.encoders, layout),
         "text_encoders": {name: layout.text_encoder(name) for name in learned},
         "vocabulary": layout.token_vocabulary if reads_tokens or aligned else None,
     }

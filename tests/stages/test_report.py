@@ -1,6 +1,7 @@
 """`report` of a run that has a model of fragments: its figures are shown, its answers are another model's."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from pipeline.storage.commit import read_record
 from pipeline.storage.json_files import CHECK, publish_json, read_json
 from pipeline.storage.records import write_summary
 from stages.results import report as stage
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,12 @@ def test_the_best_model_of_one_vector_an_image_is_shown(run: Path, monkeypatch: 
         assert html.count(f"<figcaption>{name}") == 1
     assert '<th scope="row">dvsa</th><td>test</td>\n<td>' in html and "2.00 <small>(2)</small>" in html
     assert "1,234 of 4,567 dev sentences have no known word; 11.1 % of their words are unknown" in html
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_the_page_names_the_commit_of_the_checkout(run: Path) -> None:
+    commit = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"], text=True).strip()
+    assert f"commit {commit}" in report(run)
 
 
 def test_a_run_ends_with_a_search_of_a_model_that_has_an_index(run: Path, tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ def sentence_shards(model: "Model", layout: "Layout") -> "dict[str, Shards]":
     return {form: layout.sentences(form) for form in forms}
 
 
-def region_shards(config: "Config", layout: "Layout") -> "dict[str, Shards]":
-    """The regions that models read, by encoder."""
-    return {name: layout.regions(name) for name in config.regions.encoders}
+def region_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":
+    """The regions of some encoders, by encoder."""
+    return {name: layout.regions(name) for name in encoders}
 
 
 def feature_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":
@@ -56,14 +56,18 @@ def region_texts_path(config: "Config") -> Path | None:
 
 
 def label_names(config: "Config") -> Outside | None:
-    """The file of texts for boxes, or the file that says what labels of boxes may be called."""
+    """Return the file that says what labels of boxes may be called; None where there is none."""
     root = Path(config.data_root)
-    if texts := region_texts_path(config):
-        return Outside("region_texts", texts)
     if config.demo.generate:  # the table is drawn with the rest
         return Outside("names", root / "demo.json")
     path = root / (config.phrases.names or "")
     return Outside("names", path) if path.is_file() else None
+
+
+def box_texts(config: "Config") -> Outside | None:
+    """Return the file of texts that people wrote for boxes, or else the file of names for their labels."""
+    texts = region_texts_path(config)
+    return Outside("region_texts", texts) if texts else label_names(config)
 
 
 def vocabulary_of(config: "Config", layout: "Layout", model: str) -> "Artefact | None":

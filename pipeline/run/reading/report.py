@@ -14,18 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.config.keys import default_path
 from pipeline.config.registry import model_spec
 from pipeline.images.opening import ImageLimits
 from pipeline.index.exact import evenly_spaced
 from pipeline.papers.printed import every_table
 from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
-from pipeline.report.photographs import (
-    CollectionSample,
-    Photographs,
-    ReportPicture,
-    draw_samples,
-    first_sentence,
-)
+from pipeline.report.photographs import CollectionSample, Photographs, ReportPicture, draw_samples, first_sentence
 from pipeline.report.tables import (
     FINDINGS,
     best_model,
@@ -247,7 +242,7 @@ class RunReport:
         layout = self.run.layout
         made = (layout.summary if self.evaluations else layout.manifest).path.stat().st_mtime
         seed = f"seed {self.run.config.seed}"
-        checkout, commit = Path(__file__).parents[1], []
+        checkout, commit = default_path().parents[1], []
         with suppress(OSError, subprocess.CalledProcessError):  # without git, or with a checkout that it does not trust
             if (checkout / ".git").exists():
                 command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]

@@ -1,4 +1,4 @@
-"""What a configuration names and is not here: said before the first job, all of it at once."""
+"""Checks before the first job of a run: everything that a configuration needs and that is missing, in one message."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
 SHOWN = 10
+"""Maximum number of missing files and extras that a message lists."""
 DRAWN_FROM = 10
-"""Photos of train, a tenth of which is at least one."""
-"""Of what is missing."""
+"""Number of photos of train from which a tenth is at least one photo."""
 
 
 def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
@@ -65,7 +65,8 @@ def require_splits(config: "Config", splits: Mapping[str, int]) -> None:
 
 
 def _require_demo_folder(config: "Config") -> None:
-    """The demo is drawn into its own folder, into one that has it, or where the section `demo` says which demo."""
+    """Raises UsageError if the demo would be drawn into a folder that was not meant for it: one with another name,
+    without a demo, and of a configuration that does not change the section `demo`."""
     from pipeline.config.loading import load
     from pipeline.storage.demo_folder import MARK
 
@@ -82,7 +83,7 @@ def _require_demo_folder(config: "Config") -> None:
 
 
 def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names]]":
-    """The stages and names that `all` makes, each after what it reads."""
+    """Return the stages and names that `all` makes, each after the jobs that make its inputs."""
     every = [(stage, tuple(names)) for stage in stages.values() for names in stage.choices(run.config)]
     makers = {output.name: job for job in every for output in job[0].outputs(run.layout, *job[1])}
     jobs = {}
@@ -109,7 +110,7 @@ def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
 
 
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
-    """What persons have to bring for a job."""
+    """Yield a line for each missing file that a person has to bring for a job."""
     try:
         reads = list(list_inputs(stage.reads(run.config, run.layout, *names)))
     except JointspaceError as error:
@@ -119,11 +120,11 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
         if not isinstance(file, Outside) or file.path.exists():
             continue
         if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # which is drawn
-            yield f"{file.path} does not exist, which {' '.join([stage.command, *names])} reads"
+            yield f"{' '.join([stage.command, *names])} reads {file.path}, which does not exist"
 
 
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
-    """The extra that a job needs, if it is not installed."""
+    """Yield a line with the extra that a job needs, if it is not installed."""
     match stage.name:
         case "prepare_encoder" | "extract" | "encode_sentences":
             folder = {"extract": "features/", "encode_sentences": "text/"}.get(stage.name, "")

@@ -21,14 +21,7 @@ from pipeline.storage.batch import cannot_write
 from pipeline.storage.commit import read_record
 from pipeline.storage.parameters import WORDS, origin_of, read_parameters
 from pipeline.storage.tables import read_table
-from pipeline.storage.texts import (
-    ParseShard,
-    VectorShard,
-    read_packed_trees,
-    read_tokens,
-    stack_rows,
-    text_lines,
-)
+from pipeline.storage.texts import ParseShard, VectorShard, read_packed_trees, read_tokens, stack_rows, text_lines
 from pipeline.text import vocabulary
 from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
