@@ -77,7 +77,7 @@ def _open(root: str, path: str, follow_links: bool) -> int:
     name = os.path.join(base, (below or path).lstrip("/"))
     if "/" not in below:
         try:
-            return os.open(name, OPEN_FLAGS | os.O_NOFOLLOW)  # nearly every file is there and is no link
+            return os.open(name, OPEN_FLAGS | os.O_NOFOLLOW)  # nearly every file exists and is not a link
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise

@@ -117,7 +117,7 @@ def plain_column(column: pa.Array, rows: str) -> pa.Array:
     if (count := _count_values(column)) > MAX_BATCH_VALUES:
         raise InputError(f"{rows} have lists of {count} values, more than {MAX_BATCH_VALUES}")
     if (size := dictionary_bytes(column)) > MAX_BATCH_BYTES:
-        raise InputError(f"{rows} have {size} bytes in one column, more than {MAX_BATCH_BYTES}")
+        raise InputError(f"{rows} have {size} bytes in one column, more than {MAX_BATCH_BYTES}; shorten its texts")
     if not pa.types.is_dictionary(column.type):
         return _representable(column)
     values = column.dictionary
@@ -167,8 +167,8 @@ def _representable(column: pa.Array) -> pa.Array:
 def photograph_column(schema: pa.Schema) -> str | None:
     """Return the column that holds encoded photos, or None if there is no such column.
 
-    It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. Of several
-    columns, the first with a usual name counts, or else the first.
+    It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. The
+    first column with a usual name counts, or else the first column.
     """
     candidates = []
     for field in schema:

@@ -1,6 +1,7 @@
 """`ingest`: photographs and texts of any known format into the manifest."""
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping, Set
 from contextlib import closing
 from pathlib import Path
@@ -73,7 +74,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
     ),
 )
 def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits: bool = False) -> None:
-    """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
+    """Read a collection, check every photo and write the manifest of the usable photos. Resumable."""
     from tqdm import tqdm
 
     from pipeline.collections import formats
@@ -136,7 +137,7 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
             "no photo has a caption, so there is nothing to train on; to search them with an index built from"
-            " other photos: `jointspace apply BUNDLE %s --output DIR`", root,
+            " other photos: jointspace apply INDEX %s --output FOLDER", shlex.quote(str(root)),
         )  # fmt: skip
 
 

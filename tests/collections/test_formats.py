@@ -238,7 +238,7 @@ def test_message_names_missing_lists_and_existing_photos(kind: str, tmp_path: Pa
     else:
         with pytest.raises(UsageError, match=f"^{tmp_path} holds no photos and no .*: .*(collection.files|data_root)"):
             gather(tmp_path, kind)
-    with pytest.raises(UsageError, match="elsewhere is not a folder; set data_root to that of your collection"):
+    with pytest.raises(UsageError, match="elsewhere is not a folder; set data_root to the folder of your collection"):
         gather(tmp_path / "elsewhere", kind)
     add_images(tmp_path / "2021" / "beach", photograph)
     (tmp_path / ".hidden.jpg").touch()
