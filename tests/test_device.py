@@ -1,4 +1,4 @@
-"""The choice of a device, with GPUs that are made up, and what is done when one of them is full."""
+"""The choice of a device, with simulated GPUs, and the work on a GPU whose memory is full."""
 
 import itertools
 import time
@@ -11,7 +11,7 @@ from pipeline.compute.device import OomBatcher, find_device, find_gpu, grow_batc
 from pipeline.errors import UsageError
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_unknown_device_is_refused() -> None:
     for name in ("cuda:77", "abacus"):
         for find in (find_device, find_gpu):
             with pytest.raises(UsageError, match=f"^device {name} cannot be used here .*; choose auto"):
@@ -33,7 +33,7 @@ NO_ENGINE = RuntimeError("FIND was unable to find an engine to execute this comp
 
 
 @pytest.mark.parametrize("full", [*FULL.values(), NO_ENGINE], ids=[*FULL, "no engine"])
-def test_work_that_does_not_fit_is_halved_and_goes_on(full: RuntimeError) -> None:
+def test_batch_is_halved_when_memory_is_full(full: RuntimeError) -> None:
     asked: list[tuple[int, int]] = []
 
     def work(rows: slice) -> range:
@@ -52,7 +52,7 @@ def test_work_that_does_not_fit_is_halved_and_goes_on(full: RuntimeError) -> Non
     [*((full, "no memory for even one pair; set device to cpu") for full in FULL.values()), (NO_ENGINE, "engine")],
     ids=[*FULL, "no engine"],
 )
-def test_one_row_that_does_not_fit_ends_the_work(error: RuntimeError, message: str) -> None:
+def test_row_that_does_not_fit_is_an_error(error: RuntimeError, message: str) -> None:
     with pytest.raises(RuntimeError if error is NO_ENGINE else UsageError, match=message):
         OomBatcher(2, "pair").map(lambda rows: (_ for _ in ()).throw(error), 4)
 
@@ -61,10 +61,10 @@ def test_one_row_that_does_not_fit_ends_the_work(error: RuntimeError, message: s
     ("most", "trouble", "expected"),
     [(100, None, 64), (256, FULL["cudnn"], 128), (256, NO_ENGINE, 128), (256, "other features", 128)],
 )
-def test_a_batch_grows_while_it_is_faster_fits_and_makes_the_same(
+def test_batch_grows_while_it_is_faster_and_fits_and_features_agree(
     most: int, trouble: object, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # any number of rows takes as long
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # any number of rows takes the same time
     probes = np.random.default_rng(0).standard_normal((8, 5), dtype=np.float32)
 
     def describe(rows: int) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_a_batch_grows_while_it_is_faster_fits_and_makes_the_same(
         if rows > 128 and isinstance(trouble, RuntimeError):
             raise trouble
         if rows > 128 and trouble:
-            features[-1] = features[0]  # as where an index of 32 bits has begun anew
+            features[-1] = features[0]  # as after an overflow of a 32-bit index
         return features
 
     assert grow_batch(describe, 8, most) == expected

@@ -1,4 +1,4 @@
-"""What happens to one item of a map over processes happens to that item alone."""
+"""Worker processes: a failure costs only its item, and the processes end with their parent."""
 
 import errno
 import itertools
@@ -32,7 +32,7 @@ def square(item: int) -> int:
 
 
 def misbehave(item: int) -> object:
-    """Die, raise or return what cannot travel on some items."""
+    """End the process, raise an error or return a value that cannot be pickled, for some items."""
     if item == 7:
         os.kill(os.getpid(), signal.SIGKILL)
     if item == 11:
@@ -47,11 +47,11 @@ def misbehave(item: int) -> object:
 
 
 KEPT: list[bytes] = []
-"""What a worker process never gives back."""
+"""Memory that a worker process never frees."""
 
 
 def keep_megabytes(log: Path, megabytes: int) -> int:
-    """Under a memory limit of 100 megabytes above what the new process has; notes each call in `log`."""
+    """Take memory under a limit of 100 MB above the memory of a new process, and write each call to `log`."""
     if not KEPT:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + (100 << 20)
@@ -61,7 +61,7 @@ def keep_megabytes(log: Path, megabytes: int) -> int:
         KEPT.append(bytes(megabytes << 20))
         deadline = time.monotonic() + 1
         while log.read_text().count("begin 130 ") == 1 and time.monotonic() < deadline:
-            time.sleep(0.01)  # a second try that does not wait for this item begins now
+            time.sleep(0.01)  # a second try that did not wait for this item would begin now
     finally:
         _note(log, "end", megabytes)
     return megabytes
@@ -77,12 +77,12 @@ def process_of(_: int) -> int:
 
 
 def compute_forever() -> None:
-    """In C, which no other thread of Python can interrupt."""
+    """Compute in C, where no other thread of Python can interrupt."""
     sum(itertools.repeat(0))
 
 
 def compute_or_wait(item: int) -> int:
-    """Item 7 needs more processor time than it may have; item 3 needs only time."""
+    """Use more CPU time than the limit for item 7, and only wait for item 3."""
     with processor_limit(0.3, f"took too long: {item}"):
         if item == 7:
             compute_forever()
@@ -98,11 +98,11 @@ def stay(item: int) -> int:
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])
-def test_in_order(processes: int) -> None:
+def test_results_are_in_order_of_items(processes: int) -> None:
     assert list(isolated_map(square, range(100), processes)) == [n * n for n in range(100)]
 
 
-def test_every_failure_costs_one_item() -> None:
+def test_every_failure_costs_only_its_item() -> None:
     results = list(isolated_map(misbehave, range(40), 2))
     expected = {7: KILLED, 11: "its worker process died", 13: "ValueError: thirteen"}
     expected |= {17: "seventeen: no such image"}
@@ -114,8 +114,8 @@ def test_every_failure_costs_one_item() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_an_item_that_runs_out_of_memory_is_tried_once_more_alone_in_a_new_process(tmp_path: Path) -> None:
-    """70 MB fit in a new process, but not beside the 45 MB of an item before; 130 MB never fit."""
+def test_item_out_of_memory_is_retried_alone_in_new_process(tmp_path: Path) -> None:
+    """70 MB fit in a new process, but not beside the 45 MB of an earlier item. 130 MB never fit."""
     log, items = tmp_path / "log", [130, 1, 2, 45, 70, 3]
     results = list(isolated_map(partial(keep_megabytes, log), items, 2, chunk=1))
     assert [item for item, result in zip(items, results, strict=True) if result != item] == [130]
@@ -124,7 +124,7 @@ def test_an_item_that_runs_out_of_memory_is_tried_once_more_alone_in_a_new_proce
     first, second = (number for number, event in enumerate(events) if event[:2] == ["begin", "130"])
     assert events[first][2] != events[second][2]
     last = {pid: event for event, _, pid in events[:second]}
-    begun = {pid for pid, event in last.items() if event == "begin"}  # by processes that were ended since
+    begun = {pid for pid, event in last.items() if event == "begin"}  # by processes that have been killed
     assert not begun & {pid for *_, pid in events[second + 1 :]}
     with Worker(partial(keep_megabytes, log)) as worker:
         assert [worker(item) for item in (45, 70)] == [45, 70]
@@ -140,16 +140,17 @@ def paint(number: int) -> np.ndarray:
 
 
 def paint_or_die(number: int) -> dict[str, object]:
-    """Of every fifth more than fits."""
+    """Return arrays that do not all fit into a slot for every fifth item, and end the process for item 20."""
     if number == 20:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"number": number, "arrays": [paint(number)[:7], paint(number)] * (1 + (number % 5 == 0))}
 
 
-def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_used_again() -> None:
+def test_shared_results_equal_pickled_results_when_slots_are_reused() -> None:
     numbers, room = range(3 * 2 * CHUNKS_AHEAD * 4 + 5), 4 * MIN_SHARED_BYTES
     expected = list(isolated_map(paint, numbers, 0))
-    found = list(shared_map(paint_or_die, numbers, 2, room, chunk=4))  # all kept: none is a view of a slot
+    # All results are kept: a result in a slot, without a copy, would change when the slot is reused.
+    found = list(shared_map(paint_or_die, numbers, 2, room, chunk=4))
     assert len(numbers) > 20 and found[20] == Failure(KILLED)
     for number, (outcome, pixels) in enumerate(zip(found, expected, strict=True)):
         if isinstance(pixels, Failure) or number == 20:
@@ -160,19 +161,19 @@ def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_use
         assert all(np.array_equal(*pair) for pair in zip(outcome["arrays"], arrays, strict=True))
 
 
-def test_an_item_that_computes_too_long_costs_itself() -> None:
+def test_cpu_limit_costs_only_its_item() -> None:
     results = list(isolated_map(compute_or_wait, range(20), 2))
     assert results == [Failure("took too long: 7") if item == 7 else item for item in range(20)]
 
 
-def test_a_decoder_of_a_program_with_torch_does_not_import_it() -> None:
+def test_worker_process_does_not_import_torch_of_its_parent() -> None:
     import torch  # noqa: F401
 
     imports = "[__import__(name) for name in ('pipeline.images.preprocess', 'pipeline.storage.sources')]"
     assert list(isolated_map(eval, [f"({imports}, 'torch' in __import__('sys').modules)[1]"], 1)) == [False]
 
 
-def test_workers_that_cannot_start_are_no_items_fault() -> None:
+def test_map_ends_with_message_when_workers_die_at_start() -> None:
     program = "import multiprocessing\nmultiprocessing.set_executable('/bin/false')\n" + UNGUARDED
     result = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True, timeout=300)
     assert (
@@ -182,7 +183,7 @@ def test_workers_that_cannot_start_are_no_items_fault() -> None:
     )
 
 
-def test_a_system_without_room_for_a_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_says_that_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object, **__: object) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -201,7 +202,7 @@ UNGUARDED = (
 )
 
 
-def test_a_program_without_a_main_guard_is_run_once(tmp_path: Path) -> None:
+def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
     (tmp_path / "my program.py").write_text(UNGUARDED)
     result = subprocess.run(
         [sys.executable, "my program.py"],
@@ -215,7 +216,7 @@ def test_a_program_without_a_main_guard_is_run_once(tmp_path: Path) -> None:
 
 
 def start(program: str, folder: Path) -> subprocess.Popen:
-    """A program in a file of its own, which finds this module."""
+    """Start a program that can import this module."""
     (folder / "parent.py").write_text(program)
     path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
     return subprocess.Popen(
@@ -224,7 +225,7 @@ def start(program: str, folder: Path) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     program = (
         "import os, signal\nfrom test_workers import process_of\nfrom pipeline.compute.workers import isolated_map\n"
         "if __name__ == '__main__':\n"
@@ -239,7 +240,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     pytest.fail(f"worker {worker} outlived its parent")
 
 
-def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
+def test_interrupt_ends_running_workers(tmp_path: Path) -> None:
     program = (
         "import signal\nfrom test_workers import stay\nfrom pipeline.compute.workers import isolated_map\n"
         "if __name__ == '__main__':\n"
@@ -259,6 +260,6 @@ def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
 def _runs(process: int) -> bool:
     try:
         with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie runs no more
+            return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie does not run any more
     except FileNotFoundError:
         return False

@@ -1,8 +1,8 @@
 """The second half of ingest: decides which images are used, makes the tables of a manifest, and checks their use.
 
-Everything is either kept, rejected with a reason, or a duplicate. Of images with the same bytes the first is kept, and
-so are the sentences of the others that it does not have. Everything else that belongs to an image shares its fate. The
-SQL of each step is in `ingest_sql`.
+Everything is either kept, rejected with a reason, or a duplicate. The first of several images with the same bytes is
+kept, with the further sentences of its copies. Everything else that belongs to an image shares its fate. The SQL of
+each step is in `ingest_sql`.
 """
 
 from collections import Counter

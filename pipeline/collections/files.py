@@ -139,7 +139,7 @@ class CollectionFolder:
         self._follow_links = options.follow_links
         self.exclusion = Exclusion(options.exclude)
         if not self.root.is_dir():
-            raise UsageError(f"{self.root} is not a folder; set data_root to that of your collection")
+            raise UsageError(f"{self.root} is not a folder; set data_root to the folder of your collection")
 
     @cached_property
     def matcher(self) -> NameMatcher:
@@ -267,7 +267,7 @@ class CollectionFolder:
         """Return the prefix that makes names of images in `folder` (None: the root) relative to the root."""
         prefix = "" if folder is None else self.label(folder)
         if prefix.startswith(".."):
-            raise UsageError(f"the images' folder {folder} lies outside {self.root}; set data_root to one above both")
+            raise UsageError(f"the images' folder {folder} lies outside {self.root}; set data_root above both")
         return "" if prefix == "." else prefix
 
     def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:

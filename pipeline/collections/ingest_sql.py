@@ -111,7 +111,7 @@ def reject_unusable_records(tables: Tables) -> None:
 
 
 def drop_repeated_images(tables: Tables) -> int:
-    """Delete images that were named before, and move those that a list repeats to `rejects`.
+    """Delete images that were named before, and move images that a list repeats to `rejects`.
 
     Also deletes all but the first row of own columns of each image. Returns the number of implied images.
     """

@@ -265,7 +265,7 @@ class OomBatcher:
                     raise UsageError(f"the GPU has no memory for even one {self.what}; set device to cpu") from error
             import torch  # only here, because a computer without a GPU does not import torch
 
-            # Only here has the error let go of what the failed attempt held.
+            # The memory of the failed attempt is free only after the exception has been dropped.
             torch.cuda.empty_cache()
             self.size = (rows.stop - rows.start) // 2
             log.warning("the GPU's memory is full: going on with %d %ss at once", self.size, self.what)

@@ -1,4 +1,4 @@
-"""Rows that are read on request: of several arrays as one, and of a temporary file."""
+"""Rows that are read on request, from several arrays as if they were one array, or from a temporary file."""
 
 import os
 from array import array

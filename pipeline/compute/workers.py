@@ -235,7 +235,7 @@ class Worker(Generic[Item, Result]):
     """
 
     def __init__(self, function: Callable[[Item], Result], variables: Mapping[str, str] | None = None) -> None:
-        """The process has the environment `variables` (None: those for one thread) beside the variables of this one."""
+        """Add the environment `variables` to the environment of the process. None limits the process to one thread."""
         self._function = function
         self._variables = variables or dict.fromkeys(runtime.THREAD_VARIABLES, "1")
         self._turn = threading.Lock()

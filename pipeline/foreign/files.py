@@ -77,7 +77,7 @@ def _open(root: str, path: str, follow_links: bool) -> int:
     name = os.path.join(base, (below or path).lstrip("/"))
     if "/" not in below:
         try:
-            return os.open(name, OPEN_FLAGS | os.O_NOFOLLOW)  # nearly every file is there and is no link
+            return os.open(name, OPEN_FLAGS | os.O_NOFOLLOW)  # nearly every file exists and is not a link
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
@@ -186,8 +186,8 @@ def try_first(
     """
     if multiprocessing.current_process().daemon:
         raise InputError(
-            f"{path} was not tried yet, and a daemonic process cannot try it; open it once in another process, with"
-            " XDG_STATE_HOME naming a folder of yours where your home cannot be written"
+            f"{path} was not tried yet, and a daemonic process cannot try it; open it once in a process that is not"
+            " daemonic, and set XDG_STATE_HOME to a folder of yours if your home cannot be written"
         )
     most_bytes = MAX_TRIAL_BYTES + (path.stat().st_size if path.is_file() else 0)
     trial = Trial(path, partial(read, *arguments, **named), os.getcwd(), most_bytes)

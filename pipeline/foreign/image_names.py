@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 class Reading(IntEnum):
     """The ways to read a name, from the strictest to the loosest.
 
-    Each reading allows for all readings before it. Of the photos that a name may mean, those count that agree with it
-    in the strictest reading.
+    Each reading allows for all readings before it. A name means the photos that agree with it in the strictest reading
+    in which any photo agrees.
     """
 
     EXACT = 0

@@ -87,7 +87,7 @@ READERS: Mapping[str, Callable[[Path], NamedArrays]] = {
 
 
 def _select(values: "Mapping[str, np.ndarray | torch.Tensor | list[str]]") -> NamedArrays:
-    """Select the `values` that are matrices of floats, and those that are lists of strings."""
+    """Select the matrices of floats and the lists of strings among the `values`."""
     matrices: dict[str, np.ndarray] = {}
     strings: dict[str, list[str]] = {}
     for name, value in values.items():

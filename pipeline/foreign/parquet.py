@@ -23,6 +23,8 @@ BATCH_PHOTOS = 32
 """Number of photos that are in memory at once."""
 MAX_BATCH_VALUES = 1 << 22
 """Number of values in one column of a batch, whose rows may contain lists."""
+MAX_BATCH_BYTES = 1 << 28
+"""Size of one column of a batch after texts that a dictionary holds once are written out in each row."""
 LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
@@ -108,12 +110,14 @@ def _dictionary_values_bytes(column: pa.DictionaryArray) -> int:
 def plain_column(column: pa.Array, rows: str) -> pa.Array:
     """Convert a column to values that Python can represent. Texts become bytes, so that a bad text costs only its row.
 
-    Raises InputError naming the `rows` if they have lists of too many values.
+    Raises InputError naming the `rows` if they have lists of too many values, or too much text.
     """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if (count := _count_values(column)) > MAX_BATCH_VALUES:
         raise InputError(f"{rows} have lists of {count} values, more than {MAX_BATCH_VALUES}")
+    if (size := dictionary_bytes(column)) > MAX_BATCH_BYTES:
+        raise InputError(f"{rows} have {size} bytes in one column, more than {MAX_BATCH_BYTES}; shorten its texts")
     if not pa.types.is_dictionary(column.type):
         return _representable(column)
     values = column.dictionary
@@ -163,8 +167,8 @@ def _representable(column: pa.Array) -> pa.Array:
 def photograph_column(schema: pa.Schema) -> str | None:
     """Return the column that holds encoded photos, or None if there is no such column.
 
-    It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. Of several
-    columns, the first with a usual name counts, or else the first.
+    It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. The
+    first column with a usual name counts, or else the first column.
     """
     candidates = []
     for field in schema:

@@ -22,7 +22,7 @@ from pipeline.errors import InputError, UsageError, brief
 from pipeline.foreign import named_arrays
 from pipeline.foreign.files import read_lines, try_first
 from pipeline.foreign.named_arrays import plain_dataset
-from pipeline.foreign.parquet import LIST_TYPES, is_string, stored_type
+from pipeline.foreign.parquet import LIST_TYPES, is_string, stored_type, unpacked_bytes
 
 NPY_START = b"\x93NUMPY"
 NOT_FINITE = "its vector is not finite (NaN or infinity)"
@@ -277,6 +277,7 @@ def _read_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
 
 
 def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
+    _require_modest(path, unpacked_bytes(pq.read_metadata(path)))
     present = pq.read_schema(path).names
     if missing := set(columns).difference(present):
         raise InputError(f"{path} has no column {min(missing)}, only {', '.join(present)}; name another as `names`")
@@ -361,7 +362,7 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
 
 
 def _require_modest(path: Path, claimed: int) -> None:
-    """Raise InputError if an `.npz` or HDF5 file, which is not read for trial, claims far more than its size allows."""
+    """Raise InputError if a file claims to unpack to far more bytes than its size allows."""
     size = path.stat().st_size
     if claimed > SPARE_BYTES + MAX_UNPACKED_RATIO * size:
         raise InputError(f"{path} claims {claimed:,} bytes of features in {size:,}; write it again, uncompressed")

@@ -74,7 +74,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
     ),
 )
 def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits: bool = False) -> None:
-    """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
+    """Read a collection, check every photo and write the manifest of the usable photos. Resumable."""
     from tqdm import tqdm
 
     from pipeline.collections import formats
@@ -137,7 +137,7 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
             "no photo has a caption, so there is nothing to train on; to search them with an index built from other"
-            " photos: %s", shlex.join(["jointspace", "apply", "INDEX", str(root), "--output", "DIR"]),
+            " photos: %s", shlex.join(["jointspace", "apply", "INDEX", str(root), "--output", "FOLDER"]),
         )  # fmt: skip
 
 

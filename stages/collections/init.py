@@ -65,7 +65,7 @@ def command(
 ) -> None:  # fmt: skip
     """Inspect PHOTOS (a folder, tar shard or table) and write a minimal configuration.
 
-    Of photos without captions a few are opened; `ingest` finds those that cannot be read.
+    A few photos without captions are opened. `ingest` finds all photos that cannot be read.
     """
     import json
 
@@ -284,7 +284,7 @@ def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
             texts.append(written_description(read(*location), limits))
     if described := list(filter(None, texts)):
         yield f"{len(described)} of {len(texts)} photos looked into have a description, such as {described[0][:50]!r}"
-        yield "  which is not read: write them into captions.tsv, a file name and a caption a line, between them a tab"
+        yield "  which is not read: write it into captions.tsv, with one line per photo: file name, tab, description"
 
 
 def _describe(file: str, row: int | None, reason: str) -> str:
@@ -338,7 +338,7 @@ def _configure(
         values["models"] = ["zero-shot", *["ncca"] * (splits.keys() >= LEARNED)]
         values |= {"encoders": [images], "text_encoders": [texts]}
     else:
-        if "weak" not in splits:  # of which sae learns too
+        if "weak" not in splits:  # sae also learns from these photos
             values["models"] = ["cca", "ncca"]
         entry = {"name": "resnet50", "architecture": "resnet50"}
         if weights is not None:

@@ -1,4 +1,4 @@
-"""One small collection in every form that can be read; what comes out is the same."""
+"""Every format reads the same small collection from its own files."""
 
 import csv
 import io
@@ -101,7 +101,7 @@ def write_parquet(root: Path, photograph) -> dict:
 
 
 def write_hub(root: Path, photograph) -> dict:
-    """As the hub converts data sets: a folder for each split."""
+    """Write Parquet files as the Hugging Face hub converts datasets: one folder for each split."""
     for number, (name, texts) in enumerate(SENTENCES.items()):
         folder = root / "default" / {"dev": "validation"}.get(SPLITS[name], SPLITS[name])
         folder.mkdir(parents=True)
@@ -141,8 +141,8 @@ def write_tar(path: Path, members: dict[str, bytes] | list[tuple[str | tarfile.T
             tar.addfile(header, io.BytesIO(data))
 
 
-def test_the_page_of_pascal_sentences_is_read_and_divided_by_ids(tmp_path: Path, photograph, gather) -> None:
-    """In each category eight of ten images are for training; what is not there or outside is rejected alone."""
+def test_pascal1k_page_is_read_and_its_images_are_divided_by_id(tmp_path: Path, photograph, gather) -> None:
+    """Eight of ten images in each category are for training. Only images that are missing or outside are rejected."""
     sources = [f"{kind}/2008_{7 * n:06d}.jpg" for kind in ("aeroplane", "tvmonitor") for n in range(20)]
     for number, source in enumerate(sources):
         (tmp_path / "dataset" / source).parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_the_same_collection(name: str, tmp_path: Path, photograph, gather) -> None:
+def test_every_format_reads_the_same_collection(name: str, tmp_path: Path, photograph, gather) -> None:
     kind, write = WRITERS[name]
     collection = gather(tmp_path, kind, **write(tmp_path, photograph))
     assert collection.rejects == []
@@ -198,12 +198,12 @@ def test_the_same_collection(name: str, tmp_path: Path, photograph, gather) -> N
 
 
 ODD = ("line\nfeed", "tab\there", '"it\'s"', "-rf", "$(touch x)", "*?[a]", "; :", "🐕", "e\u0301", "\u00e9", "\u202eb")
-"""Names that break lists, shells, patterns and columns; two of them are one letter in two spellings. Every second file
-is no JPEG in spite of its ending."""
+"""Names that break lists, shells, patterns and columns. Two names are the same letter in two forms of Unicode."""
 
 
-def test_odd_names_are_names(tmp_path: Path, photograph, gather) -> None:
-    names, kinds = [f"{name}.jpg" for name in (*ODD, "x" * 251)], ("JPEG", "PNG")
+def test_images_with_odd_names_are_read(tmp_path: Path, photograph, gather) -> None:
+    names = [f"{name}.jpg" for name in (*ODD, "x" * 251)]
+    kinds = ("JPEG", "PNG")  # every second file is a PNG in spite of its ending
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(photograph(number, kinds[number % 2]))
         (tmp_path / name).with_suffix(".txt").write_text(f"picture {number}\n")
@@ -227,20 +227,18 @@ LACKS = {
     "table": ("*.parquet", "collection.files.table"),
     "webdataset": ("**/*.tar", "collection.files.train"),
 }
-"""What a format looks for, and the key that names it."""
+"""Format -> the file that it looks for, and the key that names the file."""
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_folder_without_lists_says_what_is_there_and_what_is_not(
-    kind: str, tmp_path: Path, photograph, gather
-) -> None:
+def test_message_names_missing_lists_and_existing_photos(kind: str, tmp_path: Path, photograph, gather) -> None:
     if kind == "text-files":
         with pytest.raises(InputError, match="no image was found; set data_root"):
             gather(tmp_path, kind).check(0, "rejects.jsonl")
     else:
         with pytest.raises(UsageError, match=f"^{tmp_path} holds no photos and no .*: .*(collection.files|data_root)"):
             gather(tmp_path, kind)
-    with pytest.raises(UsageError, match="elsewhere is not a folder; set data_root to that of your collection"):
+    with pytest.raises(UsageError, match="elsewhere is not a folder; set data_root to the folder of your collection"):
         gather(tmp_path / "elsewhere", kind)
     add_images(tmp_path / "2021" / "beach", photograph)
     (tmp_path / ".hidden.jpg").touch()
@@ -249,7 +247,7 @@ def test_a_folder_without_lists_says_what_is_there_and_what_is_not(
             gather(tmp_path, kind)
 
 
-def test_weak_text_and_boxes(tmp_path: Path, photograph, gather) -> None:
+def test_weak_text_and_boxes_are_read(tmp_path: Path, photograph, gather) -> None:
     write_folder(tmp_path, photograph)
     (tmp_path / "images" / "w.jpg").write_bytes(photograph(9))
     (tmp_path / "weak.tsv").write_text(
@@ -268,14 +266,14 @@ def test_weak_text_and_boxes(tmp_path: Path, photograph, gather) -> None:
     assert second["image_id"] == 3 and second["label"] == "potted plant" and second["score"] == pytest.approx(1e-3)
 
 
-def test_a_missing_column_is_named(tmp_path: Path, gather) -> None:
+def test_message_names_missing_column(tmp_path: Path, gather) -> None:
     (tmp_path / "a.csv").write_text("picture,sentence\nx.jpg,A dog .\n")
     with pytest.raises(InputError, match="no column file; name one of picture, sentence"):
         gather(tmp_path, "table")
 
 
 @pytest.mark.parametrize("text", ['{"images": [], "images": []}', '{"images": NaN}', "[" * 100_000, "{", '{"a": 1}'])
-def test_doubtful_json(text: str, tmp_path: Path, gather) -> None:
+def test_message_names_faulty_json_file(text: str, tmp_path: Path, gather) -> None:
     (tmp_path / "dataset.json").write_text(text)
     with pytest.raises(InputError, match="dataset.json"):
         gather(tmp_path, "karpathy")
@@ -285,7 +283,7 @@ def test_doubtful_json(text: str, tmp_path: Path, gather) -> None:
     "text", [" [ ] ", '[{"file": "a.jpg"}]', '[{"file": "a.jpg"} ,\n{"file": "b,].jpg"},1, "x"]\n']
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_the_items_of_a_list_are_those_that_json_reads(text: str, encoding: str, tmp_path: Path) -> None:
+def test_json_items_agree_with_json_module(text: str, encoding: str, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(text, encoding)
     folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
     assert list(lists.json_items(folder, tmp_path / "list.json")) == json.loads(text)
@@ -294,7 +292,7 @@ def test_the_items_of_a_list_are_those_that_json_reads(text: str, encoding: str,
 @pytest.mark.parametrize(
     "text", ["", "{}", "[", "[1", "[1,", "[1,]", "[1 2]", "[1[2]", "[1]]", "[" * 9999, '[{"a": 1, "a": 2}]']
 )
-def test_a_damaged_list_is_named(text: str, tmp_path: Path) -> None:
+def test_message_names_damaged_list(text: str, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(text)
     folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
     with pytest.raises(InputError, match="list.json is not"):
@@ -302,19 +300,19 @@ def test_a_damaged_list_is_named(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "read"), [('{"a.jpg": "a dog"}\n \n', "sentence"), ('{"a.jpg": 1}\n{}', "a.jpg")])
-def test_an_object_on_the_only_line_is_no_json_lines(text: str, read: str, tmp_path: Path) -> None:
+def test_json_file_with_one_line_is_not_json_lines(text: str, read: str, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(text)
     folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
     assert read in next(rows.read_rows(folder, tmp_path / "list.json", (), ())).values
 
 
-def test_of_a_list_only_the_items_that_are_asked_for_are_read(tmp_path: Path) -> None:
+def test_json_list_is_read_only_as_far_as_needed(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('[{"file": "a.jpg"}, no more JSON')
     folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
     assert next(rows.read_rows(folder, tmp_path / "list.json", (), ())).values == {"file": "a.jpg"}
 
 
-def test_a_sentence_on_the_page_of_pascal_may_have_marked_words(tmp_path: Path) -> None:
+def test_pascal1k_sentence_may_contain_html_tags(tmp_path: Path) -> None:
     cells = "<td> A <i>red</i> bus <b>turns</b> . </td><td>Two buses .</td>"
     (tmp_path / "index.html").write_text(f'<table><tr><td><img src="bus/1.jpg"></td>{cells}</tr></table>')
     (tmp_path / "images").mkdir()
@@ -322,7 +320,7 @@ def test_a_sentence_on_the_page_of_pascal_may_have_marked_words(tmp_path: Path) 
     assert [record.text for record in sentences] == ["A red bus turns .", "Two buses ."]
 
 
-def test_a_caption_comes_from_the_first_column_that_is_not_empty(tmp_path: Path, photograph, gather) -> None:
+def test_caption_comes_from_first_column_that_is_not_empty(tmp_path: Path, photograph, gather) -> None:
     add_images(tmp_path, photograph)
     with open(tmp_path / "t.csv", "w", newline="") as file:
         rows = [("a.jpg", "Vase", "A blue vase ."), ("b c.jpg", "Teapot", " "), ("-rf.jpg", "", "")]

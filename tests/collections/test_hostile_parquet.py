@@ -37,9 +37,13 @@ def hostile() -> dict[str, dict]:
     """What is said -> the columns of a table of which it is said."""
     texts, end = repeated("A dog .", 10_000_000), np.array([0, 10_000_000], np.int32)
     return {
-        " GB of memory to be read; it is damaged": {
+        "rows 1 to 8192 have 8192032768 bytes in one column": {
             "file": [f"{row}.jpg" for row in range(MANY)],
             "sentence": repeated("x" * 1_000_000, MANY),
+        },
+        "there is not enough memory": {
+            "file": [f"{row}.jpg" for row in range(MANY)],
+            **{f"column {number}": repeated("x" * 30_000, MANY) for number in range(40)},
         },
         "rows 1 to 1 have lists of 10000000 values": {
             "file": ["a.jpg"],

@@ -1,4 +1,4 @@
-"""Everything that lies in a collection is read, rejected or left out for a reason, and counted."""
+"""Every file of a collection is read, rejected, or ignored for a reason, and counted."""
 
 import json
 import os
@@ -31,7 +31,7 @@ FORMS = ("text-files", "table", "folder")
 
 
 def everything(photograph: Callable[..., bytes]) -> dict[str, bytes]:
-    """Path -> content: photographs of odd suffixes, one that is broken, one named by nobody, texts, system folders."""
+    """Return contents by path: photos, of which one is damaged and one is in no list, texts, and folders of systems."""
     files = {name: photograph(number) for number, name in enumerate(("1.jpg", "2.JPG", "3.jfif", "sub/4.jpe"))}
     files |= {
         "broken.png": b"no image",
@@ -54,7 +54,7 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def summary_of(run: Path) -> dict:
-    """After checking that each count is conserved, and that everything rejected or twice there has its reject."""
+    """Return the summary of a run, after checking its sums, and that every rejected or repeated record has a reject."""
     summary = json.loads((run / "manifest/manifest.json").read_text())
     rejects = map(json.loads, (run / "manifest/rejects.jsonl").read_text().splitlines())
     rejected = Counter(reject["what"] for reject in rejects)
@@ -68,7 +68,7 @@ def summary_of(run: Path) -> dict:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> None:
-    """A folder with one of everything, and what NAS, Windows and macOS leave behind."""
+    """The folder has one file of each kind, and files that NAS, Windows and macOS leave behind."""
     files = everything(photograph)
     settings = {"format": form, "exclude": EXCLUDED, "reject_limit": 1, "default_split": "gallery"}
     ingest(tmp_path, write(tmp_path / "data", files), {"collection": settings})
@@ -118,7 +118,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_is_read_as_it_was_written(name: str, photograph, gather: Callable, tmp_path: Path) -> None:
+def test_table_is_read_with_its_written_values(name: str, photograph, gather: Callable, tmp_path: Path) -> None:
     text, count = TABLES[name]
     encoding = "utf-16" if name == "semicolons.csv" else "utf-8"
     write(tmp_path, {f"{number}.jpg": photograph(number) for number in range(1, 5)} | {name: text.encode(encoding)})
@@ -136,14 +136,14 @@ def test_a_table_is_read_as_it_was_written(name: str, photograph, gather: Callab
         ("t.tsv", "file\tподпись\n1.jpg\ta\n".encode("cp1251"), "WINDOWS-1251"),
     ],
 )
-def test_what_a_table_cannot_be_is_named(name: str, data: bytes, said: str, gather: Callable, tmp_path: Path) -> None:
+def test_message_names_fault_of_table(name: str, data: bytes, said: str, gather: Callable, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InputError, match=rf"{name}.*{said}"):
         gather(tmp_path, "table")
 
 
-def test_photographs_in_parquet_are_read_in_place(photograph, gather: Callable, tmp_path: Path) -> None:
-    """With a row group boundary, a row without bytes and one that is no image."""
+def test_photos_in_parquet_are_read_in_place(photograph, gather: Callable, tmp_path: Path) -> None:
+    """The file has two row groups, a row without bytes, and a row that is not an image."""
     rows = [photograph(number) for number in range(70)]
     images = [{"bytes": data, "path": f"{number}.jpg"} for number, data in enumerate(rows)]
     images += [{"bytes": None, "path": "gone.jpg"}, {"bytes": b"no image", "path": None}]
@@ -170,7 +170,7 @@ def touch(root: Path, *names: str) -> None:
 
 
 def edit(path: Path) -> None:
-    """Other bytes, as many as before, written later."""
+    """Write as many other bytes at a later time."""
     time = path.stat().st_mtime_ns
     path.write_bytes(bytes(path.stat().st_size))
     os.utime(path, ns=(time + 1_000_000, time + 1_000_000))
@@ -206,7 +206,7 @@ def watched(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_a_folder_is_seen(watched: Path, change: str) -> None:
+def test_state_changes_with_the_files_of_a_folder(watched: Path, change: str) -> None:
     before = describe_state(watched, "folder", {})
     assert describe_state(watched, "folder", {}) == before and before.startswith("4 files, ")
     CHANGES[change](watched)
@@ -217,14 +217,14 @@ def test_a_change_of_a_folder_is_seen(watched: Path, change: str) -> None:
     ("form", "seen"),
     [("folder", set()), ("text-files", {"images/a.txt", "images/a.jpg.json"}), ("webdataset", {"x/00000.tar"})],
 )
-def test_only_what_the_format_reads_counts(watched: Path, form: str, seen: set[str]) -> None:
+def test_state_depends_only_on_files_that_the_format_reads(watched: Path, form: str, seen: set[str]) -> None:
     for name in ("images/a.txt", "images/a.jpg.json", "x/00000.tar", "README", ".hidden/e.jpg"):
         before = describe_state(watched, form, {})
         edit(watched / name)
         assert (describe_state(watched, form, {}) != before) == (name in seen), name
 
 
-def test_a_star_in_a_path_stays_within_a_folder() -> None:
+def test_star_in_pattern_does_not_match_slash() -> None:
     exclusion = Exclusion(["raw/*.jpg", "old/*/small", "any/**/x*.png"])
     out = ("raw/1.jpg", "old/2020/small", "any/x.png", "any/a/b/xy.png")
     assert all(exclusion.of_path(path) and exclusion.excludes(path) for path in out)
@@ -232,7 +232,7 @@ def test_a_star_in_a_path_stays_within_a_folder() -> None:
     assert not any(exclusion.of_path(path) or exclusion.excludes(path) for path in kept)
 
 
-def test_what_every_collection_leaves_out_is_told_from_the_patterns_of_the_user() -> None:
+def test_reason_tells_exclusions_of_the_user_from_usual_exclusions() -> None:
     exclusion = Exclusion(["masks", "raw/*"])
     assert exclusion.excludes(".hidden/a.jpg") is None and exclusion.of_path(".hidden")
     assert exclusion.excludes("a/masks/1.jpg") and exclusion.excludes("raw/1.jpg")

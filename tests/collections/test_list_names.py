@@ -1,4 +1,4 @@
-"""A hundred names that people and their systems write, through each kind of list: matched, or named in an error."""
+"""A hundred names, as people and systems write them, in each kind of list: each is matched, or an error names it."""
 
 import re
 import unicodedata
@@ -26,7 +26,7 @@ FILES = [
     "ﬁ.jpg", "ß.jpg", "İstanbul.jpg", "a\u2028b.jpg", "a\u00a0b.jpg", "zero\u200bwidth.jpg", "007.jpg",
     "12345.jpg", "NUL.jpg", "con.jpg", "x" * 200 + ".jpg", "a#1.jpg",
 ]  # fmt: skip
-"""What the files are called: as a Mac has them (NFD) where they are odd, as Windows and Linux (NFC) where even."""
+"""Names of the files. Odd numbers are written as on a Mac (NFD), and even numbers as on Windows and Linux (NFC)."""
 FORMS = ("NFC", "NFD")
 ON_DISK = [unicodedata.normalize(FORMS[number % 2], name) for number, name in enumerate(FILES)]
 
@@ -43,9 +43,9 @@ WRITINGS: dict[str, Callable[[int, Path], str]] = {
     "absolute": lambda number, images: f"{images}/{ON_DISK[number]}",
     "other case": lambda number, _: ON_DISK[number].swapcase(),
 }
-"""How lists spell them."""
+"""Ways in which lists spell the names."""
 STRANGERS = ["nobody.jpg", "deep/plain2.jpg", "CAFE.jpg"]
-"""Names in the lists that are of no photograph."""
+"""Names in the lists that do not belong to a photo."""
 ENDS = {"\n": "", "\r\n": "\ufeff", "\r": "\ufeff"}
 
 
@@ -60,18 +60,18 @@ def images(tmp_path_factory: pytest.TempPathFactory, photograph) -> Path:
 
 @pytest.fixture(params=range(len(WRITINGS)))
 def names(request: pytest.FixtureRequest, images: Path) -> list[str]:
-    """The photographs' names in all of the WRITINGS by turns, each in another one for each number."""
+    """Return the names of the photos, in each of the WRITINGS by turns. The parameter shifts the turns."""
     writings = [*WRITINGS.values()]
     return [writings[(number + request.param) % len(writings)](number, images) for number in range(len(FILES))]
 
 
 INGESTED = pytest.mark.parametrize("names", [0, 3], indirect=True)
-"""Of which that many writings are ingested, which takes longer than what needs no table."""
+"""Number of shifts with which a collection is ingested. That takes longer than matching names without tables."""
 
 
 @pytest.fixture
 def root(tmp_path: Path, images: Path) -> Path:
-    """A collection of the same photographs without lists, at the same absolute path for all."""
+    """Return a collection of the same photos without lists, at the same absolute path for all tests."""
     for path in images.parent.iterdir():
         if path != images:
             path.unlink()
@@ -79,7 +79,7 @@ def root(tmp_path: Path, images: Path) -> Path:
 
 
 def sentences_of(gathered) -> dict[str, str]:
-    """The sentence of each photograph, by the path of its file."""
+    """Return the sentence of each photo, by the path of its file."""
     paths = gathered.tables["images"]["path"].to_pylist()
     rows = gathered.tables["sentences"]
     return {
@@ -219,8 +219,8 @@ def test_boxes_of_proposals(images: Path, names: list[str]) -> None:
     assert {*matched.unmatched} == {*STRANGERS}
 
 
-def test_two_files_that_differ_only_so_are_never_guessed(tmp_path: Path, photograph, gather) -> None:
-    """Named exactly they stay as they are; a name that may be either is rejected, naming both."""
+def test_names_that_may_mean_two_files_are_rejected(tmp_path: Path, photograph, gather) -> None:
+    """Exact names are accepted. A name that may mean either file is rejected, and the reason names both files."""
     (tmp_path / "images").mkdir()
     for number, name in enumerate(("a.jpg", "A.jpg", "b.jpg")):
         (tmp_path / "images" / name).write_bytes(photograph(number))
@@ -250,8 +250,8 @@ def test_lists_of_names_beside_vectors_that_differ_are_refused(tmp_path: Path) -
         open_foreign(Source(tmp_path / "v.npy", None, None))
 
 
-def test_urls_in_a_list_are_named_and_never_asked(root: Path, gather) -> None:
-    """A file:// of the collection is a path inside it; what a server has costs its row alone."""
+def test_urls_in_a_list_are_rejected_and_never_opened(root: Path, gather) -> None:
+    """A file:// link to the collection is a path inside it. Any other link costs only its row."""
     elsewhere = ["http://127.0.0.1:9/a.jpg", "s3://bucket/a.jpg", "file:///etc/hosts.jpg"]
     rows = [f'"{name}",{number}' for number, name in enumerate([f"file://{root}/images/plain.jpg", *elsewhere])]
     write(root / "table.csv", ["file,sentence", *rows], "\n")
@@ -262,7 +262,7 @@ def test_urls_in_a_list_are_named_and_never_asked(root: Path, gather) -> None:
     assert all(name in reason for name, reason in zip(elsewhere, rejected.values(), strict=True))
 
 
-def test_a_name_without_its_folder_or_with_those_of_another_machine(tmp_path: Path, photograph, gather) -> None:
+def test_name_may_lack_its_folder_or_have_folders_of_another_machine(tmp_path: Path, photograph, gather) -> None:
     for number, name in enumerate(("2019/a.jpg", "2019/b.jpg", "2020/b.jpg", "2020/c.jpg", "2020/d.jpg", "2020/e.jpg")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(photograph(number))
@@ -283,7 +283,7 @@ def test_a_name_without_its_folder_or_with_those_of_another_machine(tmp_path: Pa
     assert any("7 of 13" in note and "in another folder" in note for note in result.notes)
 
 
-def test_a_name_may_lack_its_ending_but_has_no_other_one(tmp_path: Path, photograph, gather) -> None:
+def test_name_may_lack_its_ending_but_not_have_another_ending(tmp_path: Path, photograph, gather) -> None:
     (tmp_path / "images").mkdir()
     for number, name in enumerate(("a.jpg", "b.jpg", "b.png")):
         (tmp_path / "images" / name).write_bytes(photograph(number))
@@ -298,7 +298,7 @@ def test_a_name_may_lack_its_ending_but_has_no_other_one(tmp_path: Path, photogr
     assert [reject.reason for reject in result.rejects if reject.what == "boxes"] == ["unknown image: 'gone.jpg'"]
 
 
-def test_a_name_is_ambiguous_if_it_may_mean_two_photos_that_are_called_otherwise() -> None:
+def test_name_is_ambiguous_if_it_may_mean_two_photos_with_other_names() -> None:
     photos = [Spelling("a/Dog.jpg", 1), Spelling("A/dog.jpg", 2), Spelling("cat.jpg", 3), Spelling("CAT.jpg", 3)]
     matches = dict(NameMatcher().match(["a/dog.JPG", "Cat.jpg"], lambda: photos))
     assert matches["a/dog.JPG"].ambiguous and not matches["Cat.jpg"].ambiguous
@@ -310,7 +310,7 @@ STORED = {
     11: "sub/only.jpg", 12: "Twin.jpg", 13: "sub/twin.jpg", 14: "both.jpg", 15: "both.png", 16: "sub/3.jpg",
     19: "id:5", 20: "https://a.org/u.jpg", 17: "50% off.jpg", 18: unicodedata.normalize("NFD", "öl.jpg"),
 }  # fmt: skip
-"""Photos of one folder by their ids, of which some are other photos' names."""
+"""Photos of one folder by their ids. Some ids are also names of other photos."""
 MEANT: dict[str, set[int]] = {
     "id:4": {4}, "id:3": {3}, " id:5 ": {5}, "5": {5}, "6": {6}, "007": {6}, "3.jpg": {4}, "sub/3": {16},
     "/photos/4.jpg": {3}, "/photos/sub/3.jpg": {16}, "./3.jpg": {4}, "id:4.jpg": {7}, "/photos/id:4.jpg": {7},
@@ -344,7 +344,7 @@ def test_a_refused_name_comes_with_names_that_work(line: str) -> None:
         assert {f"id:{photo.image_id}" for photo in found} == {*by_id} and not rest
 
 
-def test_a_whole_path_names_the_photo_of_that_folder_alone() -> None:
+def test_whole_path_means_only_the_photo_of_that_folder() -> None:
     photos = [*stored({0: "0.jpg", 1: "1.jpg"}), *stored({2: "0.jpg", 3: "2.jpg"}, "/photos/phone")]
     lines = ["/photos/phone/0.jpg", "/photos/1.jpg", "0.jpg", "2.jpg", "/photos/2.jpg"]
     found, unmet = find_stored(lines, lambda: photos)
@@ -355,7 +355,7 @@ def test_a_whole_path_names_the_photo_of_that_folder_alone() -> None:
     assert [photo.image_id for photo in find_stored(["2.jpg"], lambda: deeper)[0]] == [3]
 
 
-def test_the_name_of_a_shard_means_its_photos_and_a_name_in_two_shards_means_none() -> None:
+def test_shard_name_means_all_its_photos_and_name_in_two_shards_means_none() -> None:
     members = [(0, "0.tar", "a.jpg"), (1, "0.tar", "b.jpg"), (2, "1.tar", "a.jpg"), (3, "1.tar", "c.jpg")]
     photos = [StoredPhoto(*one, "", "/shards") for one in members]
     meant = {
@@ -371,7 +371,7 @@ def test_the_name_of_a_shard_means_its_photos_and_a_name_in_two_shards_means_non
 
 
 def test_a_takedown_line_that_may_mean_two_photos_takes_down_neither(tmp_path: Path, photograph, gather) -> None:
-    """A file name is enough if it is the only one; what `remove` has listed is the path as it is stored."""
+    """A file name is enough if no other photo has it. Lines that `remove` has written are stored paths."""
     names = ("2019/a.jpg", "2020/a.jpg", "2020/b.jpg", "2020/c.jpg", "d.jpg", "2021/e.jpg")
     for number, name in enumerate(names):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -384,8 +384,8 @@ def test_a_takedown_line_that_may_mean_two_photos_takes_down_neither(tmp_path: P
     assert result.unmet[1].startswith("'id:0' (an id") and result.unmet[2:] == ["'e.jpg'", "'2020/c'"]
 
 
-def test_a_removed_photo_is_no_line_of_the_user(tmp_path: Path, photograph, gather) -> None:
-    """A file name may have a tab, and a line of the user is read as the user means it although `remove` listed it."""
+def test_removed_photos_do_not_change_the_meaning_of_lines_of_the_user(tmp_path: Path, photograph, gather) -> None:
+    """A file name may have a tab. A line of the user keeps its meaning although `remove` has listed the same line."""
     for number, name in enumerate(("a.jpg", "2021/e.jpg")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(photograph(number))

@@ -1,4 +1,4 @@
-"""Every parser of data from outside: sound examples of what it reads, and how to have it read some bytes."""
+"""Every parser of untrusted data: a function that lets it read some bytes, and sound examples of its data."""
 
 import io
 import json
@@ -22,12 +22,12 @@ from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors
 
 Read = Callable[[bytes, Path], object]
-"""Parses all of some data, for which it may write files into a folder."""
+"""A function that parses all the data. It may write files into a folder."""
 DEFAULTS = read_mapping(default_path())
 
 
 def ingests(kind: str, name: str, **beside: bytes) -> Read:
-    """Reads the collection whose file `name` holds the data, up to the tables of intake."""
+    """Return a function that reads a collection, whose file `name` holds the data, into the tables of intake."""
 
     def read(data: bytes, folder: Path) -> object:
         if not (folder / "images").exists():  # once for all inputs: writing these files takes as long as a parser
@@ -50,7 +50,7 @@ def boxes(ending: str) -> Read:
 
 
 def config(data: bytes, folder: Path) -> object:
-    """What `pipeline.config.loading.load` does, which reads the defaults for every file anew."""
+    """Load a configuration as `pipeline.config.loading.load` does, but without reading the defaults each time."""
     path = folder / "config.yaml"
     path.write_bytes(data)
     return validate(merge(DEFAULTS, read_mapping(path)), source=path)
@@ -111,7 +111,7 @@ SAMPLE = {"a.jpg": b"jpeg", "a.txt": b"A dog .\nx\n", "a.json": b'{"caption": "x
 
 
 def lines_of(data: bytes) -> list[str]:
-    """As pipeline.storage.texts.text_lines gives them: what is not UTF-8 never comes to the parser."""
+    """Return lines as pipeline.storage.texts.text_lines does. Parsers get only valid UTF-8."""
     return [line + "\n" for line in data.decode(errors="replace").split("\n")]
 
 
@@ -152,4 +152,4 @@ PARSERS: dict[str, tuple] = {
     "features.npy": (foreign("f.npy"), npy(np.ones((2, 3), np.float32))),
     "features.parquet": (foreign("f.parquet"), parquet({"file": ["a", "b"], "x": [[1.0, 2.0], [3.0, 4.0]]})),
 }  # fmt: skip
-"""How each parser reads, and sound examples of what it reads."""
+"""Name of a parser -> the function that lets it read bytes, and sound examples of its data."""

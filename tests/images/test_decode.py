@@ -1,4 +1,4 @@
-"""The zoo of images: each is decoded as it should be, or refused for the right reason."""
+"""Many kinds of images: each is decoded correctly, or refused for the right reason."""
 
 import io
 import os
@@ -48,19 +48,19 @@ def chunk(name: bytes, data: bytes) -> bytes:
 
 
 def with_comment(data: bytes, comment: bytes) -> bytes:
-    """A JPEG with a comment behind its first marker."""
+    """Return a JPEG with a comment behind its first marker."""
     return data[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + data[2:]
 
 
 def png(width: int, height: int, extra: bytes = b"") -> bytes:
-    """A black one-bit PNG of any size in a few bytes."""
+    """Return a black one-bit PNG of any size in a few bytes."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
     data = chunk(b"IDAT", zlib.compress(bytes(((width + 7) // 8 + 1) * height)))
     return b"\x89PNG\r\n\x1a\n" + header + extra + data + chunk(b"IEND", b"")
 
 
 def with_chunk(name: bytes, data: bytes, before: bytes = b"IDAT") -> bytes:
-    """The photograph as a PNG with a further chunk."""
+    """Return the photo as a PNG with a further chunk."""
     at = PNG.index(before) - (4 if before == b"IDAT" else 0)
     return PNG[:at] + chunk(name, data) + PNG[at:]
 
@@ -147,7 +147,7 @@ def test_refused(name: str) -> None:
 
 
 def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
-    """Decodes with a real limit of so many megabytes above what this process has."""
+    """Decode under a limit of this number of megabytes above the memory of this process."""
     megabytes, data = megabytes_and_data
     before = resource.getrlimit(resource.RLIMIT_AS)
     decode(JPEG, LIMITS)  # imports what decoding needs
@@ -161,7 +161,7 @@ def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
-    """Decoded it has 80 MB; libjpeg holds 60 MB more for a progressive JPEG, and calls its lack of memory damage."""
+    """The photo has 80 MB. libjpeg needs 60 MB more if it is progressive, and calls a lack of memory damage."""
     large = Image.linear_gradient("L").resize((5000, 4000)).convert("RGB")
     png, progressive = encoded(large, "PNG"), encoded(large, "JPEG", progressive=True)
     items = [(50, JPEG), (50, png), (50, JPEG[: len(JPEG) // 2]), (110, progressive), (400, progressive)]
@@ -191,7 +191,7 @@ def test_a_small_png_with_a_long_text_behind_its_pixels_has_the_memory_for_it() 
 
 
 def decode_within_little(data: bytes) -> tuple[int, int]:
-    """Decodes with 4 megabytes and a single thread's stack beside what a photo of its size may take."""
+    """Decode with 4 MB and the stack of a single thread above the memory that a photo of this size may take."""
     opening.BASE_BYTES = 4 << 20
     os.cpu_count = lambda: 1
     return decode(data, LIMITS).size
@@ -249,7 +249,9 @@ def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None
 
 @pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
 def test_one_decoding_serves_several_sizes(size: tuple[int, int]) -> None:
-    """Each has the size that it has alone; the largest is the same, others look it, other formats stay whole."""
+    """Each image has the size that it has alone. The largest is identical, and smaller images look alike.
+
+    Formats other than JPEG are decoded whole."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
     data, sides = encoded(smooth, "JPEG", quality=95), [20, 448, 120, None, 224]
     alone = [decode(data, LIMITS, side) for side in sides]

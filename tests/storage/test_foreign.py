@@ -1,4 +1,4 @@
-"""Features made elsewhere: the same rows from every format, and no way for a file to be more than data."""
+"""Precomputed vectors: every format gives the same rows, and no file can run code or read other files."""
 
 import os
 from pathlib import Path
@@ -127,15 +127,15 @@ def test_any_type_of_strings_can_be_names(kind: pa.DataType, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["f.pt", "f.safetensors"])
-def test_bfloat16_is_read_as_it_is(tmp_path: Path, name: str) -> None:
-    """In which encoders of today run; NumPy has no such numbers."""
+def test_bfloat16_is_read_as_float32(tmp_path: Path, name: str) -> None:
+    """Many encoders compute in bfloat16, which NumPy does not have."""
     rounded = torch.from_numpy(ROWS).bfloat16()
     (torch.save if name == "f.pt" else save_file)({"embeddings": rounded}, tmp_path / name)
     (tmp_path / "f.txt").write_text("\n".join(NAMES), encoding="utf-8")
     assert np.array_equal(read(tmp_path / name).take(np.arange(5)), rounded.float().numpy())
 
 
-def test_sentences_may_be_in_the_order_of_the_run(tmp_path: Path) -> None:
+def test_sentences_without_names_are_in_the_order_of_the_run(tmp_path: Path) -> None:
     for make in (make_safetensors, make_lone_tensor, make_compressed_npz):
         path = make(tmp_path)
         source = Source(path, None, None, "sentences")
@@ -155,7 +155,7 @@ def test_sentences_may_be_in_the_order_of_the_run(tmp_path: Path) -> None:
         (np.array([[{}]], dtype=object), ["a"], "cannot read features from .*Python objects"),
     ],
 )
-def test_what_is_no_matrix_of_named_rows_is_refused(tmp_path: Path, features, names: list[str], said: str) -> None:
+def test_file_without_a_matrix_of_named_rows_is_refused(tmp_path: Path, features, names: list[str], said: str) -> None:
     np.save(tmp_path / "f.npy", features, allow_pickle=True)
     (tmp_path / "f.txt").write_text("\n".join(names), encoding="utf-8")
     with pytest.raises(InputError, match=said):
@@ -174,7 +174,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     ("place", "data"), [("img_emb/img_emb_10.npy", "half"), ("metadata/metadata_2.parquet", None), ("f.pt", [Path()])]
 )
 def test_the_part_and_the_remedy_are_in_one_line(tmp_path: Path, place: str, data: object) -> None:
-    """Of a truncated part, of metadata that were not copied, and of objects that torch advises to unpickle."""
+    """The files are a truncated part, missing metadata, and objects that torch advises to unpickle."""
     path, source = make_clip_retrieval(tmp_path) / place, tmp_path
     if data is None:
         path.unlink()
@@ -188,8 +188,8 @@ def test_the_part_and_the_remedy_are_in_one_line(tmp_path: Path, place: str, dat
     assert "weights_only" not in str(error.value)
 
 
-def test_a_file_whose_metadata_contradict_each_other_is_refused(tmp_path: Path) -> None:
-    """Its column of names is said to have a value in every row, and the column's statistics know of empty ones."""
+def test_file_with_contradictory_metadata_is_refused(tmp_path: Path) -> None:
+    """The schema says that every row has a name, and the statistics of the column count empty rows."""
     path = make_parquet(tmp_path)
     optional, required = (b"\x25" + bytes([kind]) + b"\x18\x04file" for kind in (2, 0))
     data = path.read_bytes()
@@ -199,7 +199,7 @@ def test_a_file_whose_metadata_contradict_each_other_is_refused(tmp_path: Path) 
         read(path)
 
 
-def test_a_file_that_ends_the_process_that_reads_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_crashes_its_reader_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.foreign.vectors._load_columns", end_process)
     with pytest.raises(InputError, match=r"f.parquet ended the process that read it for trial"):
         read(make_parquet(tmp_path))
@@ -209,22 +209,32 @@ def end_process(*_: object) -> None:
     os.abort()
 
 
-def test_a_parquet_file_that_unpacks_to_more_than_the_memory_of_a_trial_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1 GB of zeros, which Parquet stores as one entry of a dictionary in less than a megabyte."""
-    monkeypatch.setattr(files, "MAX_TRIAL_BYTES", 1 << 29)
+def test_parquet_file_that_claims_far_more_than_its_size_is_refused(tmp_path: Path) -> None:
+    """Parquet stores 1 GB of zeros as one entry of a dictionary, in less than a megabyte."""
     zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(1 << 24, np.float32)), 1 << 10)
     group = pa.table({"vector": zeros, "file": ["a.jpg"] * len(zeros)})
     with pq.ParquetWriter(tmp_path / "f.parquet", group.schema, compression="zstd") as writer:
         for _ in range(16):
             writer.write_table(group)
     assert (tmp_path / "f.parquet").stat().st_size < 1 << 20
-    with pytest.raises(InputError, match=r"f\.parquet needs more than 0\.5 GB of memory to be read"):
+    with pytest.raises(InputError, match=r"f\.parquet claims 1,.* bytes of features"):
         read(tmp_path / "f.parquet")
 
 
-def test_a_file_of_arrays_is_no_more_than_data(tmp_path: Path) -> None:
+def test_parquet_file_that_needs_more_than_the_memory_of_a_trial_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet stores a repeated name once, and its metadata do not tell the size of all names."""
+    monkeypatch.setattr(files, "MAX_TRIAL_BYTES", 1 << 31)  # the allocator of pyarrow reserves 1 GB
+    names = pa.DictionaryArray.from_arrays(np.zeros(1 << 12, np.int32), ["x" * (1 << 20)])
+    table = pa.table({"vector": [[1.0, 2.0]] * len(names), "file": names})
+    pq.write_table(table, tmp_path / "f.parquet", compression="zstd", store_schema=False)
+    assert (tmp_path / "f.parquet").stat().st_size < 1 << 20
+    with pytest.raises(InputError, match=r"f\.parquet needs more than 2 GB of memory to be read"):
+        read(tmp_path / "f.parquet")
+
+
+def test_file_of_arrays_cannot_run_code(tmp_path: Path) -> None:
     np.savez(tmp_path / "f.npz", embeddings=ROWS, files=np.array([{}], dtype=object))
     with pytest.raises(InputError, match=r"cannot read features from .*f.npz .*allow_pickle"):
         read(tmp_path / "f.npz")

@@ -295,7 +295,9 @@ def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: 
     try_first(path, _exhaust, folder, path, columns, needed)
     number = 0
     for names, batch in _batches(folder, path, columns, needed):
-        for row in zip(*batch, strict=True):
+        batch_rows = zip(*batch, strict=True)
+        del batch  # the trial, too, has no batch in memory while it reads the next batch
+        for row in batch_rows:
             number += 1
             fields = (v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in row)
             yield TableRow(number, dict(zip(names, fields, strict=True)))
@@ -310,8 +312,8 @@ def _batches(
 ) -> Iterator[tuple[list[str], list[list[Any]]]]:
     """Yield the names of the columns and the values of each column, for some rows at a time.
 
-    The trial limits the memory that they need. The number of rows and of values in lists is checked here, because a
-    small file can repeat one value any number of times in little memory.
+    The numbers of rows, of values in lists and of bytes in a column are checked, because a small file can repeat one
+    value any number of times. The trial limits the memory for all columns together.
     """
     with _refusing(path), folder.open(path, math.inf) as file:
         metadata = pq.read_metadata(file)
@@ -362,11 +364,11 @@ def _rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Turn the exceptions of pyarrow into an InputError, except lack of memory, which the trial reports."""
+    """Turn the exceptions of pyarrow into an InputError."""
     try:
         yield
     except MemoryError:
-        raise
+        raise InputError(f"{path} cannot be read as Parquet: there is not enough memory") from None
     except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 
