@@ -123,6 +123,13 @@ def test_stored_model_of_a_removed_method_says_what_to_run_again(statistic: str)
         restore("zero-shot", settings, model.tensors())
 
 
+def test_stored_model_of_an_unknown_statistic_names_the_known_ones() -> None:
+    model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection(BANK, NOTHING))
+    settings = {**model.settings(), "hubness": {"images": [[1.0, "median", 7.0]], "sentences": []}}
+    with pytest.raises(IntegrityError, match=r"unknown hubness statistic median; there are nearest, balanced"):
+        restore("zero-shot", settings, model.tensors())
+
+
 @pytest.mark.parametrize("bank", [BANK, LOG], ids=["train", "log"])
 @pytest.mark.parametrize("statistic", ["nearest", "balanced"])
 def test_they_are_measured_alike_on_a_device(statistic: str, bank: Bank, device) -> None:

@@ -36,7 +36,7 @@ PROJECTED_ROWS = 1 << 15
 
 
 def stack_on(view: ImageView, features: Features, device: torch.device, rows: slice = slice(None)) -> Tensor:
-    """Compute `view.stack(features)` of some `rows`, (n, dim) float32, with its conversions on `device`."""
+    """Compute `view.stack(features)` of some `rows`, (n, dim) float32; `device` converts float16 and normalises."""
     features = {name: block[rows] for name, block in features.items()}
     if device.type == "cpu":
         return torch.from_numpy(view.stack(features))
@@ -289,7 +289,7 @@ class MappedAccumulator:
         products |= {"x": weights @ z, "x_pq": z.T @ torch.hstack([weighted, by_image]), "pq": p.T @ by_image}
         changes = [(self._sums[name], product) for name, product in products.items()]
         changes += lower_products(self._sums["pp"], p, weighted) + lower_products(self._sums["qq"], q, q)
-        for total, change in changes:  # as above
+        for total, change in changes:  # takes no memory, as in DeviceAccumulator
             total += change
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from pipeline.errors import InputError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
+from pipeline.models.linear.moments import BLOCK_ROWS
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations, training_correlations
@@ -70,7 +71,7 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
             "Wsabie found the training sentences of fewer than 2 images, so there are no negatives; "
             "put more images into the train split or remove wsabie from models"
         )
-    for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // schedule.max_samples)):
+    for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // BLOCK_ROWS)):
         if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
             row = rows[is_finite.argmin()]
             raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
@@ -110,7 +111,7 @@ def find_violators(
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of eq. 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U, else zero."""
+    """The gradient of eq. 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U; others are 0."""
 
     w: np.ndarray
     words: np.ndarray
