@@ -13,7 +13,6 @@ from pipeline.errors import InputError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
-from pipeline.models.linear.moments import BLOCK_ROWS
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations, training_correlations
@@ -21,6 +20,8 @@ from pipeline.models.linear.views import as_sparse, shape_of
 
 TINY = np.finfo(np.float32).tiny
 """Keeps AdaGrad from dividing by zero before the first gradient."""
+CHECKED_ROWS = 256
+"""Number of images that are read at once to check that they are finite."""
 INTERVAL = 2
 """Number of epochs between two scores on dev."""
 PATIENCE = 5
@@ -71,7 +72,7 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
             "Wsabie found the training sentences of fewer than 2 images, so there are no negatives; "
             "put more images into the train split or remove wsabie from models"
         )
-    for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // BLOCK_ROWS)):
+    for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // CHECKED_ROWS)):
         if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
             row = rows[is_finite.argmin()]
             raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
