@@ -113,6 +113,8 @@ def test_auto_corrects_sets_of_vectors_by_the_better_method_of_each_direction() 
     grid = HubnessSettings(neighbours=(3,), weight=(0.5,), sharpness=(1,))
     _, log = choose_correction("auto", bank, images, images, np.arange(8), grid)
     assert {trial["method"] for trial in log["trials"]} == {"none", "nnn", "sinkhorn"}
+    for direction in ("image_to_sentence", "sentence_to_image"):
+        assert log["chosen"][direction] == max(trial[direction] for trial in log["trials"])
 
 
 @pytest.mark.parametrize("statistic", ["softmax", "gallery"])

@@ -105,10 +105,8 @@ class Projections:
         """Return a function from rows of a view on the device to their projections (n, c)."""
         mean_on, matrix_on = upload(side.mean, self._device), upload(side.matrix, self._device)
         feature_map = side.feature_map
-        mapped = None
-        if feature_map is not None:
-            assert isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu
-            mapped = feature_map.on(self._device)
+        assert feature_map is None or isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu
+        mapped = None if feature_map is None else feature_map.on(self._device)
 
         def project_side(rows: Tensor | Columns[Tensor]) -> Tensor:
             columns = list(matrices_of(rows)) if feature_map is None or feature_map.keep else []
