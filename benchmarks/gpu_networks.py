@@ -1,5 +1,6 @@
 """The parts of gpu_all.sh that compute from memory: moments, exact search and networks."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -127,7 +128,7 @@ def forward(bench: Bench) -> None:
             seconds = bench.seconds(lambda: work(images))
         compute = operations.get_total_flops() / bench.ceiling("bfloat16")
         memory = traffic.bytes / bench.ceiling("memory")
-        bound = "compute" if compute > memory else "memory"
+        bound = "compute" if compute > memory else "memory" if memory >= compute else math.nan
         return {"value": count / seconds, "floor": count / max(compute, memory), "bound": bound}
 
     networks = {name: make_network(bench, name) for name in ("resnet50", "vit_b_16", "vit_l_16")}

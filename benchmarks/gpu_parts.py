@@ -3,7 +3,8 @@
 Each line of DIR/gpu.jsonl is one result: the `part`, a `name`, a `variant`, a `value` in a `unit`, the `precision`, the
 `device`, and `peak_gib`, the peak of the GPU's memory. `floor` is the best value in the same unit that the ceilings of
 this machine allow, and `of_floor` is the share of it that was reached. A line without a value has an `error`, or the
-reason why it was `skipped`. With `--tiny` everything is small and the figures mean nothing.
+reason why it was `skipped`. Other lines mark when a part has `begun` and `ended`. With `--tiny` everything is small and
+the figures mean nothing.
 """
 
 import argparse
@@ -39,6 +40,8 @@ ROOT = Path(__file__).parents[1]
 USED = ("pydantic", "duckdb", "faiss", "nltk", "timm", "cv2", "xdist", "simplemma")
 """Modules without which some parts or tests are left out."""
 DEVICE_TESTS = re.compile(r"mark\.gpu|[(,] ?(other_|on_)?device\b[,:)]")
+PYTEST_RAN = (0, 1, 2)
+"""Exit codes of pytest after which its counts are right: all passed, some failed, some could not be collected."""
 running_tests: list[subprocess.Popen] = []
 
 
@@ -79,6 +82,8 @@ class Bench:
             torch.cuda.reset_peak_memory_stats(self.device)
         line = {"part": self.part, "name": name, "variant": variant, "unit": unit, "precision": precision}
         line |= guarded(work, *arguments)
+        if not line.keys() & {"error", "skipped"} and not math.isfinite(line.get("value", math.nan)):
+            line["error"] = f"the value is {line.pop('value', None)}, not a number"
         if line.get("floor") and line.get("value"):
             share = line["value"] / line["floor"]
             line["of_floor"] = share if unit.endswith("/s") else 1 / share
@@ -166,7 +171,8 @@ def tests(bench: Bench) -> None:
     def outcome() -> dict[str, Any]:
         if not running_tests:
             start_tests(bench)
-        running_tests[0].wait()
+        if (code := running_tests[0].wait()) not in PYTEST_RAN:
+            raise RuntimeError(f"pytest ended with exit code {code}; see tests.txt")
         said = bench.path.with_name("tests.txt").read_text()
         passed = re.search(r"(\d+) passed", said)
         failed, not_run = (re.findall(rf"^{word} (\S+)", said, re.MULTILINE)[:10] for word in ("FAILED", "ERROR"))

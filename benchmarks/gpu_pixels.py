@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_parts import Bench, agreement
+from gpu_verdict import PRESENT, TRANSPORT
 from PIL import Image
 from torch.nn.functional import interpolate
 from torchvision.io import decode_jpeg
@@ -130,8 +131,8 @@ def extraction(bench: Bench) -> None:
         bench.measure(f"extract {name}", "shards 3 to 12", "images/s", "bfloat16", steady, name)
 
 
-def busy(bench: Bench, begun: str) -> float | None:
-    """Return the median load of the GPU in dmon.txt since the time `begun`, over the seconds with any load."""
+def busy(bench: Bench, begun: str) -> float:
+    """Return the median load of the GPU in dmon.txt since the time `begun`, over the seconds with any load, or NaN."""
     path = bench.path.with_name("dmon.txt")
     lines = [line.strip("# ").split() for line in path.read_text().splitlines()] if path.exists() else []
     column = next((line.index("sm") for line in lines if "sm" in line), None)
@@ -149,8 +150,6 @@ def as_tensor(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-PRESENT = "Pillow, resized by Pillow"
-TRANSPORT = "nothing decoded"
 DECODERS: dict[str, Callable[[bytes], np.ndarray]] = {
     "Pillow, resized by torch": lambda data: np.array(decode(data, LIMITS)),
     "torchvision, resized by torch": lambda data: decode_jpeg(as_tensor(data)).permute(1, 2, 0).numpy(),
@@ -176,6 +175,20 @@ def decode_item(count: int, side: int, item: tuple[str, int]) -> np.ndarray:
     return decode_by(kind, make_jpegs(count)[number % count], side)
 
 
+def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
+    """Measure the images per second of `images` outcomes, after the `under_way` outcomes before them."""
+    deque(islice(outcomes, under_way), maxlen=0)
+    start = time.perf_counter()
+    begun = time.process_time()
+    reasons = [outcome.reason if isinstance(outcome, Failure) else "" for outcome in islice(outcomes, images)]
+    spent = time.process_time() - begun
+    value = images / (time.perf_counter() - start)
+    if len(reasons) < images:
+        raise RuntimeError(f"the decoder processes ended after {len(reasons)} of {images} images")
+    failed = next(filter(None, reasons), None)
+    return {"error": failed} if failed else {"value": value, "main_us": 1e6 * spent / images}
+
+
 def decoders(bench: Bench) -> None:
     """Measure four kinds of decoders, then nvJPEG, and compare their pixels and features with the present ones.
 
@@ -195,15 +208,6 @@ def decoders(bench: Bench) -> None:
         features = (extract(encoder, images, bench.device) for images in (pixels, decoded(PRESENT)))
         levels = np.abs(pixels.astype(int) - decoded(PRESENT)).mean()
         return {"value": agreement(*features)["cosine"], "pixel_levels": float(levels)}
-
-    def rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
-        deque(islice(outcomes, under_way), maxlen=0)
-        start = time.perf_counter()
-        begun = time.process_time()
-        failed = [outcome.reason for outcome in islice(outcomes, images) if isinstance(outcome, Failure)]
-        spent = time.process_time() - begun
-        value = images / (time.perf_counter() - start)
-        return {"error": failed[0]} if failed else {"value": value, "main_us": 1e6 * spent / images}
 
     def nvjpeg(threads: int) -> dict[str, Any]:
         batches = [encoded] * bench.size(4 * threads, 1)
@@ -225,7 +229,9 @@ def decoders(bench: Bench) -> None:
         items = ((kind, number) for kind in (*KINDS, TRANSPORT) for number in range(under_way + images))
         outcomes = shared_map(partial(decode_item, count, side), items, processes, 3 * side**2)
         for kind in (*KINDS, TRANSPORT):
-            bench.measure(kind, f"{processes} processes", "images/s", "uint8", rate, outcomes, under_way, images)
+            bench.measure(
+                kind, f"{processes} processes", "images/s", "uint8", measure_rate, outcomes, under_way, images
+            )
     for threads in bench.size((1, 2, 4), (1,)):
         bench.measure("nvJPEG", f"{threads} threads", "images/s", "uint8", nvjpeg, threads)
     bench.measure("nvJPEG", "resize", "images/s", "uint8", resize)

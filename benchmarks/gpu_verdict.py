@@ -24,6 +24,8 @@ TABLE_LINES = 50
 LINE_CHARACTERS = 260
 LEAST_BUSY = 0.8
 """A GPU with a lower load does not limit extraction."""
+PRESENT = "Pillow, resized by Pillow"
+TRANSPORT = "nothing decoded"
 NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
 """Median cosine to the present features from which another decoder may take the place of the present one."""
@@ -77,26 +79,30 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
         return max(rates, default=(math.nan, "nan"))
 
     tests = found.get(("pytest -m gpu", ""), {"failed": [], "not_run": []})
+    passed = f"{tests['value']:.0f} GPU tests pass" if "value" in tests else "the GPU tests have no result"
     wrong = [*tests["failed"], *(line["name"] for line in found.values() if line.get("agrees") is False)]
     agreeing = sum(line.get("agrees") is True for line in found.values())
-    said = [f"{agreeing} comparisons with the CPU agree, and {get('pytest -m gpu', ''):.0f} GPU tests pass"]
-    said[0] += f"; wrong are {', '.join(wrong) or 'none'}; could not run: {', '.join(tests['not_run']) or 'none'}."
+    checks = f"{agreeing} comparisons with the CPU agree, and {passed}; wrong: {', '.join(wrong) or 'none'}"
+    checks += f"; could not run: {', '.join(tests['not_run']) or 'none'}."
+    said: list[str] = []
     for network in ("resnet50", "vit_l_16"):
         key = f"extract {network}", "shards 3 to 12"
-        waits, busy = get(*key, "decode"), found.get(key, {}).get("busy")
-        limit = "the main process limits it" if busy is not None and busy < LEAST_BUSY else "the GPU limits it"
-        limit = "decoding limits it" if waits > get(*key, "forward") else limit
-        load = "an unknown share" if busy is None else f"{busy:.0%}"
+        waits, computes, busy = (get(*key, share) for share in ("decode", "forward", "busy"))
+        limit = "the main process" if busy < LEAST_BUSY else "the GPU" if busy >= LEAST_BUSY else "nan"
+        limit = "decoding" if waits > computes else limit
+        load = "an unknown share" if math.isnan(busy) else f"{busy:.0%}"
         shares = f"waits for decoders for {waits:.0%} of the time, and keeps the GPU busy for {load} of it"
-        said.append(f"Extraction by {network} makes {get(*key):,.0f} images/s, {shares}: {limit}.")
+        said.append(f"Extraction by {network} makes {get(*key):,.0f} images/s, {shares}: {limit} limits it.")
     kinds = [name for name, variant in found if variant == "cosine to now" and get(name, variant) >= LEAST_COSINE]
-    present = best("Pillow, resized by Pillow")[0]
-    rate, kind = max(((best(kind)[0], kind) for kind in kinds), default=(math.nan, "nan"))
+    present = best(PRESENT)[0]
+    rate, kind = max(((best(kind)[0], kind) for kind in kinds if best(kind)[0] > 0), default=(math.nan, "nan"))
     said.append(f"The fastest CPU decoder that agrees is {kind}: {rate / present:.2f} times as fast as now.")
     there = 1 / (1 / best("nvJPEG")[0] + 1 / get("nvJPEG", "resize"))
-    worth = "use it" if there > 2 * rate and get("nvJPEG", "resize", "cosine") >= LEAST_COSINE else "do not use it"
-    said.append(f"nvJPEG makes {there:,.0f} images/s with its resize, {there / rate:.2f} times that decoder: {worth}.")
-    said.append(f"The main process receives at most {best('nothing decoded')[0]:,.0f} images/s.")
+    cosine = get("nvJPEG", "resize", "cosine")
+    worth = "use it" if there > 2 * rate and cosine >= LEAST_COSINE else "do not use it"
+    gain = f"{there / rate:.2f} times that decoder, at a cosine of {cosine:.4f}"
+    said.append(f"nvJPEG makes {there:,.0f} images/s with its resize, {gain}: {worth}.")
+    said.append(f"The main process receives at most {best(TRANSPORT)[0]:,.0f} images/s.")
     for network in ("resnet50", "vit_l_16"):
         name = f"forward {network}"
         share = f"{get(name, 'as extract', 'of_floor'):.2f} of the floor"
@@ -110,7 +116,10 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
     said.append(f"Accumulation takes {share} and {storing:.0f} ms to store the result: {limit}.")
     shares = [f"{get('exact search', f'k = {k}', 'of_floor'):.2f} for {k} neighbours" for k in (10, 100)]
     said.append(f"Of the floor, exact search reaches {' and '.join(shares)}.")
-    return [one if "nan" not in one else f"Not decided: {one.rpartition(':')[0] or one.rstrip('.')}." for one in said]
+    return [
+        checks,
+        *(one if "nan" not in one else f"Not decided: {one.rpartition(':')[0] or one.rstrip('.')}." for one in said),
+    ]
 
 
 if __name__ == "__main__":

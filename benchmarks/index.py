@@ -32,7 +32,7 @@ import torch  # noqa: E402, F401  exact search uses it where it is loaded
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.exact import (  # noqa: E402
-    ArrayVectors,  # noqa: E402
+    ArrayVectors,
     Neighbours,
     search_exact,
 )

@@ -28,7 +28,7 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from pipeline.encoders import weights  # noqa: E402
-from pipeline.encoders.extraction import Extractor, choose_plan, extract_in_step, make_probes  # noqa: E402  # noqa: E402
+from pipeline.encoders.extraction import Extractor, choose_plan, extract_in_step, make_probes  # noqa: E402
 from pipeline.encoders.networks import NetworkEncoder, NetworkSpec, trained, untrained  # noqa: E402
 from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View  # noqa: E402

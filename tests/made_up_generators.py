@@ -1,4 +1,4 @@
-"""The made-up run with features and tokens, and generators that learned from it."""
+"""A synthetic run with features and tokens, and the generators that are trained on it."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ CONLLU = "\n".join(
     for sentence in TAGGED
 )
 GENERATORS = ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"]
-"""Of these `gated` is a variant of mrnn."""
+"""Generators of the run; `gated` is a variant of mrnn."""
 FAST = {
     **CONFIG,
     "tokens": {"min_count": 1},
@@ -34,8 +34,10 @@ FAST = {
 
 
 def make_described_run(folder: Path) -> Path:
-    """A made-up run with features, tokens and an index, configured for all generators of images; every third of its 48
-    images is of dev."""
+    """Make a synthetic run with features, tokens and an index, configured for all generators that describe images.
+
+    Every third of its 48 images belongs to dev.
+    """
     make_run(folder, held_out="dev", images=48)
     manifest = Manifest(folder / "manifest")
     for number in range(manifest.n_shards):
@@ -51,8 +53,9 @@ def make_described_run(folder: Path) -> Path:
     return folder
 
 
-def beside(run: Path, folder: Path, *without: str) -> Path:
-    """A run in `folder` with all that `run` has, by links, but descriptions and what is in the folders `without`."""
+def link_run(run: Path, folder: Path, *without: str) -> Path:
+    """Make a run in `folder` that has links to all files of `run` except its generated captions, its evaluation and the
+    names in `without`."""
     folder.mkdir()
     for path in run.iterdir():
         if path.name not in ("descriptions", "evaluation", *without):
@@ -61,15 +64,15 @@ def beside(run: Path, folder: Path, *without: str) -> Path:
 
 
 def describe(run: Path, name: str, subject: str, *more: object) -> dict:
-    """What the generator `name` says of a split, or of its boxes."""
+    """Generate captions of a split, or of its boxes, by the generator `name`, and return the stored result."""
     make_stage("describe", run, train(run, name).name, subject, *more)
-    folder = run / f"descriptions/{name}.{subject}"  # which has a page and a list, too
+    folder = run / f"descriptions/{name}.{subject}"
     assert "<html" in (folder / "index.html").read_text() and (folder / "descriptions.txt").read_text().strip()
     return json.loads((folder / "descriptions.json").read_text())
 
 
 def train(run: Path, name: str) -> Path:
-    """The folder of the generator `name`, which is trained where it is not yet."""
+    """Return the folder of the generator `name`, which is trained first if it is missing."""
     folder = run / "generators" / name
     if not folder.exists():
         make_stage("train_generator", run, name)

@@ -1,5 +1,6 @@
 """The benchmark of a GPU on a CPU, and with no more libraries than a machine with a GPU may have."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -11,7 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
+from gpu_parts import Bench  # noqa: E402
+from gpu_pixels import measure_rate  # noqa: E402
 from gpu_verdict import LINE_CHARACTERS, PROCESSES, TABLE_LINES, conclude, table  # noqa: E402
+
+from pipeline.compute.workers import Failure  # noqa: E402
 
 ABSENT = (
     "snakemake", "dask", "distributed", "simplemma", "matplotlib", "fastapi", "starlette", "uvicorn",
@@ -77,6 +82,49 @@ def test_an_idle_gpu_without_waiting_means_that_the_main_process_limits() -> Non
     values = {"decode": 0.2, "forward": 0.8, "busy": 0.4}
     said = conclude([line("extract resnet50", "shards 3 to 12", 9000.0, **values)])
     assert said[1].endswith("busy for 40% of it: the main process limits it.") and said[2].startswith("Not decided")
+
+
+def test_an_unknown_load_of_the_gpu_decides_nothing() -> None:
+    said = conclude([line("extract resnet50", "shards 3 to 12", 9000.0, decode=0.2, forward=0.8)])
+    assert said[1] == (
+        "Not decided: Extraction by resnet50 makes 9,000 images/s, waits for decoders for 20% of the time, and keeps"
+        " the GPU busy for an unknown share of it."
+    )
+
+
+def test_a_failed_test_with_nan_in_its_name_is_named() -> None:
+    failed = ["tests/test_a.py::test_nan_is_refused[nan]"]
+    said = conclude([line("pytest -m gpu", "", 90, "passed", failed=failed, not_run=["tests/test_b.py"])])
+    assert said[0] == (
+        "0 comparisons with the CPU agree, and 90 GPU tests pass; wrong: tests/test_a.py::test_nan_is_refused[nan];"
+        " could not run: tests/test_b.py."
+    )
+    assert "the GPU tests have no result" in conclude([])[0]
+
+
+def test_a_decoder_without_a_rate_does_not_hide_the_others() -> None:
+    now, failed = "Pillow, resized by Pillow", "A decoder"
+    lines = [line(kind, "cosine to now", 1.0, "") for kind in (failed, now)]
+    assert conclude([*lines, line(now, "14 processes", 3000.0)])[3].startswith("The fastest CPU decoder that agrees is")
+
+
+def test_a_value_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
+    bench = Bench("a part", argparse.Namespace(tiny=True, output=tmp_path, device="cpu"))
+    for value in (float("nan"), float("inf"), 2.0):
+        bench.measure("name", "variant", "ms", "", lambda value=value: {"value": value})
+    written = [json.loads(text) for text in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert [one.get("value") for one in written] == [None, None, 2.0]
+    assert [one.get("error") for one in written] == [
+        "the value is nan, not a number", "the value is inf, not a number", None,
+    ]  # fmt: skip
+
+
+def test_decoders_that_end_early_have_no_rate() -> None:
+    assert measure_rate(iter(range(12)), 2, 10)["value"] > 0
+    with pytest.raises(RuntimeError, match="ended after 9 of 10 images"):
+        measure_rate(iter(range(11)), 2, 10)
+    failures = iter([1, 2, Failure("broken"), 4])
+    assert measure_rate(failures, 1, 3) == {"error": "broken"}
 
 
 def test_table_names_what_died_and_what_did_not_begin_first() -> None:

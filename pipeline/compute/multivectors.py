@@ -1,5 +1,6 @@
 """Images or sentences that have several vectors each, one per region or word, and how an image and a sentence score."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,11 +38,13 @@ class ScoreRule(NamedTuple):
     def from_dict(cls, value: Mapping[str, object]) -> "ScoreRule":
         """Read a rule that was stored in JSON.
 
-        Raises IntegrityError if `sum` is not one of SUMS, or if `global_weight` is not a number.
+        Raises IntegrityError if `sum` is not one of SUMS, or if `global_weight` is not a finite number.
         """
-        sum_rule, weight = value["sum"], value["global_weight"]
-        if sum_rule not in SUMS or not isinstance(weight, int | float):
-            raise IntegrityError(f"unknown score {sum_rule} of weight {weight}; there are {', '.join(SUMS)}")
+        sum_rule, weight = value.get("sum"), value.get("global_weight")
+        if sum_rule not in SUMS:
+            raise IntegrityError(f"unknown score {sum_rule}; there are {', '.join(SUMS)}")
+        if not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise IntegrityError(f"the global_weight of the score is {weight!r}, not a finite number")
         return cls(str(sum_rule), float(weight))
 
 

@@ -38,7 +38,7 @@ UNKNOWN = "-"
 
 
 class JointSpace:
-    """The joint space of an index's model, in unit vectors. Raises UsageError if it does not compare by cosine."""
+    """Unit vectors of images, sentences and words by an index's model. Raises UsageError if it has another metric."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
         parameters = index.first.model()

@@ -229,7 +229,7 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Return at most `count` different sentences, as word ids, for an image: half from each of the vectors `u` (2, c).
+    """Return at most `count` different sentences as word ids: half from each of the conditioning vectors `u` (2, c).
 
     With `structures`, one is sampled and its most probable words are chosen (MAP); without, words are sampled.
     """

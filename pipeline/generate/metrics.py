@@ -21,7 +21,7 @@ METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 @dataclass(frozen=True)
 class Judgement:
-    """Percents; CIDEr (10 for a perfect match) times 100. `not_measured` says why a metric is None."""
+    """Metrics in percent; CIDEr (10 for a perfect match) is times 100. `not_measured` says why a metric is None."""
 
     bleu_1: float | None = None
     bleu_2: float | None = None

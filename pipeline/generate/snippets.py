@@ -45,7 +45,7 @@ class SnippetRegions(NamedTuple):
     features: np.ndarray
 
     def take(self, rows: np.ndarray, whole: bool) -> np.ndarray:
-        """Return the features (k, dim) of regions `rows` (k,); with `whole` (k, 2 dim), beside their whole images'."""
+        """Return the features (k, dim) of regions `rows` (k,); with `whole`, also of their images, (k, 2 dim)."""
         if not whole:
             return self.features[rows]
         first = self.offsets[np.searchsorted(self.offsets, rows, "right") - 1]

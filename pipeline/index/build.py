@@ -219,7 +219,7 @@ def remove(
 
 
 def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> ArrayVectors:
-    """Return the vectors that `index` has under `ids` (k,). Raises UsageError with its `name` if they are rounded."""
+    """Return the vectors that `index` has under `ids` (k,). Raises UsageError, naming `name`, if it rounds them."""
     if not is_exact(index):
         raise UsageError(
             f"{name} has rounded its vectors; the run that has them has to be around it: name the index there"

@@ -126,7 +126,7 @@ def search_exact(
 def _search_on(
     gpu: "torch.device", queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str
 ) -> Neighbours:
-    """Find the nearest among all `blocks`; equal scores come in any order. The GPU keeps the best until the end."""
+    """Find the nearest among all `blocks`, in any order if scores are equal. The GPU is waited for only at the end."""
     import torch
 
     asked, finite, first = upload(queries, gpu), [], 0

@@ -1,4 +1,4 @@
-"""What judges descriptions: metrics, likeness to training sentences, the nearest image, parts of speech."""
+"""The metrics of generated captions, and the tagger of parts of speech."""
 
 import math
 import shutil
@@ -32,7 +32,7 @@ CONLLU = """# text = A dog barks .
 """
 
 
-def test_bleu_is_nltks_and_a_perfect_match_is_perfect() -> None:
+def test_bleu_equals_nltk_and_a_perfect_match_has_the_best_values() -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     texts = ("a dog runs on the grass", "two men play a game in the rain", "a child sits")
     candidates = [text.split() for text in texts]
@@ -46,7 +46,7 @@ def test_bleu_is_nltks_and_a_perfect_match_is_perfect() -> None:
 
 
 def cider_d(candidates: list[list[str]], references: list[list[list[str]]]) -> float:
-    """Vedantam et al. 2015, equations 2 to 5 and section 8 (CIDEr-D), with sigma = 6, from the definitions."""
+    """Compute CIDEr-D with sigma = 6 by its definition (Vedantam et al. 2015, equations 2 to 5 and section 8)."""
 
     def counts(words: list[str], n: int) -> Counter:
         return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
@@ -71,7 +71,7 @@ def cider_d(candidates: list[list[str]], references: list[list[list[str]]]) -> f
     return total / len(candidates)
 
 
-def test_cider_is_what_its_definition_says() -> None:
+def test_cider_equals_its_definition() -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     texts = ("a dog runs over the grass", "two men play a game in the rain", "a little child sits on a swing")
     candidates = [text.split() for text in texts]
@@ -79,9 +79,9 @@ def test_cider_is_what_its_definition_says() -> None:
     assert found == pytest.approx(100 * cider_d(candidates, REFERENCES), rel=1e-6)
 
 
-def test_the_statistics_give_the_metrics_of_any_sample() -> None:
-    """Of all descriptions once what the reference scorer says of them; of a sample what it says of the same, repeated;
-    CIDEr, whose weights stay those of all references, the mean of its own of each."""
+def test_metrics_of_a_sample_follow_from_the_statistics() -> None:
+    """For all captions once, the statistics give the values of the reference scorer. For a sample, they give its values
+    with the captions repeated. CIDEr keeps the word weights of all references and is the mean over the sample."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     texts = ("a dog runs on the grass", "two men play a game in the rain", "a child")  # the last is too short
     candidates = [text.split() for text in texts]
@@ -99,16 +99,16 @@ def test_the_statistics_give_the_metrics_of_any_sample() -> None:
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
-@pytest.mark.slow  # which starts Java
-def test_meteor_is_what_its_own_scorer_says() -> None:
-    """Of a sentence with two words of other endings among perfect ones: the figure of meteor-1.5.jar, to two places."""
+@pytest.mark.slow  # It starts Java.
+def test_meteor_equals_the_value_of_its_published_scorer() -> None:
+    """Two words of the first caption have other endings. The expected value is the output of meteor-1.5.jar."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     candidates = [["a", "dog", "run", "over", "green", "grasses"], *(group[0] for group in REFERENCES[1:])]
     found, _ = metrics.judge(candidates, REFERENCES, meteor=True)
     assert found.meteor == pytest.approx(94.15, abs=0.005) and not found.not_measured
 
 
-def test_a_treebank_is_read_without_punctuation_and_teaches() -> None:
+def test_tagger_learns_from_a_treebank_without_punctuation() -> None:
     treebank = list(read_tagged(CONLLU.split("\n"), "bank.conllu"))
     assert treebank == [[("a", "DET"), ("dog", "NOUN"), ("barks", "VERB")], [("run", "VERB")]]
     vocabulary, tokens = make_vocabulary(), make_pairs(1, 0).sentences

@@ -113,6 +113,8 @@ def test_auto_corrects_sets_of_vectors_by_the_better_method_of_each_direction() 
     grid = HubnessSettings(neighbours=(3,), weight=(0.5,), sharpness=(1,))
     _, log = choose_correction("auto", bank, images, images, np.arange(8), grid)
     assert {trial["method"] for trial in log["trials"]} == {"none", "nnn", "sinkhorn"}
+    for direction in ("image_to_sentence", "sentence_to_image"):
+        assert log["chosen"][direction] == max(trial[direction] for trial in log["trials"])
 
 
 @pytest.mark.parametrize("statistic", ["softmax", "gallery"])
@@ -120,6 +122,13 @@ def test_stored_model_of_a_removed_method_says_what_to_run_again(statistic: str)
     model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection(BANK, NOTHING))
     settings = {**model.settings(), "hubness": {"images": [[1.0, statistic, 7.0]], "sentences": []}}
     with pytest.raises(IntegrityError, match=rf"{statistic}.* removed; write hubness: csls .*jointspace run CONFIG"):
+        restore("zero-shot", settings, model.tensors())
+
+
+def test_stored_model_of_an_unknown_statistic_names_the_known_ones() -> None:
+    model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection(BANK, NOTHING))
+    settings = {**model.settings(), "hubness": {"images": [[1.0, "median", 7.0]], "sentences": []}}
+    with pytest.raises(IntegrityError, match=r"unknown hubness statistic median; there are nearest, balanced"):
         restore("zero-shot", settings, model.tensors())
 
 

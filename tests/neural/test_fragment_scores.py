@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pipeline.compute.multivectors import SUMS, MultiVectors, ScoreRule
+from pipeline.errors import IntegrityError
 from pipeline.metrics import multivector_scores as module
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
@@ -132,3 +133,18 @@ def test_joined_sets_score_the_weighted_sum_of_all_members(rules: list[ScoreRule
     np.testing.assert_allclose(naive(*joined, joint_rule(rules)), expected, atol=1e-4)
     np.testing.assert_array_equal(joined[0].lengths, regions)
     np.testing.assert_array_equal(joined[1].lengths, len(rules) * words)
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        ({"sum": "mean", "global_weight": 0}, "unknown score mean; there are words, mean-words, positive"),
+        ({"global_weight": 0}, "unknown score None"),
+        ({"sum": "words", "global_weight": "1"}, "global_weight of the score is '1', not a finite number"),
+        ({"sum": "words", "global_weight": float("nan")}, "global_weight of the score is nan"),
+        ({"sum": "words"}, "global_weight of the score is None"),
+    ],
+)
+def test_stored_rule_of_another_form_is_refused(stored: dict[str, object], message: str) -> None:
+    with pytest.raises(IntegrityError, match=message):
+        ScoreRule.from_dict(stored)

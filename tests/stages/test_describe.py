@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import THINGS, make_stage
-from made_up_generators import beside, describe, make_described_run, train
+from made_up_generators import describe, link_run, make_described_run, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
@@ -53,7 +53,7 @@ def test_what_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the test split .* has no image"):
         describe(run, "mrnn", "test")
     with pytest.raises(IntegrityError, match=r"colour/shard-.*does not exist; run its stage"):
-        describe(beside(run, tmp_path / "run", "features"), "mrnn", "dev")
+        describe(link_run(run, tmp_path / "run", "features"), "mrnn", "dev")
 
 
 def test_a_generator_of_another_joint_space_is_refused(run: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from made_up import MADE_BY, by_colour, by_hand, make_stage
-from made_up_generators import beside, describe, train
+from made_up_generators import describe, link_run, train
 from made_up_sets import write_region_shard
 from made_up_training import encode_parses
 
@@ -214,7 +214,7 @@ def test_boxes_are_judged_by_what_people_wrote_for_them(described: Path, tmp_pat
     for box, text in ((first, f"a {first['label']}"), (first, "Some Thing!"), (second, f"a {second['label']}")):
         corners = "\t".join(str(box[corner]) for corner in CORNERS)
         lines.append(f"{manifest.images['path'][box['image_id']].as_py()}\t{corners}\t{text}")
-    elsewhere = beside(described, tmp_path / "run", "config.yaml")
+    elsewhere = link_run(described, tmp_path / "run", "config.yaml")
     settings = yaml.safe_load((described / "config.yaml").read_text())
     settings["describe"]["region_texts"] = str(tmp_path / "written.tsv")
     (elsewhere / "config.yaml").write_text(yaml.safe_dump(settings))

@@ -38,7 +38,7 @@ CROSS_COLUMNS = 256
 def sum_blocks(
     blocks: Iterable[PairBlock], view: ImageView, text: TextView, threads: int, device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of the pairs in `blocks`, of at most BLOCK_ROWS images each, on `device` or with NumPy."""
+    """Sum the moments of the pairs in `blocks`, of at most BLOCK_ROWS images each, on `device` (None: by NumPy)."""
     if device is None:
         accumulator = MomentsAccumulator(view.dim, text.dim, threads)
         for block in ahead(blocks):
@@ -66,7 +66,7 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 def mapped_moments(
     known: Moments, blocks: Iterable[ViewBlock], maps: "FeatureMaps", device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of the mapped views of the pairs in `blocks`, whose moments are `known`, on `device` or the CPU.
+    """Sum the moments of mapped views of the pairs in `blocks`, whose moments are `known`, on `device` (None: the CPU).
 
     Of [x, P] and [y, Q], only the products with P or Q are computed, y's part of them by sparse products. Mapped rows
     exist for one block at a time.

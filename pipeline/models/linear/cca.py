@@ -116,7 +116,7 @@ def find_range(block: np.ndarray) -> np.ndarray | None:
 
 
 def top_eigenpairs(symmetric: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the `count` greatest eigenvalues (c,) of a symmetric matrix (n, n), falling, and their vectors (n, c)."""
+    """Compute the `count` greatest eigenvalues (c,), descending, of a symmetric matrix (n, n), and vectors (n, c)."""
     subset = [len(symmetric) - count, len(symmetric) - 1]
     values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=subset, check_finite=False)
     if len(values) < count:  # LAPACK's default method loses eigenvalues if nearly all are equal

@@ -22,7 +22,7 @@ from pipeline.models.joint_model import (
     is_multi_vector,
     read_setting,
 )
-from pipeline.models.linear.hubness import SIDES, STATISTICS, Bank, BankItems, Term
+from pipeline.models.linear.hubness import REMOVED_STATISTICS, SIDES, STATISTICS, Bank, BankItems, Term
 from pipeline.models.linear.projection import unit_rows
 
 if TYPE_CHECKING:
@@ -176,8 +176,7 @@ class HubCorrected:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return the model's tensors, and the correction's tensors as `hubness/...`."""
-        own = {PREFIX + name: tensor for name, tensor in self.correction.tensors().items()}
-        return {**self.model.tensors(), **own}
+        return {**self.model.tensors(), **{PREFIX + name: array for name, array in self.correction.tensors().items()}}
 
     @classmethod
     def from_parts(
@@ -185,11 +184,13 @@ class HubCorrected:
     ) -> "HubCorrected":
         """Restore the corrected model of the class `registered`.
 
-        Raises IntegrityError for a correction by a method that was removed.
+        Raises IntegrityError for a correction by a method that was removed, and ValueError for an unknown statistic.
         """
         hubness = read_setting(settings, "hubness", dict)
-        removed = {term[1] for terms in hubness.values() for term in terms} - {*STATISTICS}
-        if removed:
+        used = {term[1] for terms in hubness.values() for term in terms}
+        if unknown := used - {*STATISTICS, *REMOVED_STATISTICS}:
+            raise ValueError(f"unknown hubness statistic {min(unknown)}; there are {', '.join(STATISTICS)}")
+        if removed := used & {*REMOVED_STATISTICS}:
             raise IntegrityError(
                 f"its hubness correction uses {min(removed)}, of the methods inverted-softmax and dual-softmax, which"
                 " were removed; write hubness: csls for this model in the configuration of the run, and make the run"

@@ -36,7 +36,7 @@ PROJECTED_ROWS = 1 << 15
 
 
 def stack_on(view: ImageView, features: Features, device: torch.device, rows: slice = slice(None)) -> Tensor:
-    """Compute `view.stack(features)` of some `rows`, (n, dim) float32, with its conversions on `device`."""
+    """Compute `view.stack(features)` of some `rows`, (n, dim) float32; `device` converts float16 and normalises."""
     features = {name: block[rows] for name, block in features.items()}
     if device.type == "cpu":
         return torch.from_numpy(view.stack(features))
@@ -105,10 +105,8 @@ class Projections:
         """Return a function from rows of a view on the device to their projections (n, c)."""
         mean_on, matrix_on = upload(side.mean, self._device), upload(side.matrix, self._device)
         feature_map = side.feature_map
-        mapped = None
-        if feature_map is not None:
-            assert isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu
-            mapped = feature_map.on(self._device)
+        assert feature_map is None or isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu
+        mapped = None if feature_map is None else feature_map.on(self._device)
 
         def project_side(rows: Tensor | Columns[Tensor]) -> Tensor:
             columns = list(matrices_of(rows)) if feature_map is None or feature_map.keep else []
@@ -289,7 +287,7 @@ class MappedAccumulator:
         products |= {"x": weights @ z, "x_pq": z.T @ torch.hstack([weighted, by_image]), "pq": p.T @ by_image}
         changes = [(self._sums[name], product) for name, product in products.items()]
         changes += lower_products(self._sums["pp"], p, weighted) + lower_products(self._sums["qq"], q, q)
-        for total, change in changes:  # as above
+        for total, change in changes:  # takes no memory, as in DeviceAccumulator
             total += change
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:

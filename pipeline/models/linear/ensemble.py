@@ -32,6 +32,7 @@ from pipeline.models.joint_model import (
     embed_images,
     is_multi_vector,
     read_list,
+    read_number,
     read_setting,
     require_vectors,
 )
@@ -186,7 +187,7 @@ class Ensemble:
             prefix = f"{number}/"
             own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
             model = restore(value["registered"], value["settings"], own)
-            members.append(EnsembleMember(value["registered"], model, value["weight"]))
+            members.append(EnsembleMember(value["registered"], model, read_number(value, "weight")))
         return cls(members)
 
 

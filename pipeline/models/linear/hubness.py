@@ -52,6 +52,7 @@ class Term(NamedTuple):
 
 
 STATISTICS = ("nearest", "balanced")
+REMOVED_STATISTICS = ("softmax", "gallery")
 Trials = Iterator[tuple[dict[str, float], list[Term]]]
 """Parameters that are tried on dev, each with the terms of b."""
 
@@ -118,8 +119,7 @@ class Bank:
     def _statistic(self, side: str, scores: Scores, term: Term) -> Scores:
         if term.statistic == "nearest":
             return float(term.weight) * mean_of_greatest(scores, int(term.parameter))
-        if term.statistic != "balanced":
-            raise ValueError(f"unknown statistic {term.statistic}; there are {', '.join(STATISTICS)}")
+        assert term.statistic == "balanced"
         return float(term.weight) * log_mean_exp(scores - self.balance[side], term.parameter)
 
     def balanced(self, terms: Mapping[str, Sequence[Term]]) -> "Bank":

@@ -106,7 +106,7 @@ class EncoderMap:
 def fit_encoder_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> EncoderMap:
     """Fit the map of x (n, D) to y (n, d), both float32, of the same n photos.
 
-    Raises InputError for fewer than MIN_PHOTOS photos and for constant features.
+    Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant or uncorrelated.
     """
     if len(x) < MIN_PHOTOS:
         raise InputError(f"a map between encoders needs {MIN_PHOTOS} photos or more that both have seen, not {len(x)}")

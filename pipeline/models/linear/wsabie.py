@@ -20,6 +20,8 @@ from pipeline.models.linear.views import as_sparse, shape_of
 
 TINY = np.finfo(np.float32).tiny
 """Keeps AdaGrad from dividing by zero before the first gradient."""
+CHECKED_ROWS = 256
+"""Number of images that are read at once to check that they are finite."""
 INTERVAL = 2
 """Number of epochs between two scores on dev."""
 PATIENCE = 5
@@ -70,7 +72,7 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
             "Wsabie found the training sentences of fewer than 2 images, so there are no negatives; "
             "put more images into the train split or remove wsabie from models"
         )
-    for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // schedule.max_samples)):
+    for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // CHECKED_ROWS)):
         if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
             row = rows[is_finite.argmin()]
             raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
@@ -110,7 +112,7 @@ def find_violators(
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of eq. 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U, else zero."""
+    """The gradient of eq. 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U; others are 0."""
 
     w: np.ndarray
     words: np.ndarray

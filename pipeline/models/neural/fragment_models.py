@@ -94,7 +94,7 @@ class FragmentModel(NetworkModel):
         return pack(sentences, self.unknown)
 
     def embed_sentences(self, sentences: "Sentences") -> MultiVectors:
-        """Embed sentences, a vector per fragment, in float32 arrays. Without words, it is the unknown word's vector."""
+        """Embed sentences, one vector per fragment, as float32 arrays. An empty one has the unknown word's vector."""
         assert not isinstance(sentences, Mapping)
 
         def embed(rows: np.ndarray) -> MultiVectors:
@@ -176,7 +176,7 @@ def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray
 class AlignedModel(FragmentModel):
     """A model of regions by Karpathy and Fei-Fei 2015, eq. 1, and of sentences by a `sentence_encoder`.
 
-    Beside words, dimensions and dropout, the encoder has the argument and attribute `own`, which `learn` returns.
+    Beside word vectors, dimensions and dropout, it has the argument and attribute named by `own`, which `learn` finds.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
@@ -226,7 +226,7 @@ class AlignedModel(FragmentModel):
 
 
 class DVSA(AlignedModel):
-    """A bidirectional network over words scored by their best regions: Karpathy and Fei-Fei 2015, eq. 1 to 6, 8 and 9.
+    """A bidirectional RNN over words, each scored by its best region: Karpathy and Fei-Fei 2015, eq. 1 to 6, 8 and 9.
 
     Eq. 8 is the rule `words`, eq. 9 the objective `ranking` with `all` negatives of a batch and margin 1. The defaults
     are `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.

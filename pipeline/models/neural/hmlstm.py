@@ -309,15 +309,14 @@ class HMLSTM(GlobalModel):
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
         """Embed the noun phrases of whole sentences, in the order of `noun_phrases`, (p, c) float32."""
         assert isinstance(phrases, Trees)
-        sentences = phrases
 
         def embed(rows: slice) -> Tensor:
-            trees = sentences.take(np.arange(rows.start, rows.stop))
+            trees = phrases.take(np.arange(rows.start, rows.stop))
             levels = self.arrange(trees)
             arranged = place((levels, phrase_rows(levels, trees, self.network.sentences)), self.device)
             return self.network.embed_nodes(*arranged, roots=0)
 
-        return self.in_blocks(embed, len(sentences), "sentence")
+        return self.in_blocks(embed, len(phrases), "sentence")
 
     def no_correspondences(self, sentences: Trees) -> Correspondences:
         """Return the initial correspondences: no region yet (-1), with no confidence."""

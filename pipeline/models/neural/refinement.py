@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import accumulate, pairwise
 from operator import add
 from typing import Any, NamedTuple
 
@@ -84,10 +83,8 @@ class RefinedTowers(nn.Module):
 
     def project_sentences(self, y: Matrices) -> Tensor:
         """(n, c) (y - mean_y) U."""
-        starts = [0, *accumulate(self.dims)]
-        spans = [slice(start, stop) for start, stop in pairwise(starts)]
-        parts = zip(y, spans, strict=True)
-        return reduce(add, [self._project(part, self.u[columns], self.mean_y[columns]) for part, columns in parts])
+        parts = zip(y, self.u.split(self.dims), self.mean_y.split(self.dims), strict=True)
+        return reduce(add, [self._project(part, u, mean) for part, u, mean in parts])
 
     def _project(self, part: Bags | Tensor, u: Tensor, mean: Tensor) -> Tensor:
         if isinstance(part, Tensor):
@@ -148,10 +145,8 @@ class RefinedCCA(LinearModel):
             return task.draw_images(rows), sentences(rows)
 
         def judge() -> float:
-            images = towers.embed_images(dev_images).cpu().numpy()
-            return recall_sum(
-                count_ranks(images, towers.embed_sentences(dev_sentences).cpu().numpy(), dev.owners, cls.metric)
-            )
+            x, y = towers.embed_images(dev_images), towers.embed_sentences(dev_sentences)
+            return recall_sum(count_ranks(x.cpu().numpy(), y.cpu().numpy(), dev.owners, cls.metric))
 
         some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
         towers.scale(task.images(some), place(sentences(some), task.device))
