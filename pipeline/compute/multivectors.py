@@ -40,7 +40,7 @@ class ScoreRule(NamedTuple):
 
         Raises IntegrityError if `sum` is not one of SUMS, or if `global_weight` is not a finite number.
         """
-        sum_rule, weight = value.get("sum"), value.get("global_weight")
+        sum_rule, weight = value["sum"], value["global_weight"]
         if sum_rule not in SUMS:
             raise IntegrityError(f"unknown score {sum_rule}; there are {', '.join(SUMS)}")
         if not isinstance(weight, int | float) or not math.isfinite(weight):

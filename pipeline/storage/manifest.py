@@ -137,6 +137,12 @@ class Manifest:
         return read_rejects(path)
 
     @cached_property
+    def names_digest(self) -> str:
+        """A digest of the paths and members of all images, for results that are matched with images by their names.
+        The fingerprints of a shard do not depend on names, and a name may be ambiguous because of another shard."""
+        return _table_digest(self.images.select(["path", "member"]))
+
+    @cached_property
     def splits(self) -> np.ndarray:
         """(n_images,) object, the split of every image."""
         return self._by_shard(self.shard_splits, object)

@@ -28,14 +28,12 @@ def _storage(config: "Config", encoder: str) -> str:
 
 
 def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
-    """Return the files of the vectors, the encoder that made them, and the manifest, whose names of images they are
-    matched by. No column of the manifest has the names."""
+    """Return the files of the vectors, and the encoder that made them."""
     from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.entry(encoder)
     maker = layout.encoder(entry.name) if entry.modality == "image" else layout.text_encoder(entry.name)
-    source = given_inputs(config, entry)
-    return {"manifest": layout.manifest, "source": source, "encoder": maker if entry.prepared else None}
+    return {"source": given_inputs(config, entry), "encoder": maker if entry.prepared else None}
 
 
 @stage(
@@ -44,6 +42,7 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     choices=_choices,
     keys=_keys,
     reads=_reads,
+    also=lambda run, encoder: {"names of images": run.manifest.names_digest},
     columns=("images", "sentences"),
     writes=lambda layout, encoder: layout.any_vectors(encoder),
 )

@@ -10,6 +10,7 @@ from pipeline.run import Inputs, Outside, ShardJob, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
+    from pipeline.run import Run
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
 
@@ -29,13 +30,14 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
         path = Path(config.data_root) / regions.boxes
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         boxes = [Outside(f"boxes/{file.name}", file) for file in files if not file.name.startswith(".")]
-    return {
-        # Boxes in files are matched by the names of images, which no column of the manifest has.
-        "manifest": layout.manifest if boxes else None,
-        "encoder": layout.encoder(encoder),
-        "detector": detector,
-        "boxes": boxes,
-    }
+    return {"encoder": layout.encoder(encoder), "detector": detector, "boxes": boxes}
+
+
+def _names(run: "Run", encoder: str) -> dict[str, str]:
+    """Return a digest of the names of images, by which boxes in files are matched."""
+    regions = run.config.regions
+    in_files = regions.proposals == "boxes" and regions.boxes is not None
+    return {"names of images": run.manifest.names_digest} if in_files else {}
 
 
 @stage(
@@ -47,6 +49,7 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     wanted=lambda config: [(name,) for name in config.regions.encoders],
     keys=_keys,
     reads=_reads,
+    also=_names,
     columns=("images", "boxes"),
     writes=lambda layout, encoder: layout.regions(encoder),
 )

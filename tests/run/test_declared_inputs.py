@@ -125,11 +125,8 @@ MAPS = {"encoders": [{"name": "new", **NETWORK, "weights": "untrained"}], "extra
         ("fit", ("ncca",), {}, "manifest"),
         # The fold of an image depends on how many images its split has in all shards.
         ("accumulate", ("study/target",), {}, "manifest"),
-        # Parses, boxes and vectors in files are matched by the names of images. The fingerprints of a shard do not
-        # depend on these.
+        # Parses in files are matched by the names of images, on which the fingerprints of a shard do not depend.
         ("parse", (), {}, "manifest"),
-        ("extract_regions", ("eyes",), {"regions": {"proposals": "boxes", "boxes": "boxes.csv"}}, "manifest"),
-        ("import_vectors", ("text/given",), {"text_encoders": IMPORTED["text_encoders"]}, "manifest"),
         ("study", (), SIMULATES, "text/simulated/all"),
         ("build_index", ("ncca",), MAPS, "features/new"),
         ("report", (), {}, "embeddings/ncca"),
@@ -143,6 +140,26 @@ def test_what_decides_a_result_is_declared(
     config = validate(merge({"data_root": str(tmp_path)}, settings))
     reads = STAGES[stage].reads(config, Layout(tmp_path), *names)
     assert needed in [source.name for source in list_inputs(reads)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "names", "settings"),
+    [
+        ("extract_regions", "eyes", {"regions": {"proposals": "boxes", "boxes": "boxes.csv"}}),
+        ("import_vectors", "text/given", {"text_encoders": IMPORTED["text_encoders"]}),
+    ],
+)
+def test_what_is_matched_by_the_names_of_images_is_made_again_after_a_photo_is_renamed(
+    stage: str, names: str, settings: dict, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "run")
+    run = Run(folder, validate(merge({"data_root": str(tmp_path)}, settings)))
+    before = STAGES[stage].also(run, names)
+    images = run.manifest.images
+    run.manifest.images = images.set_column(1, "path", pa.array([f"new/{path}" for path in images["path"].to_pylist()]))
+    del run.manifest.names_digest
+    after = STAGES[stage].also(run, names)
+    assert after.keys() == before.keys() and after != before
 
 
 def test_an_artefact_that_is_not_declared_is_refused_by_name(tmp_path: Path) -> None:
