@@ -1,35 +1,39 @@
-"""The errors of this project, each with a message of one sentence. The command line turns them into exit codes."""
+"""The exceptions of this project. The command line prints the message of an exception and ends with its exit code."""
 
 import difflib
 import textwrap
 from collections.abc import Iterable
 
 MAX_REASON_CHARACTERS = 200
-"""Number of characters of another library's error that our error repeats."""
+"""Largest number of characters of another library's error that is repeated in our error."""
 MALFORMED = (
     LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError, MemoryError,
 )  # fmt: skip
-"""Exceptions of computations on stored settings and arrays that are not in the form in which their class wrote them."""
+"""Exceptions that a computation raises if stored settings and arrays do not have the form that their class expects."""
 
 
 class JointspaceError(Exception):
-    """A failure whose message names the file (and row) and the remedy. Exit code 1."""
+    """Base class of all exceptions of this project. The message names the file (and row) and says what to do.
+
+    The exit code of a command is 1, unless a subclass has another exit code.
+    """
 
     exit_code = 1
 
 
 class UsageError(JointspaceError):
-    """The command or its configuration asks for something that does not exist. Exit code 2."""
+    """Error in a command or a configuration, such as an unknown key or a missing run. Exit code 2."""
 
     exit_code = 2
 
 
 class InputError(JointspaceError):
-    """Data from outside (photographs, sentences, weights, features) that cannot be used."""
+    """Error in data that the user supplied (photos, captions, weights, features). Exit code 1."""
 
 
 class Refused(InputError):
-    """A file that is not used, for one of a few fixed reasons. `detail` says more."""
+    """Rejection of a file. `reason` is one of a few fixed texts, by which rejects are counted, and `detail` adds the
+    particulars."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -41,27 +45,36 @@ class Refused(InputError):
 
 
 class IntegrityError(JointspaceError):
-    """An artefact of ours that is missing, incomplete, changed, or of another run than its neighbours."""
+    """Error in a file that jointspace wrote: it is missing, incomplete or changed, or belongs to another run."""
 
 
 class RejectLimitError(JointspaceError):
-    """Work that is done, although more input was rejected than the configuration allows. Exit code 3."""
+    """Report that more input was rejected than the configuration allows. The work itself is done. Exit code 3."""
 
     exit_code = 3
 
 
 def too_many(rejected: int, given: int, limit: float) -> bool:
-    """Return whether more than the share `limit` is rejected. A single reject is allowed unless the limit is zero."""
+    """Return whether `rejected` is more than the share `limit` (0 to 1) of the number of inputs, `given`.
+
+    A single rejected input is allowed, unless `limit` is zero.
+    """
     return rejected > max(limit * given, limit > 0)
 
 
 def brief(error: BaseException) -> str:
-    """Return an error in one line. An error of a library has its type, because its message may be empty."""
+    """Return the message of an error on one line. For an error of a library, the type precedes the message, because
+    the message may be empty."""
     message = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
     return textwrap.shorten(message, MAX_REASON_CHARACTERS, placeholder=" ...")
 
 
+def similar_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name whose spelling is most similar to `name`, or None if no known name is similar."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+
+
 def meant(name: str, known: Iterable[str]) -> str:
     """Return `did you mean NAME? ` for the known name with the most similar spelling, or "" if there is none."""
-    nearest = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {nearest[0]}? " if nearest else ""
+    nearest = similar_name(name, known)
+    return f"did you mean {nearest}? " if nearest else ""

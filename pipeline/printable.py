@@ -1,7 +1,7 @@
-"""Makes text from outside safe for a terminal.
+"""Makes text from outside safe to print on a terminal.
 
-Captions, names and paths can contain characters that move the cursor, change the title or colours, or show words in
-another order.
+Captions, names and paths can contain characters that move the cursor, change the title or the colours of the terminal,
+or show words in another order.
 """
 
 import json
@@ -12,10 +12,11 @@ _CONTROL = r"\x00-\x1f\x7f-\x9f"  # C0 with ESC and CR, DEL, C1 with its one-byt
 _ORDER = r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _SURROGATES = r"\ud800-\udfff"  # bytes of a path that are not UTF-8, which cannot be sent to a terminal
 UNSAFE = re.compile(f"[{_CONTROL}{_ORDER}{_SURROGATES}]")
+"""A character that must not reach a terminal."""
 
 
 def tidy(caption: str) -> str:
-    """Join the punctuation of a tokenised caption to its words, as people write it."""
+    """Remove the spaces before punctuation, 's and n't in a tokenised caption: `a dog 's toy .` is `a dog's toy.`"""
     return re.sub(r"(?<=\S) +([.,;:!?]|'s|n't)(?=\s|$)", r"\1", caption)
 
 
@@ -34,11 +35,13 @@ def is_unicode(text: str) -> bool:
 
 
 def printable(text: object) -> str:
-    """Return `text` on one line, with unsafe characters escaped as in Python: \\x1b, \\r, \\u202e."""
+    """Return `text` on one line. Unsafe characters are replaced by Python's escapes, such as \\x1b, \\r and \\u202e."""
     return UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
 def printable_json(value: object, default: Callable[[object], object] | None = None) -> str:
-    """Return `value` as JSON on one line, with unsafe characters escaped as in JSON. `default` is an argument of
-    json.dumps."""
+    """Return `value` as JSON on one line. Unsafe characters are replaced by JSON's escapes, such as \\u001b.
+
+    `default` is passed to json.dumps. It converts objects that JSON cannot express.
+    """
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False, default=default))

@@ -61,8 +61,8 @@ def test_what_is_made_needs_nothing_more(tmp_path: Path) -> None:
     require_all(run, declared())
 
 
-def test_the_demo_is_drawn_only_where_it_was_meant_to_be(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"data_root .*fotos .*did you mean .*photos.*demo: \{generate: false\}"):
+def test_the_demo_is_not_written_into_a_folder_of_the_user(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"fotos does not exist. Did you mean .*photos.*demo: \{generate: false\}"):
         require_all(run_of(tmp_path, data_root=str(tmp_path / "fotos")), declared())
     require_all(run_of(tmp_path, data_root=str(tmp_path / "demo-collection")), declared())
     require_all(run_of(tmp_path, data_root=str(tmp_path / "fotos"), demo={"train": 30}), declared())
@@ -91,7 +91,7 @@ def test_splits_that_models_and_evaluations_need_must_have_captions(
         encoders=[{"name": "images", "kind": "imported", "path": "images.npy"}],
         text_encoders=[{"name": "texts", "kind": "imported", "imported": {"path": "texts.npy"}}],
     ).config  # fmt: skip
-    with nullcontext() if missing is None else pytest.raises(InputError, match=f"in the split {missing}, which"):
+    with nullcontext() if missing is None else pytest.raises(InputError, match=f"the split {missing} has no photo"):
         require_splits(config, dict.fromkeys(splits, 40))
 
 
@@ -127,5 +127,5 @@ def test_a_split_that_is_asked_for_later_is_missed_before_any_job(tmp_path: Path
     )
     run_stage(run, ingest)
     require_all(run, declared())
-    with pytest.raises(InputError, match="in the split test"):
+    with pytest.raises(InputError, match="the split test has no photo"):
         require_all(run_of(tmp_path, **own, evaluate={"splits": ["dev", "test"]}), declared())

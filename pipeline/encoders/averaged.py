@@ -1,4 +1,4 @@
-"""Texts as the mean vectors of their words: the text encoder `averaged`."""
+"""The text encoder `averaged`, which represents a text by the mean of its word vectors."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy  # whose parts it imports when they are used
+import scipy  # it imports its submodules when they are used
 
 from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial, Settings, TrainTexts
 from pipeline.encoders.text_encoder import TextEncoder
@@ -16,8 +16,8 @@ from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.vocabulary import KnownTerms
 from pipeline.text.wordvectors import WordVectors
 
-SAMPLE = 10_000
-"""Training sentences by whose words their language is judged."""
+LANGUAGE_SAMPLE = 10_000
+"""Number of training captions whose words decide whether the captions are English."""
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -26,14 +26,18 @@ if TYPE_CHECKING:
 
 
 class WordsEncoder(KnownTerms, TextEncoder):
-    """The base of encoders of word vectors: `vectors` (V, d) of the words `terms`, and how a text becomes words."""
+    """Base class of text encoders that use word vectors.
+
+    `vectors` (V, d) float32 has the vectors of the V words `terms`. `split` has the settings by which a text is split
+    into words.
+    """
 
     terms: Sequence[str]
 
     def __init__(self, split: TermSettings, vectors: WordVectors) -> None:
         count = len(vectors.words)
         if vectors.matrix.ndim != 2 or len(vectors.matrix) != count or len(set(vectors.words)) != count:
-            raise ValueError("its words are not each once, with one vector each")
+            raise ValueError("a word is repeated, or the words do not have one vector each")
         self.split = split
         self.terms = vectors.words
         self.vectors = vectors.matrix.astype(np.float32, copy=False)
@@ -46,22 +50,26 @@ class WordsEncoder(KnownTerms, TextEncoder):
 
     @staticmethod
     def read_known(settings: Settings, tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
-        """What the constructor takes, from `settings` and `tensors`."""
+        """Return the arguments of the constructor from stored settings and tensors. Raises ValueError if they are
+        malformed."""
         split = TermSettings.from_dict(settings["split"])
         if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
-            raise ValueError("its words are not text, or its vectors not finite")
+            raise ValueError("the words are not text, or the vectors are not finite")
         return split, WordVectors(tuple(settings["words"]), tensors["vectors"])
 
 
 def word_settings(texts: TrainTexts) -> TermSettings:
-    """Return how a text is split into words, with the language of the first training captions."""
+    """Return the settings for splitting a text into words. The first training captions decide whether it is English."""
     analyze = make_analyzer(PLAIN_WORDS)
-    counts = Counter(word for text in islice(texts.texts(), SAMPLE) for word in set(analyze(text)))
+    counts = Counter(word for text in islice(texts.texts(), LANGUAGE_SAMPLE) for word in set(analyze(text)))
     return replace(PLAIN_WORDS, english=is_english(counts))
 
 
 def find_vectors(entry: "EncoderEntry", texts: TrainTexts) -> WordVectors:
-    """Read the word vectors that an entry names."""
+    """Return the word vectors that an encoder's entry names: the run's own, or the vectors in a file.
+
+    A file is read for the words of the training captions only.
+    """
     if entry.corpus:
         return texts.corpus()
     analyze = make_analyzer(PLAIN_WORDS)
@@ -69,7 +77,10 @@ def find_vectors(entry: "EncoderEntry", texts: TrainTexts) -> WordVectors:
 
 
 def inverse_frequencies(texts: Iterable[str], encoder: WordsEncoder) -> np.ndarray:
-    """(V,) ln((1 + n) / (1 + df)) + 1 of each word that the encoder knows, over the n `texts`."""
+    """Return the inverse document frequency (V,) of each word that the encoder knows, over n texts.
+
+    It is ln((1 + n) / (1 + df)) + 1, where df is the number of texts with the word.
+    """
     n, counts = 0, Counter()
     for text in texts:
         n += 1
@@ -79,7 +90,11 @@ def inverse_frequencies(texts: Iterable[str], encoder: WordsEncoder) -> np.ndarr
 
 
 class AveragedEncoder(WordsEncoder):
-    """y = sum of idf_w v_w / sum of idf_w over the known words w of a text; idf is 1 without `idf`."""
+    """Text encoder that averages the vectors of the words of a text.
+
+    y = sum of idf_w v_w / sum of idf_w over the known words w of the text, with their vectors v_w. If `idf` is None,
+    all idf_w are 1.
+    """
 
     kind = "averaged"
 
@@ -87,12 +102,15 @@ class AveragedEncoder(WordsEncoder):
         super().__init__(split, vectors)
         self.idf = np.ones(len(self.terms), np.float32) if idf is None else idf
         if self.idf.shape != (len(self.terms),) or not ((self.idf > 0) & np.isfinite(self.idf)).all():
-            raise ValueError("its words have not one positive idf each")
+            raise ValueError("the words do not have one positive idf each")
         self.dim = self.vectors.shape[1]
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "AveragedEncoder":
-        """Take the word vectors of the entry. Raises InputError and UsageError as the readers of word vectors do."""
+        """Make the encoder with the word vectors that the entry names.
+
+        Raises InputError and UsageError in the same cases as the readers of word vectors.
+        """
         from pipeline.config.encoders import AveragedEntry
 
         assert isinstance(entry, AveragedEntry) and material.texts is not None
@@ -110,7 +128,7 @@ class AveragedEncoder(WordsEncoder):
         return self._bags(words).sum(axis=1)
 
     def _bags(self, texts: Sequence[str]) -> "csr_array":
-        """(n, V) float32: the idf of every word of each text."""
+        """Return a matrix (n, V) float32 with the idf of each word of each text, once per occurrence."""
         rows = [self.rows(text) for text in texts]
         columns = np.fromiter(chain.from_iterable(rows), np.int64)
         indptr = np.cumsum([0, *map(len, rows)])

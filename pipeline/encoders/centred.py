@@ -1,4 +1,4 @@
-"""The dense vectors of a text encoder about their mean, and whitened."""
+"""Centres, and optionally whitens, the dense vectors of a text encoder."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -9,17 +9,20 @@ import numpy as np
 
 from pipeline.encoders.text_encoder import TextEncoder
 
-BLOCK = 4096
-"""Texts encoded at once while their mean is taken."""
-WHITENED = 1e-6
-"""Share of the largest variance below which a direction is left out of whitened vectors."""
+BLOCK_TEXTS = 4096
+"""Number of texts that are encoded at once while the mean is computed."""
+MIN_RELATIVE_VARIANCE = 1e-6
+"""Smallest variance of a direction in whitened vectors, as a share of the largest variance. Directions with a smaller
+variance become zero."""
 CENTRED = "centred"
+"""Prefix of the names of the stored tensors, and the setting that marks a centred encoder."""
 
 
 class Centred(TextEncoder):
-    """The dense vectors of another `encoder` as (y - mean) M. Texts that it does not know still have zeros.
+    """Text encoder that returns (y - mean) M for the dense vectors y of another encoder.
 
-    `matrix` M is (dim, dim), or None for the identity. In all else it is as that encoder.
+    `mean` is (dim,), and `matrix` M is (dim, dim), or None for the identity. The vector of a text that the other
+    encoder does not know remains zero. All other methods are the methods of the other encoder.
     """
 
     def __init__(self, encoder: TextEncoder, mean: np.ndarray, matrix: np.ndarray | None) -> None:
@@ -33,11 +36,14 @@ class Centred(TextEncoder):
 
     @classmethod
     def fit(cls, encoder: TextEncoder, texts: Iterable[str], whiten: bool) -> "Centred":
-        """By the mean of the `texts` that it knows, and with `whiten` by their covariance: all variances become 1, but
-        for directions without any."""
+        """Compute the mean of the vectors of `texts`, and wrap the encoder.
+
+        If `whiten` is true, M is the inverse square root of their covariance, so that the covariance of the result is
+        the identity. Directions without variance become zero. Texts that the encoder does not know are ignored.
+        """
         n, total, square = 0, np.zeros(encoder.dim), np.zeros((encoder.dim, encoder.dim) if whiten else 0)
         known = filter(encoder.knows, texts)
-        while block := list(islice(known, BLOCK)):
+        while block := list(islice(known, BLOCK_TEXTS)):
             n += len(block)
             rows = np.asarray(encoder.encode(block), np.float64)
             total += rows.sum(axis=0)
@@ -46,7 +52,7 @@ class Centred(TextEncoder):
         mean, matrix = total / max(n, 1), None
         if whiten:
             values, vectors = np.linalg.eigh(square / max(n, 1) - np.outer(mean, mean))
-            kept = values > WHITENED * values[-1]
+            kept = values > MIN_RELATIVE_VARIANCE * values[-1]
             scale = np.where(kept, 1 / np.sqrt(np.where(kept, values, 1)), 0)
             matrix = ((vectors * scale) @ vectors.T).astype(np.float32)
         return cls(encoder, mean.astype(np.float32), matrix)
@@ -55,13 +61,13 @@ class Centred(TextEncoder):
         return self._shift_known(texts, np.asarray(self.encoder.encode(texts)))
 
     def _shift_known(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
-        """Shift the vectors (n, dim) of texts, with zeros for a text that the encoder does not know."""
+        """Shift the vectors (n, dim) of texts. Return zeros for a text that the encoder does not know."""
         rows = self.shift(vectors)
         rows[[not self.knows(text) for text in texts]] = 0
         return rows
 
     def on_device(self, device: str, precision: str, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
-        """Return `encode` for many texts, with the other encoder on a device."""
+        """Return a function that encodes many texts, with the other encoder on a device."""
         encode = self.encoder.on_device(device, precision, batch_size)
         return lambda texts: self._shift_known(texts, np.asarray(encode(texts)))
 
@@ -87,7 +93,7 @@ class Centred(TextEncoder):
         self.encoder.save(folder)
 
     def shift(self, rows: np.ndarray) -> np.ndarray:
-        """(n, dim) from vectors (n, dim) of the other encoder."""
+        """Subtract the mean from vectors (n, dim) of the other encoder, and multiply the result by M."""
         shifted = rows - self.mean
         return shifted if self.matrix is None else shifted @ self.matrix
 
@@ -100,5 +106,5 @@ class Centred(TextEncoder):
 
     @classmethod
     def around(cls, encoder: TextEncoder, tensors: Mapping[str, np.ndarray]) -> "Centred":
-        """`encoder` with the mean and matrix among `tensors`."""
+        """Wrap an encoder with the mean and the matrix among its stored tensors."""
         return cls(encoder, tensors[f"{CENTRED}/mean"], tensors.get(f"{CENTRED}/matrix"))

@@ -1,8 +1,9 @@
-"""The five visual descriptors of Gong et al. 2014, Table 1: of a whole picture, or of every point of a dense grid,
-these pooled to one vector by codebooks and VLAD.
+"""The five visual descriptors of Gong et al. (2014, Table 1).
 
-Pixels are (side, side, 3) uint8 RGB throughout. The computation is OpenCV's: the Gabor filters of GIST work on an image
-pyramid, not in the Fourier domain, and a colour SIFT concatenates the unit-length grey SIFTs of three channels.
+GIST and the RGB histogram describe a whole image. CSIFT, RGBSIFT and HOG describe every point of a dense grid, and
+codebooks and VLAD pool them to one vector per image. Pixels are (side, side, 3) uint8 RGB in all functions. OpenCV
+computes the descriptors: the Gabor filters of GIST are applied to an image pyramid, not in the Fourier domain, and a
+colour SIFT consists of the unit-length SIFTs of three channels.
 """
 
 import math
@@ -17,12 +18,18 @@ import cv2
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-GIST_SIDE, GIST_CELLS = 128, 4
+GIST_SIDE = 128
+"""Side in pixels to which an image is resized for GIST."""
+GIST_CELLS = 4
+"""Number of cells along a side in which GIST averages the responses."""
 GIST_DIRECTIONS = (8, 8, 4)
-"""Gabor directions per octave: 20 filters, 4 x 4 cells and 3 channels give the usual 960 dimensions."""
-CONTRAST_SIGMA, CONTRAST_FLOOR = 6.5, 0.2
-"""Of the local contrast normalisation before GIST: in pixels, and in log 8-bit values."""
+"""Number of Gabor directions per octave. 20 filters, 4 x 4 cells and 3 channels give the usual 960 dimensions."""
+CONTRAST_SIGMA = 6.5
+"""Standard deviation in pixels of the Gaussian filters that normalise the local contrast before GIST."""
+CONTRAST_FLOOR = 0.2
+"""Value that is added to the local contrast, in logarithms of 8-bit values, so that flat areas are not amplified."""
 COLOUR_LEVELS = 8
+"""Number of levels per channel in the RGB histogram."""
 HOG_ORIENTATIONS = 9
 
 
@@ -35,11 +42,14 @@ class PatchGrid:
 
 
 def gist(pixels: np.ndarray) -> np.ndarray:
-    """(960,) float32: the mean magnitude of Gabor responses in 4 x 4 cells of each channel (Oliva and Torralba)."""
+    """Compute GIST (960,) float32: the mean magnitude of Gabor responses in 4 x 4 cells of each channel.
+
+    Source: Oliva and Torralba (2001).
+    """
     image = cv2.resize(pixels, (GIST_SIDE, GIST_SIDE), interpolation=cv2.INTER_AREA).astype(np.float64)
     image = np.log1p(image)
     image -= cv2.GaussianBlur(image, (0, 0), CONTRAST_SIGMA)
-    variance = cv2.GaussianBlur((image**2).mean(axis=2), (0, 0), CONTRAST_SIGMA)  # over all channels
+    variance = cv2.GaussianBlur((image**2).mean(axis=2), (0, 0), CONTRAST_SIGMA)  # mean over the channels
     image /= CONTRAST_FLOOR + np.sqrt(np.maximum(variance, 0))[..., None]
     cells = []
     for directions in GIST_DIRECTIONS:
@@ -47,25 +57,27 @@ def gist(pixels: np.ndarray) -> np.ndarray:
             energy = cv2.magnitude(*(cv2.filter2D(image, cv2.CV_64F, kernel) for kernel in pair))
             cells.append(cv2.resize(energy, (GIST_CELLS, GIST_CELLS), interpolation=cv2.INTER_AREA))
         image = cv2.pyrDown(image)
-    return np.concatenate(cells, axis=None).astype(
-        np.float32
-    )  # float32 hides OpenCV's rounding differences between processes
+    # Rounding to float32 hides the rounding differences of OpenCV between processes.
+    return np.concatenate(cells, axis=None).astype(np.float32)
 
 
 def rgb_histogram(pixels: np.ndarray) -> np.ndarray:
-    """(512,) float32 of unit length: square roots of the frequencies of 8 x 8 x 8 colours."""
+    """Compute the square roots of the frequencies of 8 x 8 x 8 colours: (512,) float32 of unit length."""
     counts = cv2.calcHist([pixels], [0, 1, 2], None, [COLOUR_LEVELS] * 3, [0, 256] * 3)
     return np.sqrt(counts.ravel() / (pixels.size // 3))
 
 
 def rgb_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
-    """(n_points, 384) float32: SIFT of red, green and blue."""
+    """Compute the SIFT descriptors of the red, green and blue channels at the grid points: (n_points, 384) float32."""
     return _sift(pixels, grid)
 
 
 def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
-    """(n_points, 384) float32: SIFT of the intensity and of (R - G) / (R + G + B) and (R + G - 2 B) / (R + G + B), each
-    scaled to 8 bits (C-SIFT, van de Sande et al.)."""
+    """Compute C-SIFT descriptors (van de Sande et al. 2010) at the grid points: (n_points, 384) float32.
+
+    They are the SIFT descriptors of three channels: the intensity, (R - G) / (R + G + B), and
+    (R + G - 2 B) / (R + G + B), each scaled to 8 bits.
+    """
     red, green, blue = (pixels[..., channel].astype(np.float32) for channel in range(3))
     total = red + green + blue
     shade = np.maximum(total, 1)
@@ -74,7 +86,10 @@ def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
 
 
 def hog(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
-    """(n_points, 36) float32: blocks of 2 x 2 cells, 9 orientations, from the channel with the strongest gradient."""
+    """Compute histograms of oriented gradients at the grid points: (n_points, 36) float32.
+
+    A block has 2 x 2 cells and 9 orientations. At each pixel, the channel with the strongest gradient counts.
+    """
     block, cell = (grid.patch,) * 2, (grid.patch // 2,) * 2
     descriptor = cv2.HOGDescriptor(block, block, cell, cell, HOG_ORIENTATIONS)
     return np.asarray(descriptor.compute(pixels, (grid.step,) * 2)).reshape(-1, 4 * HOG_ORIENTATIONS)
@@ -85,8 +100,10 @@ LOCAL = {"csift": colour_sift, "rgbsift": rgb_sift, "hog": hog}
 
 
 def one_thread() -> AbstractContextManager:
-    """A context in which OpenCV and matrix products use one thread: sums are reproducible, and images are processed in
-    parallel instead."""
+    """Return a context in which OpenCV and matrix products use one thread.
+
+    Sums are then reproducible. Images are processed in parallel instead.
+    """
     cv2.setNumThreads(1)
     return _thread_pools().limit(limits=1)
 
@@ -102,14 +119,17 @@ def _sift(channels: np.ndarray, grid: PatchGrid) -> np.ndarray:
 
 @cache
 def _points(side: int, grid: PatchGrid) -> list[cv2.KeyPoint]:
-    """Upright keypoints in the centres of the squares. A SIFT bin (of 4 x 4) is 3/2 of the keypoint size wide."""
+    """Return upright keypoints in the centres of the grid squares of an image.
+
+    The keypoint size is such that the 4 x 4 bins of SIFT cover the square: a bin is 3/2 of the keypoint size wide.
+    """
     centres = [corner + grid.patch / 2 for corner in range(0, side - grid.patch + 1, grid.step)]
     return [cv2.KeyPoint(x, y, grid.patch / 6, 0.0) for y in centres for x in centres]
 
 
 @cache
 def _gabor_filters(directions: int) -> list[list[np.ndarray]]:
-    """The even and the odd filter of each direction, with sum 0 and wavelength 5 pixels."""
+    """Return the even and the odd Gabor filter of each direction, with sum 0 and a wavelength of 5 pixels."""
     filters = []
     for number in range(directions):
         angle = math.pi * number / directions
@@ -120,22 +140,27 @@ def _gabor_filters(directions: int) -> list[list[np.ndarray]]:
 
 
 class Codebook(NamedTuple):
-    """Descriptors x (n, raw_dim) are reduced to (x - mean) @ directions.T (n, dim); `words` is (n_words, dim)."""
+    """A codebook for pooling local descriptors.
+
+    Descriptors x (n, raw_dim) are reduced to (x - mean) @ directions.T (n, dim). `words` are the cluster centres
+    (n_words, dim) of reduced descriptors.
+    """
 
     mean: np.ndarray
     directions: np.ndarray
     words: np.ndarray
 
     def pool(self, descriptors: np.ndarray) -> np.ndarray:
-        """The VLAD (n_words * dim,) of descriptors (n, raw_dim)."""
+        """Return the VLAD vector (n_words * dim,) of descriptors (n, raw_dim)."""
         return vlad((descriptors - self.mean) @ self.directions.T, self.words)
 
 
 def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """(n_words * dim,) float32 of unit length (or zero): for each word, the sum of its residuals.
+    """Compute the VLAD vector (n_words * dim,) float32 of descriptors (n, dim) for words (n_words, dim).
 
-    descriptors (n, dim), words (n_words, dim). Jégou et al. ([26] in Gong et al. 2014), with the signed square root of
-    their later version.
+    For each word it has the sum of the differences between the word and the descriptors that are nearest to it. Signed
+    square roots are applied, and the vector is scaled to unit length unless it is zero. Source: Jégou et al. ([26] in
+    Gong et al. 2014), with the signed square root of their later version.
     """
     nearest = (descriptors @ words.T - (words**2).sum(axis=1) / 2).argmax(axis=1)
     chosen = np.zeros((len(words), len(descriptors)), np.float32)
@@ -147,9 +172,9 @@ def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DescriptorSampler:
-    """`sampler(pixels)`: kind -> at most `count` of a picture's local descriptors, sampled by the seed and the pixels.
+    """Function that samples at most `count` local descriptors of each kind from an image.
 
-    Can be pickled.
+    The seed and the pixels determine the sample. The object can be pickled.
     """
 
     grid: PatchGrid
@@ -165,9 +190,9 @@ class DescriptorSampler:
 
 @dataclass(frozen=True)
 class StandardDescriber:
-    """`describer(pixels)`: one float32 vector, the parts GLOBAL and LOCAL concatenated.
+    """Function that describes an image by one float32 vector: its global and its pooled local descriptors.
 
-    With `flip`, the mean over the picture and its mirror image.
+    If `flip` is true, the vector is the mean over the image and its mirror image.
     """
 
     grid: PatchGrid
@@ -178,7 +203,7 @@ class StandardDescriber:
         return np.concatenate(list(self.parts(pixels).values()))
 
     def parts(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
-        """Kind -> (size,) float32."""
+        """Return the descriptor (size,) float32 of each kind."""
         with one_thread():
             parts = self._describe(pixels)
             if not self.flip:

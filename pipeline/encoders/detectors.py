@@ -1,4 +1,7 @@
-"""Faster R-CNN (Ren et al. 2015) as a source of proposals: torchvision's detectors with its or the user's weights."""
+"""Region proposals by Faster R-CNN (Ren et al. 2015), with the detectors of torchvision.
+
+The weights are torchvision's or the user's.
+"""
 
 import warnings
 from collections import defaultdict
@@ -20,11 +23,13 @@ from pipeline.errors import InputError
 from pipeline.images.boxes import MIN_REGION_SCORE, NONE, Candidates
 
 CLASSES = "roi_heads.box_predictor.cls_score.weight"
+"""Name of the tensor with one row per class."""
 CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
+"""Name of the tensor with four rows per class, one for each side of a box."""
 
 
 class BoxCoder(Protocol):
-    """Turns what the network says of each anchor into boxes."""
+    """Converts the offsets that a network predicts for each anchor to boxes."""
 
     def decode(self, offsets: torch.Tensor, anchors: list[torch.Tensor]) -> torch.Tensor: ...
 
@@ -48,7 +53,7 @@ class ProposalNetwork(Protocol):
 
 
 class Detector(Protocol):
-    """A Faster R-CNN of torchvision, whose parts torch's annotations do not name."""
+    """A Faster R-CNN of torchvision. The type annotations of torchvision lack these attributes."""
 
     transform: Transform
     backbone: Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
@@ -60,13 +65,19 @@ class Detector(Protocol):
 
 
 def build_detector(architecture: str, state: State, source: str) -> Detector:
-    """A detector with the classes of `state`. Raises InputError naming `source` if they do not fit together."""
+    """Build a detector with the weights `state`, which determine its number of classes.
+
+    Raises InputError, with the name `source` of the weights, if they do not fit the architecture.
+    """
     if missing := [name for name in (CLASSES, CORNERS) if name not in state]:
-        raise InputError(f"{source} lacks {missing[0]}: it is not a torchvision Faster R-CNN; get the right file")
+        raise InputError(
+            f"{source} lacks the tensor {missing[0]}, so it is not a Faster R-CNN of torchvision. Give the weights of"
+            " such a detector."
+        )
     classes, corners = len(state[CLASSES]), len(state[CORNERS])
     if corners != 4 * classes:
         raise InputError(
-            f"{source}: its head scores {classes} classes but places boxes for {corners / 4:g}; get an intact file"
+            f"{source} scores {classes} classes, but has boxes for {corners / 4:g} classes. Give an intact file."
         )
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
@@ -81,12 +92,15 @@ def build_detector(architecture: str, state: State, source: str) -> Detector:
 def detect(
     network: Detector, images: Iterable[np.ndarray | Failure], device: torch.device, stage: str, most: int
 ) -> Iterator[Candidates]:
-    """Proposals in each of `images` (height, width, 3) uint8, in original pixels, best first.
+    """Yield region proposals for each image (height, width, 3) uint8, the best first, in pixels of the image.
 
-    A Failure has none, nor does an image so elongated that its shorter side vanishes when its longer one is resized to
-    fit the network. `stage` is detections (of all classes) or rpn (the output of the region proposal network). Of
-    `most` images those of one shape go through the network together, fewer where a GPU's memory is full: others would
-    be padded to one size by torchvision, which changes the results near the edges.
+    `stage` is `detections` (boxes of all classes) or `rpn` (the output of the region proposal network). There are no
+    proposals for a Failure, and none for an image that is so elongated that its shorter side vanishes when the image is
+    resized for the network.
+
+    `most` images are read at once. Images of the same shape go through the network together, or fewer of them if the
+    memory of the GPU is full. Images of different shapes would be padded by torchvision, which changes the results near
+    the edges.
     """
     network = network.to(device)
     batcher, waiting = OomBatcher(most, "image"), iter(images)
@@ -109,13 +123,13 @@ def detect(
 
 
 def _is_seen(network: Detector, pixels: np.ndarray) -> bool:
-    """Return whether a shorter side is left by the network's own resizing, which rounds down."""
+    """Return whether the shorter side of an image remains at least one pixel when the network resizes the image."""
     longest, shortest = network.transform.max_size, network.transform.min_size[-1]
     return min(shortest, min(pixels.shape[:2]) * longest / max(pixels.shape[:2])) >= 1 + 1e-3
 
 
 def _look(network: Detector, images: torch.Tensor, stage: str) -> list[Candidates]:
-    """What is in each of `images` (n, 3, height, width) in [0, 1]."""
+    """Return the proposals in each of the images (n, 3, height, width), whose values are in [0, 1]."""
     with torch.inference_mode(), full_float32():
         if stage == "rpn":
             detections = _objects(network, images)
@@ -129,7 +143,7 @@ def _look(network: Detector, images: torch.Tensor, stage: str) -> list[Candidate
 
 
 def _objects(network: Detector, pictures: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The output of the region proposal network, with its scores, which its own `forward` does not return."""
+    """Return the boxes and scores of the region proposal network. Its own `forward` does not return the scores."""
     images, _ = network.transform(list(pictures))
     features = list(network.backbone(images.tensors).values())
     rpn = network.rpn
@@ -140,4 +154,4 @@ def _objects(network: Detector, pictures: torch.Tensor) -> list[tuple[torch.Tens
     boxes = rpn.box_coder.decode(offsets, anchors).view(len(pictures), -1, 4)
     boxes, scores = rpn.filter_proposals(boxes, objectness, images.image_sizes, per_level)
     original, resized = torch.tensor([pictures.shape[:1:-1], images.image_sizes[0][::-1]], device=pictures.device)
-    return [(one * (original / resized).repeat(2), own) for one, own in zip(boxes, scores, strict=True)]
+    return [(box * (original / resized).repeat(2), score) for box, score in zip(boxes, scores, strict=True)]

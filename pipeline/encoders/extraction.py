@@ -1,5 +1,4 @@
-"""Running an encoder over many images: the precision and the batch size that suit it and its device, and where the
-time goes."""
+"""Runs an encoder over many inputs: chooses the precision and the batch size, and measures the time of each step."""
 
 import logging
 import time
@@ -25,20 +24,22 @@ from pipeline.compute.precision import fast_at_bfloat16
 from pipeline.images.preprocess import View
 
 BFLOAT16_COSINE = 0.9997
-"""Least cosine between a probe's features in bfloat16 and float32 for which `auto` chooses bfloat16. Photographs were
-up to three times as far off as probes in our measurements, which makes it 0.999 for them."""
+"""Smallest cosine between the features of a probe in bfloat16 and in float32 for which `auto` chooses bfloat16. In our
+measurements, the deviation of photos was up to three times the deviation of probes, so it is about 0.999 for photos."""
 PROBES = 8
-"""Images on which precisions have to agree."""
-MOST_ELEMENTS, WIDEST = 2**31 - 1, 64
-"""Of an activation of a batch, since kernels of CUDA and cuDNN have counted more by integers that overflow; and of one
-for a pixel of an image, as in VGG's first map."""
+"""Number of generated images on which two precisions are compared."""
+MAX_ACTIVATION_ELEMENTS = 2**31 - 1
+"""Largest number of elements in an activation of a batch. Some kernels of CUDA and cuDNN count elements with 32-bit
+integers, which would overflow."""
+MAX_CHANNELS_PER_PIXEL = 64
+"""Largest number of elements in an activation per pixel of the image, as in the first layer of VGG."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """How to run an encoder, on at most `batch_size` images at once."""
+    """The device and the dtype of an encoder, and the largest number of inputs in a batch."""
 
     device: torch.device
     dtype: torch.dtype
@@ -50,7 +51,7 @@ class ExtractionPlan:
 
 
 class Network(Protocol):
-    """An encoder that computes in batches, on a device and in a precision of choice."""
+    """An encoder that can compute in batches on any device and in any precision."""
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
         """Return a faster copy on `device`, in `dtype`, which maps input tensors (n, ...) to features (n, dim)."""
@@ -58,26 +59,30 @@ class Network(Protocol):
 
 
 class ProbedNetwork(Network, Protocol):
-    """An encoder that has a few inputs by which precisions are compared."""
+    """An encoder that provides inputs for comparing precisions."""
 
-    def probe(self) -> tuple[torch.Tensor, ...]: ...
+    def probe(self) -> tuple[torch.Tensor, ...]:
+        """Return a few inputs as tensors (n, ...)."""
+        ...
 
 
 class Extractor:
-    """An encoder prepared for a plan: `extractor(images)` are their features; `view` is what it takes of a photograph.
+    """An encoder that is prepared for a plan. `extractor(images)` returns features.
 
-    If a GPU runs out of memory, that batch and all later ones are halved.
+    `view` says how a photo is prepared for the encoder. If a GPU runs out of memory, the size of the present batch and
+    of all later batches is halved.
     """
 
     def __init__(self, encoder: Network, plan: ExtractionPlan, view: View | None = None) -> None:
-        self.plan, self.view = plan, view
+        self.plan = plan
+        self.view = view
         self.encode = encoder.optimised(plan.device, plan.dtype)
         self._under_way: Arriving | None = None
 
     def __call__(self, images: Iterable[np.ndarray]) -> np.ndarray:
-        """Features (n, dim) float32 of `images` (side, side, 3) uint8, in order.
+        """Return the features (n, dim) float32 of n images (side, side, 3) uint8.
 
-        The next batch is read while a GPU works on the last one.
+        While a GPU computes a batch, the next batch is read.
         """
         batches = _Batches(self)
         for image in images:
@@ -86,8 +91,10 @@ class Extractor:
         return batches.features()
 
     def start(self, *batch: torch.Tensor) -> Arriving:
-        """The encoder's output for one batch, given by its input tensors (n, ...), on its way from a GPU; that of the
-        batch before is here."""
+        """Start to encode a batch, which is given by input tensors (n, ...), and return its output.
+
+        The output may still be on its way from a GPU. The output of the batch before has arrived.
+        """
         batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
 
         def encode(rows: slice) -> torch.Tensor:
@@ -103,7 +110,7 @@ class Extractor:
 
 
 class _Batches:
-    """What an extractor makes of images that come one by one."""
+    """Collects images into batches for an extractor, and collects their features."""
 
     def __init__(self, extractor: Extractor) -> None:
         self.extractor = extractor
@@ -116,38 +123,39 @@ class _Batches:
             self.start()
 
     def start(self) -> None:
-        """Have the images encoded that wait for more."""
+        """Start to encode the images that have been collected so far."""
         if self.images:
             self.started.append(self.extractor.start(torch.from_numpy(np.stack(self.images))))
             self.images = []
 
     def features(self) -> np.ndarray:
-        """(n, dim) of all images whose encoding has started."""
+        """Return the features (n, dim) of all images whose encoding has started."""
         return np.concatenate([block.numpy() for block in self.started] or [np.empty((0, 0), np.float32)])
 
 
 def extract_in_step(
     pictures: Iterable[Sequence[np.ndarray]], extractors: Sequence[Extractor], lengths: Iterable[int]
 ) -> Iterator[list[np.ndarray]]:
-    """The features (n, dim) float32 of each `n` of `lengths` pictures in turn, by each of the `extractors`, each of
-    which takes its own of every picture's views.
+    """Extract features of images with several encoders at once, group by group.
 
-    No batch has pictures of two turns; a GPU has its next batch before the last turn's features are waited for.
+    `pictures` yields for each image the pixels for each of the `extractors`. `lengths` yields the number of images in
+    each group. For each group, yield the features (n, dim) float32 by each extractor. A batch has only images of one
+    group. A GPU gets the first batch of the next group before the features of the last group are awaited.
     """
     pictures, before = iter(pictures), None
     for length in lengths:
-        turn = [_Batches(extractor) for extractor in extractors]
+        group = [_Batches(extractor) for extractor in extractors]
         for views in islice(pictures, length):
-            for batches, view in zip(turn, views, strict=True):
+            for batches, view in zip(group, views, strict=True):
                 batches.add(view)
-            if before is not None and any(batches.started for batches in turn):
+            if before is not None and any(batches.started for batches in group):
                 yield [batches.features() for batches in before]
                 before = None
-        for batches in turn:
+        for batches in group:
             batches.start()
         if before is not None:
             yield [batches.features() for batches in before]
-        before = turn
+        before = group
     if before is not None:
         yield [batches.features() for batches in before]
 
@@ -155,8 +163,8 @@ def extract_in_step(
 def choose_plan(encoder: ProbedNetwork, device: str, precision: str, batch_size: int) -> ExtractionPlan:
     """Choose a plan for a `device` (auto, cpu, cuda, cuda:N) and a `precision` (auto, float32, bfloat16).
 
-    `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder. Raises UsageError for a missing
-    device.
+    The precision `auto` is bfloat16 if bfloat16 is fast on the device and accurate enough for the encoder, and else
+    float32. Raises UsageError if the device does not exist.
     """
     chosen = find_device(device)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -168,7 +176,7 @@ def choose_plan(encoder: ProbedNetwork, device: str, precision: str, batch_size:
 
 
 def bfloat16_cosine(encoder: ProbedNetwork, device: torch.device) -> float:
-    """Return the least cosine, over a few inputs, between an encoder's features in bfloat16 and in float32."""
+    """Return the smallest cosine, over a few inputs, between an encoder's features in bfloat16 and in float32."""
     probe = encoder.probe()
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
     exact, rounded = (torch.from_numpy(Extractor(encoder, plan).start(*probe).numpy()) for plan in plans)
@@ -176,7 +184,7 @@ def bfloat16_cosine(encoder: ProbedNetwork, device: torch.device) -> float:
 
 
 def make_probes(side: int) -> np.ndarray:
-    """(PROBES, side, side, 3) uint8: noise at every scale, stronger at coarser scales, as in photographs."""
+    """Generate probe images (PROBES, side, side, 3) uint8: noise at every scale, as in photos."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.zeros(PROBES, 3, side, side)
     cells = 2
@@ -188,7 +196,10 @@ def make_probes(side: int) -> np.ndarray:
 
 
 def grow(extractor: Extractor) -> None:
-    """On a GPU, let an extractor of pixels take as many images at once as `grow_batch` finds worth it."""
+    """Increase the batch size of an extractor on a GPU as long as larger batches are faster and fit into its memory.
+
+    The extractor must take pixels. On the CPU the batch size is not changed.
+    """
     assert extractor.view is not None
     plan = extractor.plan
     side = extractor.view.preprocessing.side
@@ -200,7 +211,7 @@ def grow(extractor: Extractor) -> None:
         return extractor.encode(probes.repeat(-(-images // PROBES), 1, 1, 1)[:images]).cpu().numpy()
 
     with torch.inference_mode(), full_float32():
-        most = min(MAX_BATCH_IMAGES, MOST_ELEMENTS // (WIDEST * side**2))
+        most = min(MAX_BATCH_IMAGES, MAX_ACTIVATION_ELEMENTS // (MAX_CHANNELS_PER_PIXEL * side**2))
         extractor.plan = replace(plan, batch_size=grow_batch(describe, min(plan.batch_size, most), most))
     log.info("%d images at once", extractor.plan.batch_size)
 
@@ -209,7 +220,7 @@ Item = TypeVar("Item")
 
 
 class Stopwatch:
-    """Where the time of an extraction goes; the rest, beside decoding and writing, is the forward pass."""
+    """Measures the time of each step of an extraction. Time that is not measured counts as the forward pass."""
 
     def __init__(self) -> None:
         self.restart()
@@ -219,7 +230,10 @@ class Stopwatch:
         self._seconds: dict[str, float] = {"decode": 0.0, "write": 0.0}
 
     def iterate(self, task: str, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items. Waiting for each counts as `task`, except for time counted under another name meanwhile."""
+        """Yield the items, and count the time of waiting for them as `task`.
+
+        Time that is counted under another name meanwhile is not counted twice.
+        """
         remaining = iter(items)
         while True:
             with self.measure(task):
@@ -239,7 +253,10 @@ class Stopwatch:
             self._seconds[task] = self._seconds.get(task, 0.0) + spent
 
     def describe(self, images: int) -> str:
-        """Of so many `images` since it was started; starts it again."""
+        """Return a line with the speed and the shares of the steps, and restart the stopwatch.
+
+        `images` is the number of images since the start.
+        """
         total = time.perf_counter() - self._start
         shares = {**self._seconds, "forward": total - sum(self._seconds.values())}
         self.restart()

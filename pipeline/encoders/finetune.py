@@ -1,4 +1,4 @@
-"""Finetuning a network to classify regions, as in R-CNN (Girshick et al. 2014, section 2.3)."""
+"""Finetunes a network to classify regions, as in R-CNN (Girshick et al. 2014, section 2.3)."""
 
 import copy
 import math
@@ -19,14 +19,17 @@ from pipeline.errors import JointspaceError
 WARM_UP = 0.1
 """Share of the iterations in which the learning rate rises to its maximum."""
 MOMENTUM = "momentum_buffer"
-"""What torch calls the velocity that SGD keeps of a parameter."""
+"""The name under which torch's SGD stores the velocity of a parameter."""
 WEIGHT_DECAY = 0.0005
 
 
 @dataclass(frozen=True)
 class DescentSchedule:
-    """`iterations` steps; `learning_rate` is the maximum, `body_rate` a factor for the network itself, `clip` the
-    greatest norm of the gradient."""
+    """The settings of gradient descent.
+
+    `iterations` is the number of steps, and `learning_rate` is the largest learning rate. The learning rate of the
+    network below the classifier is multiplied by `body_rate`. Gradients with a norm above `clip` are scaled down to it.
+    """
 
     iterations: int
     learning_rate: float
@@ -34,20 +37,21 @@ class DescentSchedule:
     clip: float
 
     def rate(self, iteration: int) -> float:
-        """Linear warm-up, then a half cosine to zero."""
+        """Return the learning rate at an iteration: a linear warm-up, then a half cosine down to zero."""
         warm = max(1, round(WARM_UP * self.iterations))
         if iteration < warm:
             return self.learning_rate * (iteration + 1) / warm
         return self.learning_rate * (1 + math.cos(math.pi * (iteration - warm) / (self.iterations - warm))) / 2
 
 
-LENGTH = 5
-"""Root mean square length that a pretrained network's features are scaled to, about that of an untrained network. With
-ImageNet's weights SqueezeNet's is 505, and training diverges at learning rates that suit an untrained one."""
+FEATURE_LENGTH = 5
+"""Root mean square length to which the features of a pretrained network are scaled. Features of an untrained network
+have about this length. With ImageNet weights, features of SqueezeNet have the length 505, and training diverges at
+learning rates that suit an untrained network."""
 
 
 class Head(nn.Linear):
-    """W (scale x) + b; `scale` is 1 until it is measured."""
+    """A linear classifier of scaled features, W (scale x) + b. `scale` is 1 until it is measured."""
 
     scale: torch.Tensor
 
@@ -62,21 +66,28 @@ class Head(nn.Linear):
 
 
 class Finetuning:
-    """Minimises the cross-entropy of softmax(W f(x) + b) with the class of region x, by gradient descent with
-    Nesterov's momentum; class 0 is the background.
+    """A training that finetunes an image encoder f to classify regions.
 
-    f is the encoder's layer, `network[0]`, trained together with W and b, the `head`. If it is `pretrained`, its
-    features are scaled to the length LENGTH, and batch norms keep their statistics. Random numbers depend only on the
-    seed and the iteration, so that training can resume from `tensors` and `iteration`.
+    It minimises the cross-entropy of softmax(W f(x) + b) with the class of region x, by gradient descent with
+    Nesterov's momentum. Class 0 is the background. The encoder `network[0]` and the classifier `head` (W and b) are
+    trained together. If the encoder is `pretrained`, its features are scaled to the length FEATURE_LENGTH, and batch
+    norms keep their statistics. Random numbers depend only on the seed and the iteration, so that training can resume
+    from `tensors` and `iteration`.
     """
 
     def __init__(
         self, encoder: NetworkEncoder, classes: int, schedule: DescentSchedule, device: torch.device,
         dtype: torch.dtype, seed: int, pretrained: bool,
     ) -> None:  # fmt: skip
-        self.dim, self.spec, self.node = encoder.dim, encoder.spec, encoder.node
-        self.schedule, self.device, self.dtype, self.seed = schedule, device, dtype, seed
-        self.pretrained, self.iteration = pretrained, 0
+        self.dim = encoder.dim
+        self.spec = encoder.spec
+        self.node = encoder.node
+        self.schedule = schedule
+        self.device = device
+        self.dtype = dtype
+        self.seed = seed
+        self.pretrained = pretrained
+        self.iteration = 0
         spec = replace(encoder.spec, flip=False)
         self.body = NetworkEncoder(spec, copy.deepcopy(encoder.body), encoder.node, {})
         self.head = Head(encoder.dim, 1 + classes, seed)
@@ -88,8 +99,10 @@ class Finetuning:
         self.optimiser = torch.optim.SGD(groups, momentum=0.9, weight_decay=WEIGHT_DECAY, nesterov=True)
 
     def learn(self, batches: Iterable[RegionSample]) -> Iterator[float]:
-        """The loss of each batch, after a gradient step. Raises JointspaceError, before the step, if the loss or the
-        gradient is not finite."""
+        """Make a gradient step for each batch, and yield its loss.
+
+        Raises JointspaceError before the step if the loss or the gradient is not finite.
+        """
         for batch in batches:
             loss = self._step(batch)
             self.iteration += 1
@@ -111,8 +124,8 @@ class Finetuning:
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
         if not (torch.isfinite(loss) and torch.isfinite(norm)):
             raise JointspaceError(
-                f"training diverged at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}); lower"
-                " finetune.learning_rate; the last checkpoint is kept"
+                f"training diverged at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}). The last"
+                " checkpoint is kept. Lower finetune.learning_rate."
             )
         self.optimiser.step()
         return loss.item()
@@ -128,20 +141,20 @@ class Finetuning:
         with torch.inference_mode():
             features = self._features(batch.pixels)
         length = features.square().sum(dim=1).mean().sqrt().item()
-        self.head.scale.fill_(LENGTH / max(length, float(np.finfo(np.float32).tiny)))
+        self.head.scale.fill_(FEATURE_LENGTH / max(length, float(np.finfo(np.float32).tiny)))
         self._start_learning()
 
     def _mixed(self) -> torch.autocast:
-        """Within, products are of the dtype of the training."""
+        """Return a context in which matrix products use the dtype of the training."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
     def _features(self, pixels: np.ndarray) -> torch.Tensor:
-        """(n, dim) of pixels (n, side, side, 3) uint8."""
+        """Return the features (n, dim) of pixels (n, side, side, 3) uint8."""
         with self._mixed():
             return self.body(torch.from_numpy(pixels).to(self.device, non_blocking=True)).float()
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Weights and what the optimiser remembers, for `restore`."""
+        """Return the weights and the velocities of the optimiser, for `restore`."""
         state = {f"weights.{name}": tensor for name, tensor in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
             if (velocity := self.optimiser.state[parameter].get(MOMENTUM)) is not None:
@@ -149,7 +162,7 @@ class Finetuning:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray], iteration: int) -> None:
-        """Resume from what `tensors` returned after that many iterations."""
+        """Resume the training from the result of `tensors` after `iteration` steps."""
         state = self.network.state_dict()
         self.network.load_state_dict(
             {name: torch.from_numpy(tensors[f"weights.{name}"]).reshape(t.shape) for name, t in state.items()}
@@ -160,14 +173,17 @@ class Finetuning:
         self.iteration = iteration
 
     def encoder(self, weights: WeightsOrigin) -> NetworkEncoder:
-        """The current encoder, on the CPU; `weights` says where its weights come from."""
+        """Return the current encoder on the CPU. `weights` is stored as the origin of its weights."""
         body = copy.deepcopy(self.body.body).cpu().eval()
         for parameter in (*body.parameters(), *body.buffers()):
             parameter.data = parameter.data.contiguous()
         return NetworkEncoder(self.spec, body, self.node, weights)
 
     def classifier(self) -> dict[str, np.ndarray]:
-        """The classifier of features, (1 + classes, dim) and (1 + classes,), as tensors beside the encoder's."""
+        """Return W (1 + classes, dim) and b (1 + classes,) as tensors that are stored with the encoder.
+
+        W includes the scale of the head.
+        """
         weight, bias = self.head.scale * self.head.weight, self.head.bias
         named = {"weight": weight, "bias": bias}
         return {f"{CLASSIFIER}{name}": tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}

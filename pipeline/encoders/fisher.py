@@ -1,4 +1,4 @@
-"""Texts as Fisher vectors of their words: the text encoder `fisher` (Klein et al. 2015)."""
+"""The text encoder `fisher`, which represents a text by the Fisher vector of its words (Klein et al. 2015)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 class FisherEncoder(WordsEncoder):
-    """The gradient of the log-likelihood of a text's word vectors under a Gaussian mixture of diagonal covariances, by
-    its weights, means and variances, with the signed square root of each value and then unit length (Klein et al. 2015,
-    section 3.1; Perronnin et al. 2010).
+    """Text encoder that returns the Fisher vector of the words of a text.
 
-    Paper to code: K `components`, the mixture's weights, `means` (K, d) and `variances` (K, d); `vectors` are the word
-    vectors after their principal components were taken, if these are wanted.
+    It is the gradient of the log-likelihood of the word vectors under a Gaussian mixture with diagonal covariances,
+    with respect to the weights, means and variances of the mixture. Signed square roots are applied, and the vector is
+    scaled to unit length. Sources: Klein et al. (2015, section 3.1) and Perronnin et al. (2010).
+
+    The mixture has K components with weights (K,), `means` (K, d) and `variances` (K, d). The word vectors (V, d) are
+    reduced to principal components before, if the entry asks for it.
     """
 
     kind = "fisher"
@@ -36,7 +38,7 @@ class FisherEncoder(WordsEncoder):
         positive = (variances > 0).all() and (weights > 0).all()
         finite = all(np.isfinite(part).all() for part in (weights, means, variances))
         if means.shape != shape or variances.shape != shape or not positive or not finite:
-            raise ValueError("its mixture does not fit its word vectors")
+            raise ValueError("the mixture does not fit the word vectors")
         self.mixture = GaussianMixture(shape[0], covariance_type="diag")
         self.mixture.weights_, self.mixture.means_, self.mixture.covariances_ = weights, means, variances
         self.mixture.precisions_cholesky_ = 1 / np.sqrt(variances)
@@ -44,9 +46,11 @@ class FisherEncoder(WordsEncoder):
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "FisherEncoder":
-        """The mixture is fitted to the word vectors of the training sentences' words, each as often as it occurs, or to
-        a sample of them. Raises InputError where there are fewer of them than components, and as the readers of word
-        vectors do."""
+        """Fit the mixture to the word vectors of the training captions, or of a random sample of their words.
+
+        A word counts as often as it occurs. Raises InputError if there are too few different words for the number of
+        components, and InputError and UsageError in the same cases as the readers of word vectors.
+        """
         from pipeline.config.encoders import FisherEntry
 
         assert isinstance(entry, FisherEntry) and material.texts is not None
@@ -59,8 +63,8 @@ class FisherEncoder(WordsEncoder):
         rows = rows[np.sort(order[: entry.sample])]
         if len(np.unique(rows)) <= entry.components:
             raise InputError(
-                f"text encoder {entry.name} has {len(np.unique(rows))} words to learn {entry.components} components"
-                " from; lower its components"
+                f"text encoder {entry.name}: the training captions have {len(np.unique(rows))} words with a vector,"
+                f" which are too few for {entry.components} components. Lower the key `components`."
             )
         matrix = known_vectors.matrix
         if entry.principal and entry.principal < matrix.shape[1]:
@@ -90,7 +94,8 @@ class FisherEncoder(WordsEncoder):
 
 
 def _reduce(vectors: np.ndarray, seen: np.ndarray, dimensions: int) -> np.ndarray:
-    """(V, dimensions) float32: `vectors` in the principal components of those that were `seen`."""
+    """Project `vectors` (V, d) on the first principal components of the vectors `seen` (n, d): (V, dimensions)
+    float32."""
     mean = seen.mean(axis=0, dtype=np.float64)
     values, directions = np.linalg.eigh(np.cov(seen.astype(np.float64), rowvar=False))
     return ((vectors - mean) @ directions[:, ::-1][:, :dimensions]).astype(np.float32)

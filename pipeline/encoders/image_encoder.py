@@ -1,4 +1,4 @@
-"""The contract of image encoders, and the base of encoders that are a network."""
+"""The base class of image encoders, and the base class of image encoders that are a network."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class ImageEncoder(nn.Module):
-    """Maps pixels (n, side, side, 3) uint8, made by `preprocessing`, to features (n, dim) float32.
+    """Base class of image encoders, which map pixels (n, side, side, 3) uint8 to features (n, dim) float32.
 
-    A subclass has `forward`. It overrides the other methods where it differs from a module that is made from
-    `preprocessing` alone, and whose state is its weights. `settings` and `tensors` are what `from_parts` turns back
-    into the encoder; a model of another library writes its files by `save`, and `restore` reads them.
+    `preprocessing` says how an image becomes pixels. A subclass must define `forward`. By default, its constructor
+    takes only `preprocessing`, and its state dict has its weights. A subclass that is different overrides other
+    methods: `from_parts` makes the encoder from the results of `settings` and `tensors`. A model of another library
+    writes its files in `save` and reads them in `restore`.
     """
 
     modality: ClassVar[Literal["image"]] = "image"
@@ -41,13 +42,13 @@ class ImageEncoder(nn.Module):
             return self(torch.zeros(1, side, side, 3, dtype=torch.uint8)).shape[1]
 
     def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """(n, dim) float32 of RGB images, on the CPU."""
+        """Return the features (n, dim) float32 of n RGB images, computed on the CPU."""
         pixels = np.stack([prepare(image, self.preprocessing) for image in images])
         with torch.inference_mode():
             return self(torch.from_numpy(pixels)).numpy()
 
     def settings(self) -> dict[str, Any]:
-        """JSON values for `from_parts`."""
+        """Return the JSON settings for `from_parts`."""
         own = {"preprocessing": asdict(self.preprocessing)}
         return {"architecture": type(self).__name__, "layer": "last", "weights": {"origin": "its own"}, **own}
 
@@ -61,33 +62,33 @@ class ImageEncoder(nn.Module):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "ImageEncoder":
-        """Make the encoder that `settings` and `tensors` came from."""
+        """Make an encoder from the results of `settings` and `tensors`."""
         encoder = cls(Preprocessing.from_dict(settings["preprocessing"]))
         encoder.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()})
         return encoder
 
     @classmethod
     def restore(cls, stored: StoredEncoder) -> "ImageEncoder":
-        """Make the encoder whose parts these are."""
+        """Make an encoder from its stored parts."""
         return cls.from_parts(stored.settings, stored.tensors)
 
     def save(self, folder: Path) -> None:
-        """Write the files of the library of the encoder into an empty folder."""
+        """Write the encoder into an empty folder in the format of its library. Other encoders write nothing."""
 
     def probe(self) -> tuple[torch.Tensor, ...]:
-        """Return the input of a few generated images, by which precisions are compared."""
+        """Return a few generated images as input tensors, for comparing precisions."""
         return (torch.from_numpy(make_probes(self.preprocessing.side)),)
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
-        """Prepare the encoder for many images, `batch_size` at once, on `device` (auto, cpu, cuda, cuda:N).
+        """Prepare the encoder for many images on a `device` (auto, cpu, cuda, cuda:N), in batches of `batch_size`.
 
-        It computes in float32 unless a subclass looks at `precision`.
+        It computes in float32. Subclasses may also use `precision` (auto, float32, bfloat16).
         """
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Extractor(self, plan, View(self.preprocessing))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """A faster copy on `device`, in `dtype`."""
+        """Return a copy for fast inference on `device`, in `dtype`."""
         return copy.deepcopy(self).to(device, dtype)
 
 
@@ -95,15 +96,16 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def to_channels_last(module: AnyModule) -> AnyModule:
-    """Give the weights of a module the memory format in which pixels come."""
+    """Convert the weights of a module to the memory format channels last, which pixels have too."""
     return module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # not in torch's stubs
 
 
 class ModuleEncoder(ImageEncoder):
-    """Maps pixels (n, side, side, 3) uint8 to features (n, dim) float32, computed in the dtype of `body`.
+    """Image encoder that normalises pixels (n, side, side, 3) uint8 and applies a network, in the dtype of the network.
 
-    `body` maps normalised images (n, 3, side, side) to features (n, dim), or to maps (n, dim, height, width), whose
-    mean is the feature; `flip` averages over mirror images.
+    The network `body` maps normalised images (n, 3, side, side) to features (n, dim), or to maps
+    (n, dim, height, width), whose spatial mean is the feature. If `flip` is true, the features of an image and of its
+    mirror image are averaged.
     """
 
     mean: torch.Tensor
@@ -123,7 +125,7 @@ class ModuleEncoder(ImageEncoder):
         return (features + self._features(images.flip(3))) / 2 if self.flip else features
 
     def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (n, height, width, 3) uint8 to the module's input (n, 3, height, width)."""
+        """Convert pixels (n, height, width, 3) uint8 to the input (n, 3, height, width) of the network."""
         return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
 
     def _features(self, images: torch.Tensor) -> torch.Tensor:
@@ -131,21 +133,21 @@ class ModuleEncoder(ImageEncoder):
         return output.mean((2, 3), dtype=torch.float32) if output.ndim == 4 else output.float()
 
     def folded(self) -> nn.Module:
-        """A copy of the body that computes the same, in fewer passes where it can."""
+        """Return a copy of the network that computes the same function, possibly in fewer operations."""
         return copy.deepcopy(self.body)
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "ModuleEncoder":
-        """A faster copy on `device`, in `dtype`, channels last like the pixels."""
+        """Return a copy for fast inference on `device`, in `dtype`, with weights in channels-last format."""
         body = to_channels_last(self.folded().to(dtype=dtype))
         return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
-        """See `choose_plan`."""
+        """Prepare the encoder for many images. `choose_plan` describes the arguments."""
         return Extractor(self, choose_plan(self, device, precision, batch_size), View(self.preprocessing))
 
 
 def preprocessing_of(entry: "EncoderEntry") -> Preprocessing:
-    """Return the preprocessing that an entry of the configuration states in full."""
+    """Return the preprocessing of an entry of the configuration. All of its keys must be set."""
     from pipeline.config.encoders import ImageEntry
 
     assert isinstance(entry, ImageEntry)

@@ -1,4 +1,4 @@
-"""The inputs from which encoders are made, and the parts in which they are stored."""
+"""The inputs from which an encoder is prepared, and the parts of a stored encoder."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from pipeline.images.preprocess import TrainImages
 
 Settings = Mapping[str, Any]
-"""The JSON settings of a stored encoder, or of a library. Each class has keys of its own, and `known_form` of
-pipeline.config.stored turns whatever a class raises about another form into an IntegrityError."""
+"""The JSON settings of a stored encoder, or of a library. The keys differ from class to class. `known_form` of
+pipeline.config.stored converts the exceptions that malformed settings cause to an IntegrityError."""
 
 WeightsOrigin = Mapping[str, str | int]
-"""Where the weights of an encoder come from: `origin`, and a seed, a commit or a SHA-256."""
+"""The origin of the weights of an encoder: the key `origin`, and a seed, a commit or a SHA-256."""
 
 PLAIN_WORDS = TermSettings(lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM)
-"""The words of a text to encoders of word vectors."""
+"""The settings by which text encoders with word vectors split a text into words."""
 
 
 class LibraryFiles(Protocol):
-    """The files of another library that belong to a stored encoder: their folder, and their paths below it."""
+    """The files that another library has saved for a stored encoder: their folder, and their paths below it."""
 
     @property
     def folder(self) -> Path: ...
@@ -39,7 +39,7 @@ class LibraryFiles(Protocol):
 
 
 class EncoderParts(NamedTuple):
-    """A stored encoder: its `settings` (JSON), its `tensors`, and the files of the library that it is a model of."""
+    """A stored encoder: its `settings` (JSON), its `tensors`, and the files of its library, if it has one."""
 
     settings: Settings
     tensors: Mapping[str, np.ndarray]
@@ -60,7 +60,7 @@ class StoredEncoder(Protocol):
 
 
 class GivenVectors(NamedTuple):
-    """Some RGB images, or some texts, their names, and their precomputed `vectors` (n, dim) float32."""
+    """n RGB images, or n texts, with their names and their precomputed `vectors` (n, dim) float32."""
 
     images: Sequence["Image.Image"]
     texts: Sequence[str]
@@ -69,36 +69,36 @@ class GivenVectors(NamedTuple):
 
 
 class TrainTexts(Protocol):
-    """The captions of the train split, and the vocabularies and word vectors of a run and its user."""
+    """The captions of the train split, and access to the vocabularies and word vectors of a run and its user."""
 
     def texts(self) -> Iterable[str]:
         """Return the training captions."""
         ...
 
     def learn_vocabulary(self, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
-        """Learn a vocabulary of the training captions; see pipeline.text.vocabulary.learn_vocabulary."""
+        """Learn a vocabulary of the training captions. pipeline.text.vocabulary.learn_vocabulary has the details."""
         ...
 
     def vocabulary(self) -> Vocabulary | None:
-        """Read the vocabulary that the user has given in the entry, or return None."""
+        """Read the vocabulary in the file that the entry names, or return None if it names no file."""
         ...
 
     def corpus(self) -> WordVectors:
-        """Read the run's own word vectors."""
+        """Read the word vectors that the run has trained on its captions."""
         ...
 
     def file(self, wanted: Collection[str]) -> WordVectors:
-        """Read the vectors in the entry's file, of its first words and of the `wanted` words."""
+        """Read word vectors from the file that the entry names: the first words in the file and the `wanted` words."""
         ...
 
 
 @dataclass(frozen=True)
 class EncoderMaterial:
-    """Everything that `prepare` needs besides the entry of the configuration.
+    """The inputs of an encoder's `prepare`, besides its entry in the configuration.
 
-    `regions` are the settings of the section of that name. `base` is the stored encoder that the entry names in `of`
-    or `made_by`, and `given` are some of its precomputed vectors. `images` are there for image encoders that learn, and
-    `texts` for every text encoder.
+    `regions` has the settings of the section `regions`. `base` is the stored encoder that the entry names in `of` or
+    `made_by`, and `given` has some of the precomputed vectors. `images` is only present for image encoders that learn
+    from training images, and `texts` is only present for text encoders.
     """
 
     seed: int
@@ -110,5 +110,8 @@ class EncoderMaterial:
     texts: TrainTexts | None = None
 
     def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:
-        """Read a file of weights, and return it with its SHA-256, which is compared with `sha256` if that is given."""
+        """Read a file of weights below weights_root. Return its content and its SHA-256.
+
+        Raises InputError if the file cannot be read, or if `sha256` is given and differs.
+        """
         return read_weights(self.weights_root / file, sha256)

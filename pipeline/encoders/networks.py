@@ -1,5 +1,4 @@
-"""Torchvision's classification networks as encoders: cut after one of their layers, with their
-weights and preprocessing."""
+"""Image encoders that are classification networks of torchvision, cut after one of their layers."""
 
 import math
 import warnings
@@ -23,14 +22,18 @@ if TYPE_CHECKING:
 
 HIDDEN_LAYERS = ("fc6", "fc7")
 CLASSIFIER = "rcnn/"
-"""Prefix of tensors beside those of a finetuned encoder: what classifies its features of regions."""
+"""Prefix of the tensors of the region classifier that is stored with a finetuned encoder."""
 
 
 def build(architecture: str, seed: int) -> nn.Module:
-    """Return the whole network in evaluation mode, initialised from `seed`. Raises UsageError for one that this version
-    of torchvision does not have."""
+    """Return the whole network in evaluation mode, with weights that are drawn from `seed`.
+
+    Raises UsageError if the installed version of torchvision does not have the architecture.
+    """
     if architecture not in models.list_models():
-        raise UsageError(f"this version of torchvision has no network {architecture!r}; install another version of it")
+        raise UsageError(
+            f"the installed version of torchvision does not have the network {architecture!r}. Install another version."
+        )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # googlenet and inception announce a new initialisation
         torch.default_generator.manual_seed(seed)
@@ -38,10 +41,11 @@ def build(architecture: str, seed: int) -> nn.Module:
 
 
 def find_node(network: nn.Module, layer: str, side: int) -> str:
-    """The name of the node in the network's graph whose output is `layer`, for images of `side` x `side` pixels.
+    """Return the name of the node in the network's graph whose output is `layer`, for images of `side` x `side` pixels.
 
-    `average` is the last activation map (n, channels, height, width) before the classifier, pooled or not; its spatial
-    mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with three layers, after ReLU.
+    The layer `average` is the last activation map (n, channels, height, width) before the classifier, which may already
+    be pooled. Its spatial mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with three layers,
+    after ReLU.
     """
     head = [name for name, child in network.named_children() if _has_parameters(child)][-1]
     graph, nodes = _trace(network)
@@ -54,16 +58,16 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
 
 
 def cut(network: nn.Module, node: str) -> fx.GraphModule:
-    """The part of `network` that computes `node`. Shares the network's tensors."""
+    """Return the part of `network` that computes the output of `node`. It shares the tensors of the network."""
     graph, nodes = _trace(network)
     return _part(network, graph, nodes[node])
 
 
 def _trace(network: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node]]:
-    """The graph of `network` in evaluation mode, and its nodes by torchvision's names for them, in their order.
+    """Trace a network in evaluation mode. Return its graph and its nodes in order, by torchvision's names.
 
-    `create_feature_extractor` would trace it twice at each call, once for training. The constants that a trace finds
-    are numbered anew, so that they have the same names in every process.
+    torchvision's `create_feature_extractor` would trace the network twice, once for training. The constants of an
+    earlier trace are deleted first, so that constants have the same names in every process.
     """
     for name in [name for name in vars(network) if name.startswith("_tensor_constant")]:
         delattr(network, name)
@@ -74,7 +78,10 @@ def _trace(network: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node]]:
 
 
 def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, ...]) -> fx.GraphModule:
-    """The part of `network` that computes `output` of its `graph`, which is reduced to that."""
+    """Return the part of `network` that computes `output`, which is one or several nodes of its `graph`.
+
+    The graph is changed: it is reduced to this part.
+    """
     graph.erase_node(next(node for node in graph.nodes if node.op == "output"))
     graph.output(output)
     fx.GraphModule(network, graph).graph.eliminate_dead_code()
@@ -82,7 +89,11 @@ def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, 
 
 
 def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node], side: int) -> str:
-    """The last of `nodes` whose output is a map, not before the last node with parameters."""
+    """Return the name of the last node whose output is a map, for images of `side` x `side` pixels.
+
+    Nodes before the last node with parameters are not considered. Raises UsageError if there is no such map, or if the
+    network cannot take images of this size.
+    """
     candidates = []
     for name in reversed(list(nodes)):
         candidates.append(name)
@@ -94,15 +105,20 @@ def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node],
             outputs = part(torch.zeros(1, 3, side, side))
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"{type(network).__name__} cannot take images of {side} x {side} pixels: {reason}") from error
+        raise UsageError(
+            f"{type(network).__name__} cannot take images of {side} x {side} pixels ({reason}). Correct resize and"
+            " crop."
+        ) from error
     for name, output in zip(candidates, outputs, strict=True):
         if output.ndim == 4:
             return name
-    raise UsageError(f"{type(network).__name__} has no map of activations to average; choose a convolutional network")
+    raise UsageError(
+        f"{type(network).__name__} does not have an activation map to average. Choose a convolutional network."
+    )
 
 
 def _module(network: nn.Module, name: str) -> nn.Module | None:
-    """The submodule `name`; None if `name` is another operation of the graph."""
+    """Return the submodule `name`, or None if `name` is another operation of the graph."""
     try:
         return network.get_submodule(name)
     except AttributeError:
@@ -115,7 +131,10 @@ def _has_parameters(module: nn.Module | None) -> bool:
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A network without its weights: `layer` is average, fc6 or fc7; `flip` averages over mirror images."""
+    """The description of a network without its weights.
+
+    `layer` is average, fc6 or fc7. If `flip` is true, the features of an image and of its mirror image are averaged.
+    """
 
     architecture: str
     layer: str
@@ -124,13 +143,18 @@ class NetworkSpec:
 
 
 class NetworkEncoder(ModuleEncoder):
-    """`body` is the network up to the node `node` of its graph; `weights` says where its weights come from."""
+    """Image encoder with a network of torchvision.
+
+    `body` is the network up to the node `node` of its graph, and `weights` is the origin of its weights.
+    """
 
     body: fx.GraphModule
 
     def __init__(self, spec: NetworkSpec, body: fx.GraphModule, node: str, weights: WeightsOrigin) -> None:
         super().__init__(spec.preprocessing, body, spec.flip)
-        self.spec, self.node, self.weights = spec, node, weights
+        self.spec = spec
+        self.node = node
+        self.weights = weights
 
     def folded(self) -> fx.GraphModule:
         """Return the body with batch norms folded into convolutions."""
@@ -142,7 +166,7 @@ class NetworkEncoder(ModuleEncoder):
         return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The weights up to the layer, by their names in the whole network."""
+        """Return the weights up to the layer, by their names in the whole network."""
         return {name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
 
     @classmethod
@@ -174,16 +198,16 @@ class NetworkEncoder(ModuleEncoder):
 
 
 def untrained(spec: NetworkSpec, seed: int) -> NetworkEncoder:
-    """An encoder with the untrained weights that its architecture draws from `seed`."""
+    """Make an encoder with untrained weights, which the initialisation of its architecture draws from `seed`."""
     network = build(spec.architecture, seed)
     node = find_node(network, spec.layer, spec.preprocessing.side)
     return NetworkEncoder(spec, cut(network, node), node, {"origin": "untrained", "seed": seed})
 
 
 def trained(spec: NetworkSpec, state: State, weights: WeightsOrigin) -> NetworkEncoder:
-    """An encoder with the weights `state`, which must cover the network up to the layer.
+    """Make an encoder with the weights `state`, which must cover the network up to the layer.
 
-    Raises InputError, naming their source `weights["origin"]`, if they do not fit.
+    Raises InputError, with `weights["origin"]` as the name of the weights, if they do not fit the network.
     """
     network = build(spec.architecture, seed=0)
     node = find_node(network, spec.layer, spec.preprocessing.side)

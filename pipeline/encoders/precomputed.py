@@ -1,4 +1,5 @@
-"""Precomputed vectors: the kind `imported`, of images and of texts, and their comparison with an encoder's vectors."""
+"""Encoders of the kind `imported`, whose vectors are precomputed, and the comparison with the encoder that made
+them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,16 +16,19 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry
 
 MIN_COSINE = 0.9
-"""Least cosine between a precomputed vector and the encoder's own. Photos that were scaled down and compressed before
-they were encoded differ by less; the vectors of another encoder differ by more."""
+"""Smallest cosine between a precomputed vector and the vector that the encoder computes. Photos that were scaled down
+and compressed before they were encoded have a larger cosine, and vectors of another encoder have a smaller cosine."""
 
 
 class ImportedEncoder:
-    """The kind of precomputed vectors. The stored encoder is the encoder that made them, which the entry names."""
+    """Class of encoders with precomputed vectors. The encoder that made the vectors is stored, for encoding queries."""
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> ImageEncoder | TextEncoder:
-        """Return the encoder `made_by`. Raises InputError if its vectors of some inputs differ from the given ones."""
+        """Return the encoder that the entry names in `made_by`.
+
+        Raises InputError if its vectors for a few inputs differ from the precomputed vectors.
+        """
         from pipeline.config.encoders import PrecomputedKeys
 
         assert isinstance(entry, PrecomputedKeys) and material.base is not None and material.given is not None
@@ -32,31 +36,34 @@ class ImportedEncoder:
         encoder: ImageEncoder | TextEncoder
         if entry.modality == "image":
             encoder = restore_encoder(ImageEncoder, material.base)
-            ours = encoder.encode(given.images)
+            computed = encoder.encode(given.images)
         else:
             encoder = restore_encoder(TextEncoder, material.base)
-            ours = np.asarray(encoder.encode(given.texts))
-        require_made_by(given.vectors, ours, given.names, entry.path, entry.name, entry.made_by or "")
+            computed = np.asarray(encoder.encode(given.texts))
+        require_made_by(given.vectors, computed, given.names, entry.path, entry.name, entry.made_by or "")
         return encoder
 
 
 def require_made_by(
     given: np.ndarray, made: np.ndarray, names: Sequence[str], path: str, entry: str, maker: str
 ) -> None:
-    """Compare precomputed vectors (n, dim) in `path` with the vectors (n, dim) that the encoder `maker` makes.
+    """Check that the encoder `maker` computes the precomputed vectors.
 
-    `names` (n,) name the inputs, and `entry` is the encoder whose made_by names the maker. Raises InputError if the
-    dimensions or the directions differ.
+    `given` (n, dim) are the precomputed vectors in the file `path`, and `made` (n, dim) are the vectors that the
+    encoder computes for the same n inputs. `names` are the names of the inputs, and `entry` is the name of the encoder
+    whose key made_by names the maker. Raises InputError if the dimensions or the directions differ.
     """
-    remedy = f"correct made_by of {entry}, or leave it out"
+    remedy = f"Correct the key made_by of {entry}, or remove it."
     if made.shape[1] != given.shape[1]:
-        raise InputError(f"{path} has {given.shape[1]} dimensions, the encoder {maker} {made.shape[1]}; {remedy}")
+        raise InputError(
+            f"{path} has {given.shape[1]} dimensions, but the encoder {maker} has {made.shape[1]}. {remedy}"
+        )
     pairs = np.stack([given, made]).astype(np.float64)
     lengths = np.linalg.norm(pairs, axis=2)
     cosines = pairs.prod(axis=0).sum(axis=1) / np.maximum(lengths.prod(axis=0), np.finfo(np.float64).tiny)
-    cosines[~lengths.any(axis=0)] = 1  # a text without a word that the encoder knows
+    cosines[~lengths.any(axis=0)] = 1  # both vectors are zero for a text without known words
     if not (worst := cosines.min()) >= MIN_COSINE:
         raise InputError(
-            f"{path} has other features of {names[cosines.argmin()]} than the encoder {maker} makes (their cosine is"
-            f" {worst:.2f}); {remedy}"
+            f"the vector of {names[cosines.argmin()]} in {path} differs from the vector that the encoder {maker}"
+            f" computes (their cosine is {worst:.2f}). {remedy}"
         )

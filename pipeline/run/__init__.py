@@ -1,4 +1,4 @@
-"""A run: its configuration, its layout, its artefacts; and how a stage is mapped over its shards."""
+"""Runs: the configuration, the file layout and the artefacts of a run, and the execution of its stages."""
 
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Inputs, Job, Names, Outside, ShardJob, Stage, outside_files, stage

@@ -1,4 +1,4 @@
-"""The jobs of a run: what each is made from, whether it is done, and the view of the run that its function gets."""
+"""The jobs of a run: the inputs of each job, whether the job is done, and the restricted run that its function gets."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,12 +23,14 @@ Kind = TypeVar("Kind", Artefact, Shards, Outside)
 
 
 class UndeclaredInputError(Exception):
-    """The function of a stage has asked for an artefact that the stage does not declare: an error in our code, since
-    nothing would make the result again when that artefact changes."""
+    """Error for a stage whose function asks for an artefact that the stage does not declare.
+
+    It is a bug in the stage. If it were allowed, a change of that artefact would not make the stage run again.
+    """
 
 
 class Jobs:
-    """What the jobs of a run are made from. Each digest is looked up once, and each check is made once."""
+    """Finds the inputs of the jobs of a run. Each digest is looked up once, and each check is made once."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -40,7 +42,8 @@ class Jobs:
     def job(self, stage: Stage, names: Names) -> Job:
         """Describe the job that makes an artefact.
 
-        Only commits are read. Raises IntegrityError naming an input that is not there, or that is not valid.
+        Only commit records are read. Raises IntegrityError, with the name of the input, if an input is missing or
+        not valid.
         """
         provenance, digests = self._trace(stage, names, None, {})
         outputs = stage.outputs(self.run.layout, *names)
@@ -49,7 +52,7 @@ class Jobs:
         return Job(provenance, digests, first.path, outputs, names)
 
     def shard_job(self, stage: Stage, names: Names, number: int) -> ShardJob:
-        """Describe the job that makes the shard `number`, as `job` does."""
+        """Describe the job that makes the shard `number`. The errors are the same as in `job`."""
         rows = self.run.manifest.shard(number)
         shard = f"manifest/shards/{number:05d}.json"
         columns = {f"{shard}#{column}": rows.fingerprints[column] for column in stage.columns}
@@ -60,22 +63,25 @@ class Jobs:
         return ShardJob(provenance, digests, first.shard(number), outputs, names, number=number, rows=rows)
 
     def is_done(self, job: Job) -> bool:
-        """Whether the artefact of a job is there: made like this, from what is there now, and whole."""
-        commits = [path for path in job.commits if path.suffix == ".json"]  # others vouch for pages and pictures
+        """Whether the outputs of a job exist, were made from its present inputs and settings, and are unchanged."""
+        commits = [path for path in job.commits if path.suffix == ".json"]  # a page for people has no commit record
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
     def _trace(
         self, stage: Stage, names: Names, number: int | None, columns: Mapping[str, str]
     ) -> tuple[Provenance, dict[str, str]]:
         """Return the provenance of a job, and the digest of each of its inputs by name."""
-        run, digests, brought, artefacts = self.run, {}, {}, {}
+        run = self.run
+        digests: dict[str, str] = {}
+        brought: dict[str, str] = {}
+        artefacts: dict[str, str] = {}
         for source in list_inputs(stage.reads(run.config, run.layout, *names)):
-            if (place := self._place(source, number)) is not None:
-                digests[source.name] = artefacts[place] = self._commits.require(place)
+            if (commit_path := self._commit_path(source, number)) is not None:
+                digests[source.name] = artefacts[commit_path] = self._commits.require(commit_path)
             else:
                 assert not isinstance(source, Shards)
                 digests[source.name] = brought[source.name] = self._digest(source)
-        if (stage.name, names) not in self._also:  # which may take long to compute
+        if (stage.name, names) not in self._also:  # `also` may take long to compute
             self._also[stage.name, names] = stage.also(run, *names)
         brought |= self._also[stage.name, names]
         keys = {**stage.keys(run.config, *names), **({"brought": brought} if brought else {})}
@@ -83,9 +89,9 @@ class Jobs:
         return provenance, digests | brought
 
     def _digest(self, source: Outside | Artefact) -> str:
-        """Return the digest of a file that a person brought, or of an artefact outside of the run.
+        """Return the digest of a file that the user supplied, or of an artefact outside the run's folder.
 
-        Raises InputError where a file cannot be read.
+        Raises InputError if the file cannot be read.
         """
         key = str(source.path)
         if key not in self._digests:
@@ -94,13 +100,16 @@ class Jobs:
                 self._digests[key] = file_sha256(source.path) if is_file else read_json(source.commit)["check"]
             except OSError as error:
                 raise InputError(
-                    f"cannot read {source.path} ({error}); correct its name in the configuration"
+                    f"cannot read {source.path} ({error}). Correct the name of the file in the configuration."
                 ) from error
         return self._digests[key]
 
-    def _place(self, source: Input, number: int | None) -> str | None:
-        """Return where the commit of an input lies below the run: of shards the commit of this `number`, or the pattern
-        of all commits; None for what is not the run's."""
+    def _commit_path(self, source: Input, number: int | None) -> str | None:
+        """Return the path of an input's commit record, relative to the run's folder.
+
+        For shards it is the commit record of the shard `number`, or the pattern of all commit records if `number` is
+        None. Returns None if the input lies outside the run's folder.
+        """
         if isinstance(source, Outside):
             return None
         if isinstance(source, Shards):
@@ -113,7 +122,7 @@ class Jobs:
 
 
 class NamedInputs:
-    """What a stage reads, as its function gets it: by the names that `reads` of the stage gives."""
+    """The inputs of a stage for its function, by the names that the stage's `reads` gives them."""
 
     def __init__(self, values: Inputs) -> None:
         self.values = values
@@ -129,38 +138,40 @@ class NamedInputs:
         return self._one(name, Shards)
 
     def path(self, name: str) -> Path | None:
-        """The path of a file that a person brought; None where this job has none."""
+        """Return the path of a file that the user supplied, or None if this job does not have the file."""
         return None if self.values.get(name) is None else self._one(name, Outside).path
 
     def all_shards(self, name: str) -> dict[str, Shards]:
-        """Several shards by name, such as the features of each encoder."""
+        """Return a group of sharded artefacts by name, such as the features of each encoder."""
         return self._several(name, Shards)
 
     def artefacts(self, name: str) -> dict[str, Artefact]:
-        """Several artefacts by name."""
+        """Return a group of artefacts by name."""
         return self._several(name, Artefact)
 
     def paths(self, name: str) -> dict[str, Path]:
-        """The paths of several files that a person brought, by name."""
+        """Return the paths of a group of files that the user supplied, by name."""
         return {key: file.path for key, file in self._several(name, Outside).items()}
 
     def _one(self, name: str, kind: type[Kind]) -> Kind:
         value = self.values.get(name)
         if not isinstance(value, kind):
             raise UndeclaredInputError(
-                f"the stage declares no {kind.__name__} {name}; it reads {', '.join(self.values)}"
+                f"the stage does not declare the {kind.__name__} {name}. It declares {', '.join(self.values)}."
             )
         return value
 
     def _several(self, name: str, kind: type[Kind]) -> dict[str, Kind]:
         values = self.values.get(name)
         if not isinstance(values, Mapping):
-            raise UndeclaredInputError(f"the stage declares no family {name}; it reads {', '.join(self.values)}")
+            raise UndeclaredInputError(
+                f"the stage does not declare the group of inputs {name}. It declares {', '.join(self.values)}."
+            )
         return {key: value for key, value in values.items() if isinstance(value, kind)}
 
 
 class DeclaredManifest(Manifest):
-    """The manifest for a stage over shards, which has only the `columns` that the stage declares."""
+    """A manifest for a stage over shards. It gives access only to the columns in the stage's `columns`."""
 
     def __init__(self, folder: Path, stage: Stage) -> None:
         super().__init__(folder)
@@ -178,15 +189,16 @@ class DeclaredManifest(Manifest):
         if column not in self._stage.columns and not (column == "images" and "splits" in self._stage.columns):
             raise UndeclaredInputError(
                 f"{self._stage.command} reads {column} of the manifest, but declares only"
-                f" {', '.join(self._stage.columns)}; add it to `columns` of the stage"
+                f" {', '.join(self._stage.columns)}. Add {column} to `columns` of the stage."
             )
 
 
 class StageRun(Run):
-    """A run as the function of a stage sees it. It opens only what the stage reads and writes.
+    """A run as the function of a stage sees it. It opens only the declared inputs and outputs of the stage.
 
-    `inputs` has what `reads` of the stage returns for `every` names of the call; families of several names are joined.
-    The layout, and so every reader that asks it, raises UndeclaredInputError for any other artefact of the run.
+    `every` lists the names of the jobs in this call. `inputs` joins what the stage's `reads` and `may_read` return for
+    each of them. The layout raises UndeclaredInputError for any other artefact of the run. So does every reader, since
+    all readers take their paths from the layout.
     """
 
     def __init__(self, run: Run, stage: Stage, every: Sequence[Names]) -> None:
@@ -221,5 +233,5 @@ class StageRun(Run):
         whole = made.name.removesuffix("/vocabulary.json")
         if whole not in self._declared and not any(name.startswith(f"{whole}/") for name in self._declared):
             raise UndeclaredInputError(
-                f"{self._stage.command} opens {made.name}, which it does not declare; add it to `reads` of the stage"
+                f"{self._stage.command} opens {made.name}, which it does not declare. Add it to `reads` of the stage."
             )

@@ -1,6 +1,6 @@
-"""Where each artefact of a run lies. The rules, the commands and the Python API all ask here.
+"""The path of each artefact of a run. The rules, the commands and the Python API all take their paths from here.
 
-A name may be a wildcard, `layout.features("{encoder}")`, which makes the path a pattern of Snakemake's.
+A name may be a Snakemake wildcard: `layout.features("{encoder}")` has a path pattern for Snakemake.
 """
 
 import re
@@ -16,9 +16,9 @@ from pipeline.storage.files import require_no_links
 class Artefact:
     """A file or folder that one job makes.
 
-    `name` stands in messages, and `path` is the file or folder. `commit` is the JSON file that is written last; without
-    it the artefact does not exist. What is made from the artefact depends on all of it, or on the value that its commit
-    has under `key`.
+    `name` is used in messages, and `path` is the file or folder. `commit` is the commit record, a JSON file that is
+    written last. Without it the artefact counts as missing. Jobs that read the artefact depend on its whole content, or
+    only on the value under `key` in the commit record if `key` is given.
     """
 
     name: str
@@ -29,10 +29,11 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Shards:
-    """An artefact in shards: `folder/shard-00000.h5` and so on, each with its commit.
+    """An artefact that consists of shards: `folder/shard-00000.h5` and so on, each with a commit record.
 
-    Every part (a range of shards, which one job makes) has the file `folder/part-00000.json`. It is written when all
-    shards of the part are made, and vouches for their commits. One job makes all shards of a `whole` artefact.
+    A part is the range of shards that one job makes. It has the commit record `folder/part-00000.json`, which is
+    written when all shards of the part exist, and which lists the digests of their commit records. If `whole` is true,
+    a single job makes all shards.
     """
 
     name: str
@@ -49,11 +50,11 @@ class Shards:
 
     @property
     def every_commit(self) -> Path:
-        """The pattern of the commits of all shards, as the inputs of a commit name them."""
+        """The path pattern of the commit records of all shards. Commit records use it to name all shards as input."""
         return self.folder / f"shard-*{self.suffix}.json"
 
     def part(self, number: int | str) -> Path:
-        """The commit of a part; `number` may be a wildcard."""
+        """Return the path of the commit record of a part. `number` may be a Snakemake wildcard."""
         return self.folder / f"part-{number if isinstance(number, str) else format(number, '05d')}.json"
 
 
@@ -62,7 +63,7 @@ Made = TypeVar("Made", Artefact, Shards)
 
 @dataclass(frozen=True)
 class Line(Generic[Made]):
-    """A line of the layout: a property that is the artefact `make(root, pattern)`."""
+    """An entry of the layout without names in its path: a property with the artefact `make(root, pattern)`."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -73,7 +74,7 @@ class Line(Generic[Made]):
 
 @dataclass(frozen=True)
 class NamedLine(Generic[Made]):
-    """A line of the layout whose pattern has {names} in braces: a method that takes the names."""
+    """An entry of the layout whose pattern has {names} in braces: a method that takes the names as arguments."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -92,26 +93,28 @@ def shards(pattern: str, suffix: str = ".h5", whole: bool = False) -> NamedLine[
 
 
 def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Line[Artefact]:
-    """The file or folder `pattern` + `path`, with the commit `pattern` + `commit`: the file itself, a file in the
-    folder, or a file beside the file."""
+    """Declare an artefact at `pattern` + `path`, with its commit record at `pattern` + `commit`.
+
+    The commit record is the file itself, a file in the folder, or a file next to the file.
+    """
     return Line(pattern, lambda root, name: Artefact(name, root / f"{name}{path}", root / f"{name}{commit}", key))
 
 
 def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artefact]:
-    """Artefacts as `artefact` has them, with names in the pattern."""
+    """Declare artefacts whose pattern has {names} in braces. The parameters are the same as in `artefact`."""
     return NamedLine(pattern, artefact(pattern, commit, path).make)
 
 
 def _permit_all(made: Artefact | Shards) -> None:
-    """Permit every artefact: the layout of a command."""
+    """Permit every artefact. Commands use it, since they have no declared inputs."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The artefacts of the run whose folder is `root`, of the collection in `data_root`.
+    """The artefacts of the run in the folder `root`. The folder of its collection is `data_root`.
 
-    `require` is called with each artefact that somebody asks for. The layout that the function of a stage has raises
-    UndeclaredInputError for an artefact that the stage has not declared.
+    `require` is called with each artefact before it is returned. In the layout that a stage's function gets, `require`
+    raises UndeclaredInputError for an artefact that the stage does not declare.
     """
 
     root: Path
@@ -126,17 +129,19 @@ class Layout:
     # --- the collection
 
     manifest = artefact("manifest", "/manifest.json", key="fingerprint")
-    """A run depends on its images, sentences and so on, not on where they lie and what was left out."""
+    """The images, sentences and other rows of the collection. Jobs depend on the fingerprint of these rows. They do not
+    depend on the location of the photos or on the list of rejected photos."""
 
     # --- images
 
     encoder = artefacts("encoders/{encoder}", "/model.json")
     any_encoder = artefacts("{encoder}", "/model.json")
-    """An encoder by the path of its folder: `encoders/NAME` of images, `text/encoders/NAME` of texts."""
+    """An encoder by the path of its folder: `encoders/NAME` for images, `text/encoders/NAME` for texts."""
     any_vectors = shards("{encoder}")
-    """The vectors of an encoder by the path of their folder: `features/NAME` of images, `text/NAME` of texts."""
+    """The output vectors of an encoder by the path of their folder: `features/NAME` for images, `text/NAME` for
+    texts."""
     feature_map = artefacts("encoders/{encoder}/map", ".json", ".safetensors")
-    """The map of another encoder's features to those of this one."""
+    """The linear map from another encoder's features to the features of this encoder."""
     features = shards("features/{encoder}")
     regions = shards("regions/{encoder}")
 
@@ -144,28 +149,29 @@ class Layout:
 
     text_encoder = artefacts("text/encoders/{encoder}", "/model.json")
     token_vocabulary = artefact("text/tokens.json")
-    """The words of sequences and trees."""
+    """The vocabulary of the words in token sequences and trees."""
     labels = artefact("text/labels.json")
-    """The relations and phrases of trees."""
+    """The names of the dependency relations and phrase labels in trees."""
     word_vectors = artefact("text/word-vectors", ".json", ".safetensors")
     parser = artefact("parser", "/pipeline.json")
     sentences = shards("text/{form}")
-    """The sentences as `tokens` or `trees`, or as the vectors of the text encoder of this name."""
+    """The sentences in one form: `tokens`, `trees`, or the name of the text encoder that made their vectors."""
     parses = Line("text/parses", lambda root, name: Shards(name, root / name, ".conllu"))
     documents = shards("text/documents/{documents}/{encoder}")
-    """Weak texts as the vectors of a text encoder."""
+    """The vectors that a text encoder made from weak texts (title, tags, description)."""
     simulated = artefacts("text/simulated/{documents}", ".parquet.json", ".parquet")
 
     # --- models
 
     moments = shards("moments/{pairs}", whole=True)
-    """Moments of the pairs `target`, `dev` or `auxiliary/<documents>`; of `study/...` in folds."""
+    """Second-moment matrices of the pairs `target`, `dev` or `auxiliary/<documents>`. Those below `study/` are computed
+    for each fold."""
     model = artefacts("models/{model}", "/model.json")
     model_vocabulary = artefacts("models/{model}/vocabulary.json")
-    """The vocabularies of an ensemble's members, in one file."""
+    """The vocabularies of the members of an ensemble, in one file."""
     embeddings = shards("embeddings/{model}")
     index = artefacts("index/{bundle}", "/card.json")
-    """The bundle of a model; `<model>/00` and so on where it has several."""
+    """The index of a model. If it has several index shards, they are `<model>/00` and so on."""
 
     # --- alignments and phrases of multi-vector models
 
@@ -179,7 +185,7 @@ class Layout:
     summary_table = artefact("evaluation/summary.md")
     phrase_ranking = artefacts("evaluation/phrases/{model}.{split}.json")
 
-    # --- descriptions: `subject` is a split, or `<split>.boxes`
+    # --- generated captions: `subject` is a split, or `<split>.boxes`
 
     generator = artefacts("generators/{generator}", "/model.json")
     descriptions = artefacts("descriptions/{generator}.{subject}", "/descriptions.json")
@@ -196,27 +202,30 @@ class Layout:
 
     @property
     def config(self) -> Path:
-        """The configuration of the run: all that differs from the defaults."""
+        """The configuration file of the run. It contains the keys that differ from the defaults."""
         return self.root / "config.yaml"
 
     @property
     def benchmarks(self) -> Path:
-        """Seconds and memory of every job, recorded by Snakemake."""
+        """The folder in which Snakemake records the seconds and the memory of every job."""
         return self.root / "benchmarks"
 
     @property
     def demo(self) -> Artefact:
-        """The collection itself where the run has drawn it; it lies outside the run's folder."""
+        """The synthetic demo collection, which lies in `data_root`, outside the run's folder."""
         return self.permit(Artefact("demo", self.data_root, self.data_root / "demo.json"))
 
     @property
     def removed(self) -> list[Path]:
-        """The lists of what `remove` has taken out of the indexes of this run. Raises IntegrityError for a link."""
+        """The paths of the lists of photos that `remove` has removed from the run's indexes.
+
+        Raises IntegrityError if a list, or a folder on the way to it, is a symbolic link.
+        """
         lists = sorted(path for depth in ("*", "*/*") for path in self.root.glob(f"index/{depth}/removed.txt"))
         for path in lists:
             require_no_links(self.root.joinpath(*path.relative_to(self.root).parts[:2]), path)
         return lists
 
     def file(self, name: str) -> Artefact:
-        """A file that is its own commit."""
+        """Return a file of the run that is its own commit record."""
         return self.permit(Artefact(name, self.root / name, self.root / name))

@@ -1,4 +1,4 @@
-"""A run, opened: its configuration, its manifest, the artefacts of its stages, and what it computes with."""
+"""An opened run: its configuration, its manifest, the artefacts of its stages, and its devices."""
 
 import logging
 import math
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.compute import runtime
 from pipeline.compute.device import CPU_BATCH_IMAGES, GPU_BATCH_IMAGES, find_device, find_gpu
-from pipeline.errors import UsageError, meant
+from pipeline.errors import UsageError, similar_name
 from pipeline.run.layout import Artefact, Layout
 from pipeline.run.stage import Job
 
@@ -31,27 +31,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MIN_DECODERS = 2
-"""Number of processes that decode beside a CPU that computes, and of threads that a GPU's own process needs."""
+"""Number of decoding processes if the encoder runs on the CPU, and their smallest number if it runs on a GPU."""
+GPU_THREADS = 2
+"""Number of threads of a job that are left to the process that uses the GPU. The other threads decode."""
 IMAGES_PER_CHUNK = 1 << 16
-"""Number of images that are summed in one chunk of shards, unless that makes more than MAX_CHUNKS chunks."""
+"""Number of images in a chunk, which is a range of shards that is summed at once. MAX_CHUNKS can make it larger."""
 MAX_CHUNKS = 64
+"""Largest number of chunks of a run."""
 
 
 class Storable(Protocol):
     """A model or a generator that can be stored."""
 
-    def settings(self) -> Mapping[str, Any]: ...  # Any: each class has its own JSON
+    def settings(self) -> Mapping[str, Any]: ...  # Any: the JSON differs from class to class
 
     def tensors(self) -> "Mapping[str, np.ndarray]": ...
 
 
 class Run:
-    """The run in the folder `root`. Everything is read when first used.
+    """The run in the folder `root`. Each file of the run is read when it is first used.
 
         run = Run("results/demo")
         run.model("ncca").details["training_log"]
 
-    If a `config` is given, it is used in place of the stored configuration. It is not written.
+    If `config` is given, it replaces the stored configuration in memory. It is not written to the folder.
     """
 
     def __init__(self, root: Path | str, config: "Config | None" = None) -> None:
@@ -65,20 +68,23 @@ class Run:
 
     @cached_property
     def config(self) -> "Config":
-        """Raises UsageError where the folder holds no run."""
+        """The configuration of the run. Raises UsageError if the folder is not a run."""
         from pipeline.config.loading import load
 
         path = Layout(self.root).config
         if not path.exists():
+            near = _near_run(self.root)
+            question = f" Did you mean {near}?" if near else ""
             raise UsageError(
-                f"{self.root} holds no run (there is no {path}); {_near_run(self.root)}name the folder of"
-                " a run, such as results/demo, or make a run: jointspace run CONFIG"
+                f"{self.root} is not the folder of a run, since {path} does not exist.{question} Name the folder of a"
+                " run, such as results/demo, or start a new run with `jointspace run CONFIG`."
             )
         try:
             return load(path)
         except UsageError as error:
             raise UsageError(
-                f"{error}; if an earlier version made this run, make it again from its configuration"
+                f"{error}. If an earlier version of jointspace made this run, start it anew from its configuration"
+                " file with `jointspace run CONFIG`."
             ) from error
 
     @cached_property
@@ -89,23 +95,26 @@ class Run:
 
     @property
     def images(self) -> "ImageSource":
-        """The photos where `ingest` found them."""
+        """The source of the photos in the folder in which `ingest` found them."""
         from pipeline.storage.sources import ImageSource
 
         return ImageSource(self.manifest.root, self.config.collection.follow_links)
 
     @property
     def photographs(self) -> "ImageSource":
-        """The photos where they are now: in data_root, if the collection has moved there since `ingest`."""
+        """The source of the photos in the folder in which they are now.
+
+        This is the folder that `ingest` read, or data_root of the configuration if the former no longer exists.
+        """
         from pipeline.storage.sources import ImageSource
 
         root, data_root = self.manifest.root, Path(self.config.data_root)
         if not os.path.isdir(root) and os.path.isdir(data_root):
-            log.warning("%s no longer exists; using data_root, %s", root, data_root)
+            log.warning("%s no longer exists. The photos are read from data_root, %s.", root, data_root)
             root = data_root
         elif not os.path.isdir(root):
             log.warning(
-                "neither %s nor data_root, %s, exists; set data_root to the folder of the photos", root, data_root
+                "Neither %s nor data_root, %s, exists. Set data_root to the folder of the photos.", root, data_root
             )
         return ImageSource(root, self.config.collection.follow_links)
 
@@ -129,7 +138,7 @@ class Run:
         return Embeddings(self.manifest, self.layout.embeddings(model).folder)
 
     def index(self, model: str) -> "StoredIndex":
-        """Open the index of a model, with all that a search needs."""
+        """Open the index of a model for searching."""
         from pipeline.storage.stored_index import open_index
 
         return open_index(self.layout.index(model).path)
@@ -160,7 +169,7 @@ class Run:
         return read_parameters(artefact.path / "model.safetensors", kind)
 
     def restored(self, name: str) -> "tuple[JointModel, Parameters]":
-        """Return a model that computes again, and what is stored of it."""
+        """Return a model that is ready to embed images and sentences, and its stored parameters."""
         from pipeline.config.stored import restore
 
         stored = self.model(name)
@@ -168,9 +177,9 @@ class Run:
         return restore(stored.details["registered"], stored.settings, stored.tensors, where), stored
 
     def chosen(self, name: str) -> "Parameters | None":
-        """Read the model that `name` is a refit of, which has chosen its parameters on dev.
+        """Read the base model of a refitted model. The base model has chosen the parameters on dev.
 
-        Return None for a model that chooses for itself.
+        Return None if the model `name` is not refitted and chooses its parameters itself.
         """
         base = self.config.refitted(name)
         return self.model(base) if base else None
@@ -185,11 +194,11 @@ class Run:
         about = {"settings": settings, "provenance": job.provenance, "details": details}
         write_parameters(path, MODEL, model.tensors(), **about, batch=batch)
 
-    # --- what it computes with
+    # --- devices and processes
 
     @property
     def sums(self) -> str:
-        """Where sums over all shards are computed: the address of a Dask scheduler, or `local`."""
+        """The machine that computes sums over all shards: the address of a Dask scheduler, or `local`."""
         scheduler = self.config.scheduler
         return scheduler if scheduler and "://" in scheduler else "local"
 
@@ -200,11 +209,14 @@ class Run:
 
     @property
     def gpu(self) -> "torch.device | None":
-        """The GPU for products of matrices; None where they are computed on the CPU."""
+        """The GPU that computes products of matrices, or None if the CPU computes them."""
         return find_gpu(self.config.device)
 
     def precision(self, name: str) -> "torch.dtype":
-        """Return the dtype of the heaviest products for the name in a section; `auto` chooses by the device."""
+        """Return the dtype of matrix products for the name of a precision in the configuration.
+
+        `auto` depends on the device of the run.
+        """
         from pipeline.compute.precision import choose_precision
 
         return choose_precision(name, self.device)
@@ -216,38 +228,50 @@ class Run:
 
     @property
     def decoders(self) -> int:
-        """Number of processes that decode images: few beside a CPU that computes, as many as there is room for beside a
-        GPU."""
+        """Number of processes that decode images.
+
+        Without extract.decode_workers there are few if the encoder runs on the CPU, which it keeps busy. If the encoder
+        runs on a GPU, almost all threads of the job decode.
+        """
         chosen = self.config.extract.decode_workers
         if chosen is not None:
             return chosen
-        return MIN_DECODERS if self.gpu is None else max(MIN_DECODERS, runtime.threads() - MIN_DECODERS)
+        return MIN_DECODERS if self.gpu is None else max(MIN_DECODERS, runtime.threads() - GPU_THREADS)
 
 
-def share(shards: int, part: int, parts: int) -> range:
-    """Return the shards of part number `part` of `parts`, which differ by one shard at most."""
+def shards_of_part(shards: int, part: int, parts: int) -> range:
+    """Return the numbers of the shards in part number `part` of `parts`, if a run has `shards` shards.
+
+    The sizes of the parts differ by one shard at most.
+    """
     return range(-(-part * shards // parts), -(-(part + 1) * shards // parts))
 
 
-def chunks(shards: int, shard_size: int) -> list[range]:
-    """Return ranges of shards of about IMAGES_PER_CHUNK images, at most MAX_CHUNKS ranges.
+def split_into_chunks(shards: int, shard_size: int) -> list[range]:
+    """Split `shards` shards into at most MAX_CHUNKS ranges of about IMAGES_PER_CHUNK images.
 
-    They do not depend on the number of parts, so a sum over chunks does not depend on where it was computed.
+    The chunks do not depend on the number of parts, so a sum over chunks is the same on every machine and cluster.
     """
     size = max(IMAGES_PER_CHUNK // shard_size, math.ceil(shards / MAX_CHUNKS), 1)
     return [range(first, min(first + size, shards)) for first in range(0, shards, size)]
 
 
-def _near_run(folder: Path) -> str:
-    """Return `did you mean FOLDER? ` for a run around or below `folder`, or for a run beside it with a similar name."""
+def _near_run(folder: Path) -> str | None:
+    """Return the folder of a run that the user may have meant by `folder`, or None.
+
+    It is a run above or below `folder`, or a run next to `folder` with a similar name.
+    """
     around = [above for above in folder.absolute().parents[:3] if _is_run(above)]
     below = [path for kind in ("*", "results/*") for path in sorted(folder.glob(kind)) if _is_run(path)]
     if found := [*around, *below]:
-        return f"did you mean {found[0] if folder.is_absolute() else os.path.relpath(found[0])}? "
-    return meant(str(folder), [str(path) for path in folder.parent.glob("*") if _is_run(path)])
+        return str(found[0]) if folder.is_absolute() else os.path.relpath(found[0])
+    return similar_name(str(folder), [str(path) for path in folder.parent.glob("*") if _is_run(path)])
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether the folder holds a run. Other programs have a file of the configuration's name, too."""
+    """Whether the folder is a run.
+
+    A file with the name of the configuration is not enough, since other programs write such files too.
+    """
     layout = Layout(folder)
     return layout.config.is_file() and (layout.manifest.path.is_dir() or (folder / "index").is_dir())

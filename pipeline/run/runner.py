@@ -1,8 +1,8 @@
-"""Running a stage: as a whole, or mapped over the shards of a part: in this process, on processes of this machine, on
-its GPUs, or on a Dask cluster.
+"""Runs a stage, either as a single job or over the shards of a part.
 
-A worker opens the stage once and keeps it open for all shards that it is given. Every shard is committed by whoever
-made it, so whatever ends a worker costs at most the shard that it was making.
+Shards are made in this process, in several processes of this machine, on its GPUs, or on a Dask cluster. A worker
+process opens the stage once and keeps it open for all of its shards. The worker commits each shard itself, so if a
+worker dies, at most the shard that it was making is lost.
 """
 
 import importlib
@@ -30,7 +30,7 @@ from pipeline.config.keys import ClusterSettings
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.jobs import Jobs, StageRun
 from pipeline.run.layout import Artefact, Shards
-from pipeline.run.run import Run, share
+from pipeline.run.run import Run, shards_of_part
 from pipeline.run.stage import Names, ShardJob, Stage
 from pipeline.storage.batch import sweep
 from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from
@@ -38,25 +38,25 @@ from pipeline.storage.features import has_unfinished, remove_unfinished
 from pipeline.storage.locks import hold
 
 log = logging.getLogger(__name__)
-LOST_WORKERS = 3
-"""A shard is given up after so many of its workers have died."""
-AHEAD = 1024
-"""Items that a Dask scheduler knows of at a time."""
+MAX_LOST_WORKERS = 3
+"""Number of workers of a Dask cluster that may die on one item. If one more dies, the command fails."""
+MAX_SUBMITTED_ITEMS = 1024
+"""Largest number of items that a Dask scheduler has at a time."""
 NAMED_CLUSTERS = {
     "local": ("distributed", "LocalCluster", "cluster"),
     "slurm": ("dask_jobqueue", "SLURMCluster", "slurm"),
     "kubernetes": ("dask_kubernetes.operator", "KubeCluster", "kubernetes"),
 }
-"""`scheduler` -> module and class of its cluster, and the extra that brings it."""
+"""The Dask clusters that `scheduler` can name: the name -> module, class, and the extra that installs the module."""
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One stage on one run, in a form that can be pickled.
+    """A stage of a run, in a form that can be pickled and sent to a worker.
 
-    `module` is where `stage` is declared. `every` has the names to make: one tuple, or several if the stage makes them
-    together. `again` says whether existing shards are made anew. `call` is unique to a call of the runner, so that a
-    worker that outlives it opens everything anew for the next call.
+    `module` is the name of the module that declares `stage`. `every` has the names of the artefacts to make: one tuple,
+    or several tuples if the stage makes them together. If `again` is true, existing shards are made anew. `call` is
+    unique for each call of the runner, so that a worker that outlives the call opens the stage anew for the next call.
     """
 
     module: str
@@ -69,31 +69,30 @@ class ShardTask:
 
     @property
     def names(self) -> list[str]:
-        """The names that the stage's function is called with."""
+        """The names that the stage's function gets as arguments."""
         return [name for names in self.every for name in names]
 
     def key(self, number: int) -> str:
-        """Return what Dask calls the task of a shard. Its pages show the stage and its names, which end before the
-        call."""
+        """Return Dask's key for the task of a shard. The dashboard of Dask shows the key up to the first hyphen."""
         label = " ".join([self.stage, *self.names]).replace("-", "_")
         return f"{label}-{self.call}-{number}"
 
     def __call__(self, number: int) -> int:
-        """Make one shard, unless a worker that died has committed it; returns its number."""
+        """Make one shard and return its number. A shard that a lost worker had already committed is kept."""
         _opened(self).make_one(number)
         return number
 
     def make(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Make the shards that are not there; yields the number of each shard that is committed."""
+        """Make the missing shards, and yield the number of each shard when it is committed."""
         return OpenStage(self).make(numbers)
 
 
 class OpenStage:
-    """The function of a stage over shards, in the process that calls it."""
+    """An opened stage over shards, in the process that calls its function."""
 
     def __init__(self, task: ShardTask) -> None:
-        # Dask's workers are daemons, which may start no processes. Stages decode images in processes, which end with
-        # this one.
+        # Dask's workers are daemons, and a daemon may not start processes. But stages start processes that decode
+        # images, which end when this process ends.
         multiprocessing.current_process().daemon = False
         self.task = task
         self.stage: Stage = getattr(importlib.import_module(task.module), task.stage)
@@ -104,13 +103,17 @@ class OpenStage:
         self._making: Iterator[int] = iter(())
 
     def make(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Make shards in one call of the function, which may take the next shard before the last is committed."""
+        """Make shards in one call of the stage's function, and yield the number of each committed shard.
+
+        The function may start the next shard before the last shard is committed.
+        """
         with ExitStack() as opening:
-            opening.enter_context(runtime.without_collection())  # torch is imported until the first job is taken
+            # Garbage collection is off while the function imports torch, until it takes its first job.
+            opening.enter_context(runtime.without_collection())
             yield from self.stage.function(self.view, self._missing(numbers, opening.close), *self.task.names)
 
     def make_one(self, number: int) -> None:
-        """Make one shard by the function that made the last one, if that still takes jobs."""
+        """Make one shard. The call of the function that made the last shard is continued if it still takes jobs."""
         self._waiting.append(number)
         if next(self._making, None) is None and self._waiting:
             self._making = self.make(self._take())
@@ -121,7 +124,7 @@ class OpenStage:
             yield self._waiting.popleft()
 
     def _missing(self, numbers: Iterable[int], opened: Callable[[], None]) -> Iterator[ShardJob]:
-        """Yield the jobs of each shard that is not there."""
+        """Yield the jobs of all missing shards. `opened` is called before the first job is yielded."""
         for number in numbers:
             jobs = [self.jobs.shard_job(self.stage, names, number) for names in self.task.every]
             missing = [job for job in jobs if self.task.again or not self.jobs.is_done(job)]
@@ -134,10 +137,12 @@ class OpenStage:
 def run_stage(
     run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False, **options: Any
 ) -> None:  # Any: the options of the stage's command
-    """Make what `stage` writes of `names`; of a sharded stage one part, or all of them.
+    """Run a stage for the names of one job, such as a model and a split.
 
-    What was made from the same inputs by the same version is kept unless `again`. Raises JointspaceError where another
-    process is making the same, and UsageError for an unknown part.
+    A stage over shards makes the shards of the part number `part`, or of all parts if `part` is None. Outputs that the
+    same version of the stage made from the same inputs are kept, unless `again` is true. `options` are passed to the
+    function of a stage without shards. Raises JointspaceError if another process is making the same output, and
+    UsageError for an unknown part.
     """
     if stage.sharded:
         make_shards(run, stage, [names], part, again)
@@ -152,21 +157,21 @@ def run_stage(
             return
         log.info("%s %s: already made from the same inputs", stage.command, " ".join(names))
         for path, commit in ((output.path, output.commit) for output in job.outputs if isinstance(output, Artefact)):
-            os.utime(commit)  # Snakemake compares its time with those of what it was made from
-            # A killed process may have begun to make the output again.
+            os.utime(commit)  # Snakemake requires that it is newer than the inputs
+            # A killed process may have left temporary files of a second attempt.
             for folder, _, _ in os.walk(path if path.is_dir() else path.parent):
                 sweep(Path(folder))
 
 
 def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> None:
-    """Make shards as `run_stage` does; `every` lists the names to make, all in one pass."""
+    """Run a stage over shards for several names at once. `part` and `again` have the same meaning as in `run_stage`."""
     outputs = [_shards_of(stage, run, names) for names in every]
     count, jobs = run.manifest.n_shards, Jobs(run)
-    parts = [range(count)] if outputs[0].whole else [share(count, n, run.config.parts) for n in range(run.config.parts)]
-    if part is not None and part >= len(parts):
-        raise UsageError(f"{run.root} has {len(parts)} parts, from 0; there is no part {part}")
-    root, call = run.root.absolute(), uuid4().hex
-    task = ShardTask(stage.function.__module__, stage.name, root, tuple(every), again, call)
+    n_parts = 1 if outputs[0].whole else run.config.parts
+    parts = [shards_of_part(count, n, n_parts) for n in range(n_parts)]
+    if part is not None and part >= n_parts:
+        raise UsageError(f"part {part} does not exist. The parts of {run.root} are numbered 0 to {n_parts - 1}.")
+    task = ShardTask(stage.function.__module__, stage.name, run.root.absolute(), tuple(every), again, call=uuid4().hex)
     for number in range(len(parts)) if part is None else [part]:
         with ExitStack() as locks:
             for shards in outputs:
@@ -178,7 +183,7 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
             ]  # fmt: skip
             if there := len(numbers) - len(missing):
                 log.info("%s: %d of %d shards were already made", outputs[0].folder, there, len(numbers))
-            for shard in _progress(task, _map(run, stage, task, missing), len(missing)):
+            for shard in _progress(task, _make_missing(run, stage, task, missing), len(missing)):
                 log.debug("%s: shard %d", outputs[0].folder, shard)
             summed = [path for names in every for path in stage.finish(run, *names)]
             for shards in outputs:
@@ -189,7 +194,7 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
 
 
 def _shards_of(stage: Stage, run: Run, names: Names) -> Shards:
-    """Return what a stage over shards writes."""
+    """Return the output of a stage over shards."""
     output = stage.outputs(run.layout, *names)[0]
     assert isinstance(output, Shards)
     return output
@@ -198,7 +203,10 @@ def _shards_of(stage: Stage, run: Run, names: Names) -> Shards:
 def commit_part(
     shards: Shards, number: int, numbers: Sequence[int], provenance: Provenance, summed: Sequence[Path]
 ) -> None:
-    """Record that all shards of a part are made, and what was `summed` over them; no unfinished work is left."""
+    """Write the commit record of part `number`, after all of its shards, which have the `numbers`, are made.
+
+    `summed` are the paths of further commit records that the record lists. Unfinished files of the shards are removed.
+    """
     sweep(shards.folder)
     for n in numbers:
         remove_unfinished(shards.shard(n))
@@ -208,15 +216,21 @@ def commit_part(
 
 
 def remove_former(shards: Shards, count: int, parts: int) -> None:
-    """Remove the shards of a larger manifest, which hold what was taken down, and the commits of more parts."""
+    """Remove leftovers of an earlier state: shards from number `count` on, and commit records from part `parts` on.
+
+    A collection from which photos were removed can have fewer shards, and the old shards still contain these photos.
+    """
     remove_from(parts, shards.part, alone=True)
     for number in itertools.takewhile(lambda n: has_unfinished(shards.shard(n)), itertools.count(count)):
         remove_unfinished(shards.shard(number))
     remove_from(count, shards.commit)
 
 
-def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
-    """Make shards as the configuration and the machine ask for: on a cluster, on processes, or in this one."""
+def _make_missing(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
+    """Make the shards `numbers` on a cluster, in several processes or in this process, and yield their numbers.
+
+    The configuration and the number of GPUs decide where they are made.
+    """
     config = run.config
     if not numbers:
         return iter(())
@@ -229,17 +243,19 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
 
 
 def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
-    """Return the variables of each worker process: one process per GPU if the stage can use GPUs, else `workers`
-    processes. They share this process's threads."""
-    config, cards = run.config, []
-    if stage.gpu and config.device in ("auto", "cuda"):
-        cards = visible_gpus()
-    each = [{"CUDA_VISIBLE_DEVICES": card} for card in cards] if len(cards) > 1 else [{}] * config.workers
+    """Return the environment variables of each worker process.
+
+    There is one process per GPU if the stage uses GPUs and several are visible, and else `workers` processes. They
+    share the threads of this process.
+    """
+    config = run.config
+    gpus = visible_gpus() if stage.gpu and config.device in ("auto", "cuda") else []
+    each = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] if len(gpus) > 1 else [{}] * config.workers
     return [{**share_threads(len(each)), **variables} for variables in each]
 
 
 def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]:
-    """Show a bar over the shards if there are several."""
+    """Yield the items of `made`, and show a progress bar if there are several shards (`count`)."""
     from tqdm import tqdm
 
     label = " ".join([task.stage.replace("_", "-"), *task.names])
@@ -248,15 +264,16 @@ def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]
 
 @lru_cache(maxsize=1)
 def _opened(task: ShardTask) -> OpenStage:
-    """Return what a worker of a cluster keeps open from one shard to the next."""
+    """Return the opened stage, which a worker of a cluster keeps open from one shard to the next."""
     return OpenStage(task)
 
 
 def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence[Mapping[str, str]]) -> Iterator[int]:
-    """Make shards on one new process for each of `environments`, which are variables that are added to this process's.
+    """Make shards in several new processes, and yield the number of each shard when it is committed.
 
-    A shard goes to the process that asks first. Raises the JointspaceError that a process raises, and a JointspaceError
-    where a process dies. The other processes are then killed. What was committed stays.
+    One process is started for each mapping in `environments`, which has variables to add to the environment of this
+    process. A shard goes to the first process that is idle. Raises the JointspaceError that a process raises, and a
+    JointspaceError if a process dies. In both cases the other processes are killed. Committed shards are kept.
     """
     waiting = iter(numbers)
     processes: dict[Connection, BaseProcess] = {}
@@ -264,7 +281,7 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
         for variables in environments:
             process, connection = start_process(stream, variables, daemon=False)
             processes[connection] = process
-            with suppress(OSError):  # of a process that has died, as is noticed below
+            with suppress(OSError):  # the process has died, and the loop below raises the error
                 connection.send(task.make)
         while processes:
             for connection in wait(list(processes)):
@@ -278,7 +295,7 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
                     process.join()
                     if process.exitcode:
                         raise JointspaceError(
-                            "a worker process died (see its messages above); run the same command again to resume"
+                            "a worker process died (see its messages above). Run the same command again to resume."
                         ) from None
                     continue
                 if isinstance(message, JointspaceError):
@@ -295,11 +312,13 @@ Item = TypeVar("Item", contravariant=True)
 
 
 class ClusterTask(Protocol[Item]):
-    """A function of one item that can be pickled. `what` is what messages call an item, and `key` names its task."""
+    """A function of one item that can be pickled. `what` is the noun for an item in messages, such as "shard"."""
 
     what: ClassVar[str]
 
-    def key(self, item: Item, /) -> str: ...
+    def key(self, item: Item, /) -> str:
+        """Return Dask's key for the task of an item."""
+        ...
 
     def __call__(self, item: Item, /) -> int: ...
 
@@ -307,31 +326,35 @@ class ClusterTask(Protocol[Item]):
 def on_cluster(
     task: ClusterTask[Item], items: Iterable[Item], scheduler: str, settings: ClusterSettings
 ) -> Iterator[int]:
-    """Call `task` for each item on the workers of a Dask cluster, which see the same files under the same names and
-    have this package. Items are drawn as they are worked on.
+    """Call `task` for each item on the workers of a Dask cluster, and yield the results as they arrive.
 
-    `scheduler` is an address, or names a cluster that is started for this with the `settings`. Raises UsageError where
-    it cannot be reached or started, JointspaceError for an item that no worker survives.
+    The workers must have this package, and must see the same files under the same paths. `scheduler` is the address of
+    a running scheduler, or the name of a cluster in NAMED_CLUSTERS, which is started with `settings` and stopped at the
+    end. `items` is consumed step by step. Raises UsageError if the cluster cannot be reached or started, and
+    JointspaceError if more than MAX_LOST_WORKERS workers die on the same item.
     """
     distributed = import_extra("distributed", "cluster")
     with _cluster(scheduler, settings) as cluster, connect(cluster, scheduler) as client:
         futures = (client.submit(task, item, key=task.key(item), pure=False, retries=0) for item in items)
-        done = distributed.as_completed(islice(futures, AHEAD), loop=client.loop)
+        done = distributed.as_completed(islice(futures, MAX_SUBMITTED_ITEMS), loop=client.loop)
         for future in done:
             try:
                 yield future.result()
-                future.release()  # else Dask makes it again when the worker that made it dies
+                future.release()  # otherwise Dask would compute it again if its worker dies later
             except distributed.scheduler.KilledWorker as error:
                 raise JointspaceError(
-                    f"{LOST_WORKERS + 1} workers died on the same {task.what} ({error}); see their logs, or give them"
-                    " more memory"
+                    f"{MAX_LOST_WORKERS + 1} workers died on the same {task.what} ({error}). See the logs of the"
+                    " workers, or give the workers more memory."
                 ) from error
             done.update(islice(futures, 1))
 
 
 @contextmanager
 def _cluster(scheduler: str, settings: ClusterSettings) -> Iterator[Any]:  # Any: one of Dask's classes, or the address
-    """Yield the address of a scheduler, or a cluster that ends with the block."""
+    """Yield `scheduler` if it is an address. Otherwise start the named cluster, yield it, and stop it after the block.
+
+    Raises UsageError if the cluster cannot be started.
+    """
     if "://" in scheduler:
         yield scheduler
         return
@@ -343,14 +366,15 @@ def _cluster(scheduler: str, settings: ClusterSettings) -> Iterator[Any]:  # Any
         options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", **options}
     dask_settings = {
         "distributed.nanny.pre-spawn-environ": variables,
-        "distributed.scheduler.allowed-failures": LOST_WORKERS,
+        "distributed.scheduler.allowed-failures": MAX_LOST_WORKERS,
     }
     with dask.config.set(dask_settings):
         try:
             cluster = getattr(import_extra(module, extra), name)(**options)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise UsageError(
-                f"cannot start the scheduler {scheduler} ({error}); correct the section cluster"
+                f"the cluster of `scheduler: {scheduler}` cannot be started ({error}). Correct the section `cluster` of"
+                " the configuration."
             ) from error
         with cluster:
             if scheduler != "local":

@@ -1,8 +1,8 @@
-"""The declaration of a stage: what its rule, commit, command, scheduler and documentation are made from.
+"""The declaration of a stage, from which its Snakemake rule, command, commit records and documentation are derived.
 
-A stage is one function. `Stage` says once what the function depends on (keys of the configuration, columns of the
-manifest, other artefacts), and what it writes. `pipeline.run.runner` calls it; the rules of the Snakefile and of
-`stages/rules` ask `common.smk` for its inputs; `stages.commands` makes its command.
+A stage is one function. `Stage` declares the dependencies of the function (keys of the configuration, columns of the
+manifest, other artefacts) and its outputs. `pipeline.run.runner` calls the function. The rules in the Snakefile and in
+`stages/rules` take the inputs of a stage from `common.smk`, and `stages.commands` makes its command.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +27,10 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Outside:
-    """A file that a person brought (weights, a list of the collection, a treebank), and its `name` in the commits of
-    the artefacts that are made from it."""
+    """A file that the user supplied, such as weights, a list of the collection or a treebank.
+
+    `name` is the key under which the commit records of dependent artefacts have the digest of the file.
+    """
 
     name: str
     path: Path
@@ -36,8 +38,8 @@ class Outside:
 
 Input = Artefact | Shards | Outside
 Inputs = Mapping[str, Input | Sequence[Input] | Mapping[str, Input] | None]
-"""What a stage reads, by name: one artefact, several, several by name (such as the features of each encoder), or None
-for an input that this job does not have."""
+"""The inputs of a stage by name. A value is one input, a list of inputs, a mapping of inputs (such as the features of
+each encoder), or None if this job does not have the input."""
 
 
 def list_inputs(inputs: Inputs) -> Iterator[Input]:
@@ -52,7 +54,8 @@ def list_inputs(inputs: Inputs) -> Iterator[Input]:
 
 
 def outside_files(name: str, folder: Path) -> list[Outside]:
-    """All files below a person's folder as `name`/path, except hidden files."""
+    """Return all files below a folder that the user supplied, as inputs named `name`/PATH. Hidden files and files in
+    hidden folders are ignored."""
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return [
         Outside(f"{name}/{below.as_posix()}", path)
@@ -63,11 +66,11 @@ def outside_files(name: str, folder: Path) -> list[Outside]:
 
 @dataclass(frozen=True)
 class Job:
-    """One artefact that a call of a stage's function makes.
+    """A job of a stage: the artefacts that one call of its function makes.
 
-    `outputs` are what `writes` of the stage says, and `path` is the file or folder of the first. `names` say what the
-    artefact is of. `provenance` goes into its commit. `digests` are the digests of everything that the stage reads, and
-    of what `also` decides, by name.
+    `names` identify the job, such as a model and a split. `outputs` are the artefacts that the stage's `writes`
+    returns, and `path` is the file or folder of the first of them. `provenance` is stored in their commit records.
+    `digests` maps the name of each input, and of each fingerprint that the stage's `also` returns, to its digest.
     """
 
     provenance: "Provenance"
@@ -78,13 +81,13 @@ class Job:
 
     @property
     def commits(self) -> list[Path]:
-        """The commits of the outputs."""
+        """The paths of the commit records of the outputs."""
         return [output.commit for output in self.outputs if isinstance(output, Artefact)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob(Job):
-    """One shard that a stage makes: the shard `number`, whose images and sentences are `rows`; `path` is its file."""
+    """A job that makes the shard `number`. `rows` describes its images and sentences, and `path` is its file."""
 
     number: int
     rows: "ShardRows"
@@ -114,35 +117,38 @@ def _range(first: int, last: int) -> "np.ndarray":
 class Stage:
     """A stage, declared by `@stage(version=..., ...)` above its function.
 
-    The function has one of two forms. `function(run, job, *names)` makes one artefact. `function(run, jobs, *names)`
-    makes shards: it opens what all shards share, takes the jobs of the shards in turn, and yields the number of each
-    shard as soon as it is committed. It may take further jobs before it yields. The other parameters say what a job is
-    of, such as `model` and `split`. `run` is a StageRun, which opens only what the stage declares.
+    The function has one of two forms. `function(run, job, *names)` makes the artefacts of one job.
+    `function(run, jobs, *names)` makes shards: it first opens the files that all shards need, then takes one ShardJob
+    after another from the iterator `jobs`, and yields the number of each shard as soon as the shard is committed. It
+    may take further jobs before it yields. The parameters after the second, such as `model` and `split`, are the names
+    of a job. `run` is a StageRun, which opens only declared artefacts.
     """
 
-    function: Callable[..., Any]  # Any: the parameters say which of the two forms it has
+    function: Callable[..., Any]  # Any: the parameters decide which of the two forms it has
     version: int
-    """Raised when the same inputs give other results. Results of an older version are made again. What was made from
-    these is made again only if the new files differ."""
+    """Number of the version of the function. It is increased when the same inputs give other results. Artefacts of
+    another version are made anew. Artefacts that depend on them are made anew only if the new files differ."""
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
-    """What `(layout, *names)` makes, first of all what others read."""
+    """Function of `(layout, *names)` that returns the outputs of a job. The first is the main output."""
     reads: Callable[..., Inputs] = lambda *_: {}
-    """The artefacts and files that `(config, layout, *names)` is made from, by name. `run.inputs` has them."""
+    """Function of `(config, layout, *names)` that returns the inputs of a job by name. `run.inputs` has them."""
     may_read: Callable[..., Inputs] = lambda *_: {}
-    """Further inputs of a page, which it shows if they exist.
+    """Function of `(config, layout, *names)` that returns optional inputs of a page. The page shows them if they exist.
 
     The workflow does not wait for them, and does not make the page again when they change.
     """
     keys: Callable[..., Mapping[str, object]] = lambda *_: {}
-    """The part of the configuration that decides the result of `(config, *names)`."""
+    """Function of `(config, *names)` that returns the settings on which the result depends."""
     columns: tuple[str, ...] = ()
     """Columns of the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends."""
     also: Callable[..., Mapping[str, str]] = lambda *_: {}
-    """Fingerprints of whatever else decides, of `(run, *names)`, found once for all shards."""
+    """Function of `(run, *names)` that returns fingerprints of other things on which the result depends, by name. It is
+    called once for all shards."""
     choices: "Callable[[Config], Iterable[Names]]" = lambda config: [()]
-    """All names that the configuration knows."""
+    """Function of the configuration that returns the names of all possible jobs."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
-    """The names that `all` makes, and a command that is given no names."""
+    """Function of the configuration that returns the names of the jobs of the rule `all`. A command without names runs
+    the same jobs."""
     gpu: bool = False
     """Whether a job computes on a GPU."""
     threads: int = 1
@@ -150,16 +156,16 @@ class Stage:
     memory: int = 2000
     """Megabytes of memory that the workflow reserves for a job."""
     shown: tuple[str, str] | None = None
-    """The caption (a file of docs/captions) and the category of the last output in Snakemake's own report."""
+    """Caption (a file of docs/captions) and category of the last output in Snakemake's own report. None: not shown."""
     has_rule: bool = True
-    """Whether the workflow makes it."""
+    """Whether the stage has a Snakemake rule."""
     options: tuple[Any, ...] = ()  # Any: options of click, which only the commands import
-    """Options of the command only. They are passed to the function of a stage without shards."""
+    """Click options of the command. Their values are passed to the function of a stage without shards."""
     then: "Callable[..., str | None]" = lambda run, *names: None
-    """A command that a person may type next, of `(run, *names)`; None for the rest of the run."""
+    """Function of `(run, *names)` that returns a command to suggest next, or None to suggest the rest of the run."""
     finish: "Callable[..., Sequence[Path]]" = lambda *_: ()
-    """Called with `(run, *names)` after the last shard and before the commit of a whole artefact. That commit also
-    vouches for the commits whose paths are returned."""
+    """Function of `(run, *names)` that is called after the last shard of a part, before the part's commit record is
+    written. It returns paths of further commit records, whose digests the part's commit record also lists."""
 
     @cached_property
     def _parameters(self) -> list[Parameter]:
@@ -172,13 +178,14 @@ class Stage:
 
     @property
     def together(self) -> bool:
-        """Whether one call of the function makes the shards of several names, as `*encoders` in its parameters says.
-        The jobs of one shard follow each other then, and the number is yielded when all of them are committed."""
+        """Whether one call of the function makes the shards of several names. Its last parameter is then variadic, such
+        as `*encoders`. The function gets the jobs of one shard number one after another, and yields the number when all
+        of them are committed."""
         return self._parameters[-1].kind is Parameter.VAR_POSITIONAL
 
     @property
     def names(self) -> Names:
-        """What one job is of: ("model", "split")."""
+        """The kinds of the names of a job, such as ("model", "split")."""
         names = [parameter.name for parameter in self._parameters[1:]]
         return tuple(name.removesuffix("s") for name in names) if self.together else tuple(names)
 
@@ -192,20 +199,20 @@ class Stage:
         return self.name.replace("_", "-")
 
     def outputs(self, layout: Layout, *names: str) -> Sequence[Artefact | Shards]:
-        """Return what it makes, as a sequence."""
+        """Return the outputs of the job with the given names, as a sequence."""
         made = self.writes(layout, *names)
         return [made] if isinstance(made, Artefact | Shards) else list(made)
 
     def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
-        """Return the choices that start with the names `given`. Where names are left out, return the wanted choices, or
-        all if none is wanted.
+        """Return the names of the jobs that start with the names in `given`.
 
-        Raises UsageError naming the first of `given` that is in no choice, and the known names.
+        If `given` has fewer names than a job, return the jobs among them that the configuration wants, or all of them
+        if it wants none. A name may be shortened to its last component: `clip` selects `encoders/clip`. Raises
+        UsageError, with the known names, for a name that the configuration does not have.
         """
         choices = [tuple(choice) for choice in self.choices(config)]
         for position, name in enumerate(given):
             known = list(dict.fromkeys(choice[position] for choice in choices))
-            # `clip` stands for `encoders/clip` and for every other artefact of that name.
             exact = [choice for choice in choices if choice[position] == name]
             choices = exact or [choice for choice in choices if choice[position].rpartition("/")[2] == name]
             if not choices:
@@ -214,7 +221,7 @@ class Stage:
                     f" {meant(name, known)}there are {', '.join(known) or 'none'}"
                 )
         if not choices:
-            missing = f"has no {' and '.join(self.names)} to make" if self.names else "leaves it out"
+            missing = f"has no {' and '.join(self.names)} to make" if self.names else "does not need this stage"
             raise UsageError(f"{self.command}: the configuration {missing}")
         if len(given) == len(self.names):
             return choices
@@ -222,10 +229,10 @@ class Stage:
         return [choice for choice in choices if choice in wanted] or choices
 
     def depends(self, config: "Config", *names: str) -> dict[str, object]:
-        """Return the version and the part of the configuration that decide the result."""
+        """Return the version of the stage and the settings on which the result depends."""
         return {"version": self.version, "keys": self.keys(config, *names)}
 
 
 def stage(**declaration: Any) -> Callable[[Callable[..., Any]], Stage]:  # Any: the fields of Stage, and any function
-    """Declare the function below as a stage; see Stage."""
+    """Declare the decorated function as a stage. The arguments are the fields of Stage."""
     return lambda function: Stage(function, **declaration)

@@ -1,1 +1,1 @@
-"""Sentences to terms, a vocabulary of them, and sparse tf-idf vectors (Gong et al. 2014, section 2.3)."""
+"""Text processing: splits texts into terms, builds vocabularies, parses sentences, and reads word vectors."""

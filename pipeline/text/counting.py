@@ -1,5 +1,4 @@
-"""How many sentences have each term, in memory that does not grow with the terms: counts in files, which DuckDB adds
-up."""
+"""Counts the sentences that contain each term. Counts are kept in files, so that the memory stays bounded."""
 
 import errno
 from collections import Counter
@@ -14,16 +13,20 @@ import pyarrow.parquet as pq
 
 from pipeline.text.tokens import TermSettings, make_analyzer
 
-HELD = 1 << 20
-"""Different terms that are counted in memory, about 250 MB of them, before they go into a file."""
-COUNTS = pa.schema([("term", pa.string()), ("count", pa.int64())])
-TOTALS = "SELECT term, sum(count)::BIGINT AS total FROM read_parquet($files) GROUP BY term"
+MAX_TERMS_IN_MEMORY = 1 << 20
+"""Number of different terms that are counted in memory, about 250 MB, before they are written to a file."""
+COUNTS_SCHEMA = pa.schema([("term", pa.string()), ("count", pa.int64())])
+TOTALS_QUERY = "SELECT term, sum(count)::BIGINT AS total FROM read_parquet($files) GROUP BY term"
+"""The SQL query that sums the counts of each term over all files."""
 
 
 @dataclass(frozen=True)
 class TermCounts:
-    """Of `n` sentences: Parquet `files` of terms, each with the number of sentences that have it. The counts that
-    several files have of a term add up."""
+    """The document frequencies of the terms in `n` sentences.
+
+    Each of the Parquet `files` has the columns `term` and `count`. The frequency of a term is the sum of its counts in
+    all files.
+    """
 
     n: int
     files: tuple[Path, ...]
@@ -32,16 +35,19 @@ class TermCounts:
         return TermCounts(self.n + other.n, self.files + other.files)
 
     def most_common(self, size: int, min_count: int) -> list[tuple[str, int]]:
-        """The `size` terms that most sentences have, at least `min_count`, and how many; ties are alphabetical."""
-        chosen = f"{TOTALS} HAVING total >= $least ORDER BY total DESC, term LIMIT $size"
+        """Return the `size` most frequent terms with their frequencies, in falling order. Ties are alphabetical.
+
+        Terms in fewer than `min_count` sentences are ignored.
+        """
+        chosen = f"{TOTALS_QUERY} HAVING total >= $least ORDER BY total DESC, term LIMIT $size"
         return self._query(chosen, least=min_count, size=size)
 
     def all(self) -> dict[str, int]:
-        """Every term, in ascending order, and how many sentences have it."""
-        return dict(self._query(f"{TOTALS} ORDER BY term"))
+        """Return the frequency of every term, in alphabetical order."""
+        return dict(self._query(f"{TOTALS_QUERY} ORDER BY term"))
 
     def _query(self, query: str, **parameters: int) -> list[tuple[str, int]]:
-        """Raises OSError where there is no room for what does not fit into memory."""
+        """Run a query over the files. Raises OSError if the disk has no room for data that do not fit into memory."""
         spilled = str(self.files[0].parent / "spilled")
         settings: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "1GB", "temp_directory": spilled}
         files = list(map(str, self.files))
@@ -53,7 +59,7 @@ class TermCounts:
 
 
 def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) -> TermCounts:
-    """The terms of `sentences`, in new files of the `folder`."""
+    """Count the terms of `sentences`. The counts are written to new files in `folder`."""
     analyze = make_analyzer(settings)
     n = 0
     counts: Counter[str] = Counter()
@@ -61,13 +67,13 @@ def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) 
 
     def write() -> None:
         files.append(folder / f"{uuid4()}.parquet")
-        pq.write_table(pa.table([list(counts), list(counts.values())], schema=COUNTS), files[-1])
+        pq.write_table(pa.table([list(counts), list(counts.values())], schema=COUNTS_SCHEMA), files[-1])
         counts.clear()
 
     for sentence in sentences:
         counts.update(set(analyze(sentence)))
         n += 1
-        if len(counts) >= HELD:
+        if len(counts) >= MAX_TERMS_IN_MEMORY:
             write()
     write()
     return TermCounts(n, tuple(files))

@@ -1,4 +1,4 @@
-"""Dependency trees, and CoNLL-U, their text form in Universal Dependencies: one word per line, ten columns."""
+"""Dependency trees, and their text format CoNLL-U of Universal Dependencies: one word per line, ten columns."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,17 +6,22 @@ from dataclasses import dataclass
 
 from pipeline.errors import InputError
 
-COLUMNS = 10
+CONLLU_COLUMNS = 10
 ROOT = -1
+"""The head of a word that is the root of its sentence."""
 ROOT_RELATION = "root"
 UNSPECIFIED = "dep"
-"""Universal Dependencies' relation where no better one is known."""
+"""The relation of Universal Dependencies for an unknown relation."""
 
 
 @dataclass(frozen=True)
 class Parse:
-    """A sentence of m words: `upos` and `xpos` (universal and treebank part of speech), `heads` (position from 0, -1:
-    root), `relations` to the heads, and `spaces`: whether a space follows each word."""
+    """The dependency parse of a sentence of m words. Each field has one entry per word.
+
+    `upos` and `xpos` are the universal part of speech and the part of speech of the treebank. `heads` are the positions
+    of the heads, from 0, or -1 for the root. `relations` are the relations to the heads. `spaces` says whether a space
+    follows the word.
+    """
 
     words: tuple[str, ...]
     upos: tuple[str, ...]
@@ -30,14 +35,14 @@ class Parse:
 
 
 def chain(words: Sequence[str]) -> Parse:
-    """A stand-in for a missing parse: each word is the head of the next."""
+    """Return a substitute for a missing parse, in which each word is the head of the next word."""
     n = len(words)
     relations = (ROOT_RELATION, *[UNSPECIFIED] * (n - 1))[:n]
     return Parse(tuple(words), ("X",) * n, ("_",) * n, tuple(range(ROOT, n - 1)), relations, (True,) * n)
 
 
 def format_conllu(parse: Parse, comments: Iterable[tuple[str, str]]) -> str:
-    """One sentence: a line `# key = value` per comment, a line per word, and the empty line that ends it."""
+    """Format a sentence as CoNLL-U: a line `# key = value` for each comment, a line for each word, an empty line."""
     lines = [f"# {key} = {value}" for key, value in comments]
     columns = (parse.words, parse.upos, parse.xpos, parse.heads, parse.relations, parse.spaces)
     for number, (word, upos, xpos, head, relation, space) in enumerate(zip(*columns, strict=True), start=1):
@@ -48,17 +53,18 @@ def format_conllu(parse: Parse, comments: Iterable[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One sentence of a file: its `# key = value` comments and its parse."""
+    """A sentence of a CoNLL-U file: its `# key = value` comments and its parse."""
 
     comments: dict[str, str]
     parse: Parse
 
 
 def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
-    """The sentences in `lines` of the file `name`, without multiword spans and empty nodes.
+    """Read the sentences in the `lines` of a CoNLL-U file. `name` is its name for messages.
 
-    A sentence with comments only has no words. Raises InputError naming the file and line of a row without ten
-    columns, a word number out of order, a head outside the sentence, a second or missing root, or a cycle.
+    Multiword spans and empty nodes are ignored. Comments without words are a sentence of no words. Raises InputError,
+    with the file and the line, for a row without ten columns, a word number out of order, a head outside the sentence,
+    a missing or second root, or a cycle.
     """
     comments: dict[str, str] = {}
     rows: list[list[str]] = []
@@ -67,8 +73,8 @@ def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
         if not line.strip():
             heads = [int(row[6]) - 1 for row in rows]
             if fault := tree_fault(heads):
-                raise InputError(f"{name}, sentence before line {number}: {fault}; correct column 7 (HEAD)")
-            columns = zip(*rows, strict=True) if rows else ((),) * COLUMNS
+                raise InputError(f"{name}, sentence before line {number}: {fault}. Correct column 7 (HEAD).")
+            columns = zip(*rows, strict=True) if rows else ((),) * CONLLU_COLUMNS
             _, words, _, upos, xpos, _, _, relations, _, misc = columns
             spaces = tuple("SpaceAfter=No" not in value.split("|") for value in misc)
             if rows or comments:
@@ -83,25 +89,30 @@ def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
 
 
 def _row(line: str, expected: int, where: str) -> list[list[str]]:
-    """The columns of a word's line; none for a multiword span or an empty node."""
+    """Return a list with the columns of a word's line, or an empty list for a multiword span or an empty node."""
     columns = line.split("\t")
-    if len(columns) != COLUMNS:
-        raise InputError(f"{where}: {len(columns)} columns instead of {COLUMNS} (tab-separated); export as CoNLL-U")
+    if len(columns) != CONLLU_COLUMNS:
+        raise InputError(
+            f"{where}: the line has {len(columns)} tab-separated columns instead of {CONLLU_COLUMNS}. Export the parses"
+            " as CoNLL-U."
+        )
     number, word, head = columns[0], columns[1], columns[6]
     first, dash, _ = number.partition("-")
     if first.isdigit() and dash or "." in number:
         return []
     if number != str(expected):
-        raise InputError(f"{where}: word number {number} instead of {expected}; end every sentence with an empty line")
+        raise InputError(
+            f"{where}: the word has the number {number} instead of {expected}. End every sentence with an empty line."
+        )
     if not word:
-        raise InputError(f"{where}: the word is empty; write _ or delete the line")
+        raise InputError(f"{where}: the word is empty. Write _ or delete the line.")
     if not (head.isascii() and head.isdigit()):
-        raise InputError(f"{where}: head {head!r} is not a word number; write 0 for the root")
+        raise InputError(f"{where}: the head {head!r} is not a word number. Write 0 for the root.")
     return [columns]
 
 
 def tree_fault(heads: Sequence[int]) -> str | None:
-    """Why `heads` (-1: root) are not a tree; None if they are one, or empty."""
+    """Return why `heads` (-1: root) do not form a tree, or None if they do or are empty."""
     roots = [word for word, head in enumerate(heads, start=1) if head == ROOT]
     for word, head in enumerate(heads, start=1):
         if not ROOT <= head < len(heads):
@@ -116,7 +127,7 @@ def tree_fault(heads: Sequence[int]) -> str | None:
 
 
 def depths(heads: Sequence[int]) -> list[int]:
-    """The number of arcs between each word and the root. ValueError for a cycle."""
+    """Return the number of arcs between each word and the root. Raises ValueError if the heads form a cycle."""
     steps_to_root = [0 if head == ROOT else -1 for head in heads]
     for word in range(len(heads)):
         path = []
@@ -131,7 +142,10 @@ def depths(heads: Sequence[int]) -> list[int]:
 
 
 def projective_heads(heads: Sequence[int]) -> list[int]:
-    """`heads` made projective: while arcs cross, the dependent of the shortest such arc moves to its head's head."""
+    """Make a tree projective, so that no arcs cross, and return the new heads.
+
+    As long as arcs cross, the dependent of the shortest non-projective arc is moved to the head of its head.
+    """
     heads = list(heads)
     while not _is_projective(heads):
         arcs = [word for word, head in enumerate(heads) if head != ROOT and not _spans(heads, word, head)]
@@ -154,7 +168,7 @@ def _is_projective(heads: Sequence[int]) -> bool:
 
 
 def _spans(heads: Sequence[int], word: int, head: int) -> bool:
-    """Whether every word between the two descends from `head`."""
+    """Whether every word between `word` and `head` descends from `head`."""
     for between in range(min(word, head) + 1, max(word, head)):
         while between not in (head, ROOT):
             between = heads[between]

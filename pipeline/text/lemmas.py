@@ -1,14 +1,15 @@
-"""English lemmas that are words of the collection, and whether the collection is English at all."""
+"""Finds English lemmas for the words of a collection, and decides whether the collection is English."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-MOSTLY = 0.5
-"""Share of a collection's words that the English dictionary must know. Of Flickr8k's sentences it knows 99 in 100, of
-their German translations 19."""
+MIN_ENGLISH_SHARE = 0.5
+"""Smallest share of known words, by the English dictionary, in a collection that counts as English. The share is 0.99
+for the captions of Flickr8k and 0.19 for their German translations."""
 ENDINGS = (("ies", "y"), ("ied", "y"), ("es", ""), ("es", "e"), ("s", ""), ("ed", "e"), ("ed", ""), ("ing", "e"),
            ("ing", ""))  # fmt: skip
-"""Inflections of English and what takes their place in a lemma (the rules of detachment of WordNet's Morphy)."""
+"""Pairs of an English inflection and the ending of the lemma that replaces it (the detachment rules of WordNet's
+Morphy)."""
 STOP_WORDS = frozenset((
     "a", "about", "above", "across", "after", "again", "against", "all", "along", "also", "although", "always",
     "am", "among", "an", "and", "any", "are", "around", "as", "at", "be", "because", "been", "before", "behind",
@@ -21,12 +22,12 @@ STOP_WORDS = frozenset((
     "upon", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom",
     "whose", "why", "with", "within", "without", "you", "your", "yours",
 ))  # fmt: skip
-"""English words that say nothing of a photograph by themselves. scikit-learn's list, which text.stop_words leaves out,
-has nouns and numbers too (fire, side, two)."""
+"""English words that describe nothing in a photo by themselves. The longer list of scikit-learn, which is used if
+text.stop_words is true, also has nouns and numbers, such as fire, side and two."""
 
 
 def find_lemma(word: str) -> str:
-    """The lemma of a word by the English dictionary, in lower case where the word is."""
+    """Return the lemma of a word by the English dictionary. It is in lower case if the word is in lower case."""
     import simplemma
 
     lemma = simplemma.lemmatize(word, lang="en")
@@ -34,23 +35,28 @@ def find_lemma(word: str) -> str:
 
 
 def is_english(counts: Mapping[str, int]) -> bool:
-    """Whether most of the words of a collection are English: `counts` are the sentences that have each. A collection
-    without words of letters is."""
+    """Return whether at least MIN_ENGLISH_SHARE of the words of a collection are English.
+
+    `counts` is the number of sentences that have each word. Words with other characters than letters are ignored. A
+    collection without any word of letters counts as English.
+    """
     import simplemma
 
     words = Counter({word: count for word, count in counts.items() if word.isalpha()})
     known = sum(count for word, count in words.items() if simplemma.is_known(word, lang="en"))
-    return known >= MOSTLY * words.total()
+    return known >= MIN_ENGLISH_SHARE * words.total()
 
 
 def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_count: int) -> dict[str, str]:
-    """Each word of a collection -> its term, which is a word of the collection, or one of `stop_words`; and each lemma
-    that is neither -> the term of its words. `counts` are the sentences that have each word.
+    """Choose the term that represents each word of a collection.
 
-    The dictionary's lemma is taken if at least `min_count` sentences have it, else the first word without its ending
-    for which this is so (the dictionary has `playe` for `playing`), else whichever of these is the lemma of other words
-    of the collection. A lemma that does not occur itself is represented by the shortest of its words, so that `geese`
-    remain together with the query `goose`.
+    `counts` is the number of sentences that have each word. Return a mapping from words to terms. Every term is a word
+    of the collection or a stop word. Lemmas that are neither are mapped too, to the term of their words.
+
+    The lemma of a word is the lemma in the dictionary, if at least `min_count` sentences have it. Otherwise the endings
+    in ENDINGS are removed, and the lemma is the first result that so many sentences have (for `playing`, the dictionary
+    has `playe`). If there is none, it is the candidate that most other words have as lemma. A lemma that is not a word
+    of the collection is represented by the shortest of its words: if only `geese` occurs, the query `goose` finds it.
     """
     listed = {word: find_lemma(word) for word in counts}
     support = Counter(lemma for word, lemma in listed.items() if lemma != word)
@@ -69,8 +75,11 @@ def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_co
 
 
 def make_lemmatiser(terms: Mapping[str, str]) -> Callable[[str], str]:
-    """The function word -> term by `choose_lemmas`, also of words that were not in the collection; without `terms` the
-    dictionary's."""
+    """Return a function from a word to its term.
+
+    `terms` is the result of `choose_lemmas`. A word that was not in the collection gets the term of its lemma, or else
+    its lemma in the dictionary.
+    """
 
     def lemmatise(word: str) -> str:
         if (term := terms.get(word)) is not None:
@@ -82,7 +91,11 @@ def make_lemmatiser(terms: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def _candidates(word: str, lemma: str) -> Iterator[str]:
-    """What may be the lemma of a word: the dictionary's, then, of a word that is inflected, it without its ending."""
+    """Yield candidates for the lemma of a word: first `lemma`, its lemma in the dictionary.
+
+    If the word is inflected, so that `lemma` differs from it, also yield the word with each matching ending of ENDINGS
+    replaced.
+    """
     yield lemma
     if lemma == word:
         return
@@ -91,4 +104,4 @@ def _candidates(word: str, lemma: str) -> Iterator[str]:
         if stem != word and len(stem) > 1:
             yield stem + lemma_ending
             if not lemma_ending and stem[-1] == stem[-2:-1]:
-                yield stem[:-1]  # running
+                yield stem[:-1]  # a doubled consonant, as in running

@@ -1,4 +1,4 @@
-"""Parses of texts: by spaCy, or from another parser's files; and the training of a spaCy parser."""
+"""Parses texts with spaCy, reads parses from the files of another parser, and trains a spaCy parser."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,24 +17,29 @@ if TYPE_CHECKING:
 
 
 FURTHER_ROOT = "parataxis"
-"""Relation of a second sentence's root to the first's, if the parser splits a text into two sentences."""
+"""Relation of the root of a second sentence to the root of the first, if the parser splits a text into sentences."""
 MAX_WORDS = 100
-"""Longer sentences become chains."""
+"""Largest number of words in a text that is parsed. Longer texts get chains in place of parses."""
 
 
 def require_spacy() -> Any:
-    """The module spacy; UsageError says how to install it."""
+    """Import and return the module spacy. Raises UsageError with the command that installs it if it is missing."""
     try:
         import spacy
     except ImportError:
-        raise UsageError("this needs spaCy: pip install 'jointspace[parse]', or set parse.engine to files") from None
+        raise UsageError(
+            "parse.engine spacy needs spaCy. Install it with `pip install 'jointspace[parse]'`, or set parse.engine to"
+            " files."
+        ) from None
     logging.getLogger("spacy").setLevel(logging.ERROR)
     return spacy
 
 
 def parse_texts(load: "Callable[[], Language]", texts: Sequence[str]) -> list[Parsed]:
-    """The trees of `texts` by the spaCy pipeline that `load` gives; texts of more than MAX_WORDS words become
-    chains."""
+    """Parse texts with a spaCy pipeline and derive their phrase trees. `load` returns the pipeline.
+
+    A text without words, or with more than MAX_WORDS words, gets chains in place of the trees.
+    """
     pipeline = load()
     docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
     parses = map(_to_parse, pipeline.pipe([doc for doc in docs if 0 < len(doc) <= MAX_WORDS]))
@@ -59,16 +64,18 @@ def _to_parse(doc: "Doc") -> Parse:
     return Parse(tuple(words), tuple(upos), tuple(xpos), tuple(heads), tuple(relations), tuple(spaces))
 
 
-ID = "sent_id"
-SHOWN = 200
-"""Characters of the parser's words quoted in a mismatch."""
+ID_COMMENT = "sent_id"
+"""The key of the CoNLL-U comment with the id of a sentence."""
+MAX_QUOTED_CHARACTERS = 200
+"""Largest number of characters of the parser's words in a message about a mismatch."""
 
 
 def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
-    """The ids that each sentence may have in a file, given its image's name; an image's sentences are adjacent.
+    """Return the ids under which a file of parses may have each sentence.
 
-    They are `name#k` for sentence k of the image, with or without the folders in its name, and the number of the
-    sentence, counted from `first`.
+    `names` has the image name of each sentence. The sentences of an image are adjacent. The ids are `name#k` for
+    sentence k of the image, counted from 0, with and without the folders in the name, and the number of the sentence,
+    counted from `first`.
     """
     keys, before, k = [], None, 0
     for number, name in enumerate(names, start=first):
@@ -79,17 +86,21 @@ def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
 
 
 def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -> dict[str, Parse]:
-    """Id -> parse for the `wanted` ids in the file `name`; the id is the comment sent_id.
+    """Return the parses with the `wanted` ids by id. The id of a sentence is its comment sent_id.
 
-    Raises InputError for a sentence without an id, a repeated id, or a file without sentences.
+    `name` is the name of the file for messages. Raises InputError for a sentence without an id, a repeated id, or a
+    file without sentences.
     """
-    return _index(((entry.comments.get(ID), entry.parse) for entry in entries), wanted, name)
+    return _index(((entry.comments.get(ID_COMMENT), entry.parse) for entry in entries), wanted, name)
 
 
 def index_trees(
     trees: Iterable[tuple[str | None, PhraseTree]], wanted: Collection[str], name: str
 ) -> dict[str, PhraseTree]:
-    """The same for brackets, whose ids precede them; without ids, trees are numbered from 0."""
+    """Return the phrase trees with the `wanted` ids by id. A tree without an id has its number in the file, from 0.
+
+    `name` is the name of the file for messages. Raises InputError for a repeated id or a file without trees.
+    """
     return _index(((str(n) if key is None else key, tree) for n, (key, tree) in enumerate(trees)), wanted, name)
 
 
@@ -97,21 +108,24 @@ def _index(pairs: Iterable[tuple[str | None, object]], wanted: Collection[str], 
     index, seen = {}, set()
     for number, (key, value) in enumerate(pairs, start=1):
         if key is None:
-            raise InputError(f"{name}: sentence {number} has no comment '# {ID} = ...'; add one")
+            raise InputError(f"{name}: sentence {number} has no comment `# {ID_COMMENT} = ...`. Add the comment.")
         if key in seen:
-            raise InputError(f"{name}: sentence {number} has the id {key} of an earlier one; make the ids unique")
+            raise InputError(
+                f"{name}: sentence {number} has the id {key}, which an earlier sentence has too. Make the ids unique."
+            )
         seen.add(key)
         if key in wanted:
             index[key] = value
     if not seen:
-        raise InputError(f"{name} holds no sentence; give the file that your parser wrote")
+        raise InputError(f"{name} has no sentences. Give the output file of your parser.")
     return index
 
 
 def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Mapping[str, PhraseTree]) -> Parsed:
-    """Both trees of the sentence with one of the ids `keys`; a missing one is derived from the other.
+    """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
 
-    A sentence with neither, or with trees over other words, falls back to chains.
+    `keys` are the ids that the sentence may have in the files. If only one of the two trees exists, the other is
+    derived from it. A sentence without trees, or with trees over other words than `text`, gets chains.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)
@@ -122,7 +136,8 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
         return fall_back(text, "no parse of this id")
     for parsed in (parse, tree):
         if parsed is not None and letters("".join(parsed.words)) != letters(text):
-            return fall_back(text, f"{len(parsed.words)} other words: {' '.join(parsed.words)[:SHOWN]}")
+            words = " ".join(parsed.words)[:MAX_QUOTED_CHARACTERS]
+            return fall_back(text, f"{len(parsed.words)} other words: {words}")
     if parse is None:
         assert tree is not None
         parse = derive_dependencies(tree)
@@ -130,13 +145,19 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
 
 
 LANGUAGE = "en"
-EVALUATE_STEPS, STEP_WORDS = 200, 100
-"""Most steps between two judgements on dev, and words in the first steps: a small treebank is judged in each epoch."""
+MAX_STEPS_PER_EVALUATION = 200
+"""Largest number of training steps between two evaluations on dev."""
+WORDS_PER_STEP = 100
+"""Number of words in one of the first training steps. A small treebank is evaluated on dev once per epoch."""
 SCORES = ("dep_uas", "dep_las", "tag_acc")
+"""The scores of a parser, by spaCy's names; see `judge`."""
 
 
 def write_corpus(parses: Sequence[Parse], path: Path) -> int:
-    """A treebank as a file that spaCy trains on; returns its words. Raises InputError where it has no sentence."""
+    """Write a treebank to a file in spaCy's training format, and return its number of words.
+
+    Raises InputError if the treebank has no sentences.
+    """
     require_spacy()
     from spacy.tokens import Doc, DocBin
     from spacy.vocab import Vocab
@@ -150,22 +171,24 @@ def write_corpus(parses: Sequence[Parse], path: Path) -> int:
             words, spaces, tags = list(parse.words), list(parse.spaces), list(parse.xpos)
             corpus.add(Doc(vocab, words=words, spaces=spaces, tags=tags, heads=heads, deps=relations))
     if not len(corpus):
-        raise InputError(f"the {path.stem} treebank has no sentence; give a CoNLL-U file with some")
+        raise InputError(f"the {path.stem} treebank has no sentences. Give a CoNLL-U file with sentences.")
     corpus.to_disk(path)
     return sum(map(len, parses))
 
 
 def train(folder: Path, words: int, epochs: int, seed: int) -> Path:
-    """Train on the corpora `train.spacy`, of so many `words`, and `dev.spacy` in `folder`; returns the folder of the
-    pipeline that was best on dev."""
+    """Train a spaCy tagger and parser, and return the folder of the pipeline with the best scores on dev.
+
+    `folder` must have the corpora `train.spacy`, with `words` words, and `dev.spacy`, as `write_corpus` writes them.
+    """
     from spacy.cli.init_config import init_config
     from spacy.cli.train import train as train_by_spacy
 
     config = init_config(lang=LANGUAGE, pipeline=["tagger", "parser"], optimize="efficiency", silent=True)
     config["paths"] |= {part: str(folder / f"{part}.spacy") for part in ("train", "dev")}
     config["system"]["seed"] = seed
-    config["components"]["tagger"]["label_smoothing"] = 0.0  # which a treebank of one tag does not bear
-    frequency = max(1, min(EVALUATE_STEPS, words // STEP_WORDS))
+    config["components"]["tagger"]["label_smoothing"] = 0.0  # with smoothing, a treebank of only one tag is an error
+    frequency = max(1, min(MAX_STEPS_PER_EVALUATION, words // WORDS_PER_STEP))
     config["training"] |= {"max_epochs": epochs, "max_steps": 0, "eval_frequency": frequency}
     config.to_disk(folder / "config.cfg")
     train_by_spacy(folder / "config.cfg", folder / "trained")
@@ -173,8 +196,11 @@ def train(folder: Path, words: int, epochs: int, seed: int) -> Path:
 
 
 def judge(pipeline: Path, corpus: Path) -> dict[str, float]:
-    """Percent of words with the right head (`dep_uas`), the right head and relation (`dep_las`), and the right tag
-    (`tag_acc`), as spaCy counts them, with the treebank's own words."""
+    """Evaluate a spaCy pipeline on a corpus with the words of the treebank. Return percentages by spaCy's names.
+
+    `dep_uas` is the percentage of words with the right head, `dep_las` with the right head and relation, and `tag_acc`
+    with the right tag.
+    """
     import spacy
     from spacy.training import Corpus
 

@@ -1,4 +1,4 @@
-"""Phrase trees and their text form, the Penn Treebank's brackets: (S (NP (DT a) (NN dog)) (VP (VBZ runs)))."""
+"""Phrase trees, and their text format, the brackets of the Penn Treebank: (S (NP (DT a) (NN dog)) (VP (VBZ runs)))."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,22 +29,29 @@ PENN_TO_UNIVERSAL = {penn: tag for tag, group in PENN_TAGS.items() for penn in g
 
 
 def universal(tag: str) -> str:
-    """The universal part of speech of a Penn tag; X for any other tag."""
+    """Return the universal part of speech for a tag of the Penn Treebank, or X for any other tag."""
     return PENN_TO_UNIVERSAL.get(tag, UNKNOWN)
 
 
 TOKEN = re.compile(r"[()]|[^\s()]+")
 TRACE = "-NONE-"
-"""Tag of an empty leaf; such leaves, and phrases of nothing else, are dropped."""
+"""Tag of an empty leaf. Empty leaves, and phrases that contain only empty leaves, are dropped."""
 TOP = "TOP"
+"""Label of an outermost phrase that has no label."""
 FRAGMENT = "FRAG"
+"""Label of a phrase that is added to connect several roots, and of the phrases in a substitute for a missing tree."""
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+"""Escaped brackets in the words of the Penn Treebank."""
 
 
 @dataclass(frozen=True)
 class PhraseTree:
-    """A sentence of m words: `labels` of its nodes (first the m leaves' parts of speech, then the phrases' categories,
-    each phrase after those in it), and `parents` (position from 0, -1: root) of the same nodes."""
+    """The phrase tree of a sentence of m words.
+
+    The first m nodes are the leaves, one per word, and the others are the phrases, each after the phrases that it
+    contains. `labels` has the part of speech of each leaf and the category of each phrase. `parents` has the number of
+    each node's parent, or -1 for the root.
+    """
 
     words: tuple[str, ...]
     labels: tuple[str, ...]
@@ -54,12 +61,12 @@ class PhraseTree:
         return len(self.labels)
 
     def spans(self) -> list[tuple[str, int, int]]:
-        """(label, first word, word after the last) of every phrase."""
+        """Return (label, first word, last word + 1) for every phrase. Words are numbered from 0."""
         first, last = self.extents()
         return [(self.labels[node], first[node], last[node] + 1) for node in range(len(self.words), len(self))]
 
     def extents(self) -> tuple[list[int], list[int]]:
-        """The first and the last word of every node."""
+        """Return the number of the first word, and of the last word, of every node."""
         m = len(self.words)
         first, last = list(range(m)) + [m] * (len(self) - m), list(range(m)) + [-1] * (len(self) - m)
         for node, parent in enumerate(self.parents):
@@ -68,7 +75,7 @@ class PhraseTree:
         return first, last
 
     def to_brackets(self) -> str:
-        """The tree on one line; empty if there are no words."""
+        """Return the tree in brackets on one line, or an empty text if it has no words."""
         first, last = self.extents()
         opening: list[str] = [""] * len(self.words)
         closing = [0] * len(self.words)
@@ -79,9 +86,9 @@ class PhraseTree:
         return " ".join(f"{opened}({tag} {word}){')' * closed}" for opened, tag, word, closed in leaves)
 
     def with_leaves(self, words: Sequence[str], sources: Sequence[int]) -> "PhraseTree":
-        """The tree over other words: word i takes the tag and place of leaf `sources[i]` (ascending).
+        """Return the tree over other words. Word i takes the tag and the position of leaf `sources[i]` (ascending).
 
-        Other leaves are dropped, and so are phrases of nothing else.
+        Leaves that are not in `sources` are dropped, and so are phrases without any remaining leaf.
         """
         m, n = len(self.words), len(words)
         used = [False] * len(self)
@@ -96,10 +103,10 @@ class PhraseTree:
         return rooted(words, labels, parents)
 
     def under_one_root(self) -> "PhraseTree":
-        """The tree with all phrases of the whole sentence merged into one root.
+        """Return the tree in which all phrases that cover the whole sentence are merged into one root.
 
-        Such a phrase has every word but punctuation: `(ROOT (S (NP (NP a dog) (PP ...)) (. .)))` becomes
-        `(NP (NP a dog) (PP ...) (. .))`. The root takes the label of the innermost.
+        A phrase covers the sentence if it has all words except punctuation. `(ROOT (S (NP (NP a dog) (PP ...)) (. .)))`
+        becomes `(NP (NP a dog) (PP ...) (. .))`. The root takes the label of the innermost merged phrase.
         """
         m = len(self.words)
         words = [not is_punctuation(label) for label in self.labels[:m]]
@@ -118,7 +125,7 @@ class PhraseTree:
 
 
 def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> PhraseTree:
-    """The tree of these nodes; several roots get a common parent."""
+    """Return the phrase tree of nodes with these labels and parents. Several roots get a common parent."""
     roots = [node for node, parent in enumerate(parents) if parent < 0]
     if len(roots) > 1:
         for root in roots:
@@ -128,14 +135,14 @@ def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> Phras
 
 
 def is_punctuation(tag: str) -> bool:
-    """Whether `tag`, of the Penn Treebank or universal, is punctuation."""
+    """Return whether a part of speech, of the Penn Treebank or universal, is punctuation."""
     return tag == "PUNCT" or universal(tag) == "PUNCT" or not (tag in PENN_TO_UNIVERSAL or any(map(str.isalnum, tag)))
 
 
 def right_branching(words: Sequence[str]) -> PhraseTree:
-    """(FRAG w1 (FRAG w2 (FRAG w3 w4))): a stand-in for a missing tree."""
+    """Return a substitute for a missing tree: (FRAG w1 (FRAG w2 (FRAG w3 w4)))."""
     n = len(words)
-    inner = max(n - 1, 0)  # phrase n + k holds the last k + 2 words
+    inner = max(n - 1, 0)  # phrase n + k has the last k + 2 words
     parents = [n + max(inner - 1 - word, 0) for word in range(n)] if inner else [-1] * n
     parents += [n + k + 1 for k in range(inner - 1)] + [-1] * (inner > 0)
     return PhraseTree(tuple(words), ("X",) * n + (FRAGMENT,) * inner, tuple(parents))
@@ -146,37 +153,43 @@ def _escape(word: str) -> str:
 
 
 def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None, PhraseTree]]:
-    """The trees in `lines` of the file `name`, each with the sentence id before it (`id TAB (S ...)`) or None.
+    """Read the trees in the `lines` of a file of brackets. `name` is its name for messages.
 
-    A tree may span several lines, as in the Penn Treebank's own files, and be of any depth. Labels are cut to the
-    category (NP-SBJ-1 becomes NP); an outermost bracket without a label is dropped.
-    Raises InputError naming the file and line of a missing or extra bracket, or of text outside brackets.
+    Yield each tree with its id, or with None if it has no id. An id precedes the tree on the same line:
+    `id TAB (S ...)`. A tree may span several lines, as in the files of the Penn Treebank, and can have any depth.
+    Labels are reduced to the category (NP-SBJ-1 becomes NP). An outermost bracket without a label is dropped. Raises
+    InputError, with the file and the line, for a missing or extra bracket and for text outside brackets.
     """
     identity, tokens, depth, first_line = None, [], 0, 0
     for number, line in enumerate(lines, start=1):
         if not depth and line.strip() and not line.lstrip().startswith("("):
             identity, tab, line = line.rstrip("\r\n").partition("\t")
             if not tab:
-                raise InputError(f"{name}, line {number}: neither a tree nor an id, a tab and a tree; correct the line")
+                raise InputError(
+                    f"{name}, line {number}: the line is neither a tree nor an id, a tab and a tree. Correct the line."
+                )
             if not line.strip():
                 yield identity, PhraseTree((), (), ())
         for token in TOKEN.findall(line):
             if not depth:
                 first_line = number
                 if token != "(":
-                    raise InputError(f"{name}, line {number}: {token!r} outside a tree; correct the brackets")
+                    raise InputError(f"{name}, line {number}: {token!r} is outside a tree. Correct the brackets.")
             depth += {"(": 1, ")": -1}.get(token, 0)
             tokens.append(token)
             if not depth:
                 yield identity, _read_tree(tokens, f"{name}, line {number}")
                 identity, tokens = None, []
     if depth:
-        raise InputError(f"{name}, line {first_line}: {depth} brackets are never closed; correct the tree")
+        raise InputError(f"{name}, line {first_line}: {depth} brackets of the tree are not closed. Close the brackets.")
 
 
 def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
-    """One tree from its balanced `tokens`, without recursion. An open bracket holds `texts`, its label and perhaps a
-    word, and `nodes`: words, ~p for phrase p, and None for a trace."""
+    """Build a tree from its tokens, whose brackets are balanced. `where` is the file and line for messages.
+
+    A stack replaces recursion, since trees can be deep. It has an entry for each open bracket: its texts (a label and
+    perhaps a word) and its nodes. A node is the number of a word, ~p for phrase p, or None for an empty leaf.
+    """
     words: list[str] = []
     tags: list[str] = []
     phrases: list[tuple[str, list[int]]] = []
@@ -190,8 +203,11 @@ def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
         else:
             stack.pop()
             if len(texts) > 2 or (len(texts) == 2) == bool(nodes):
-                held = " ".join(texts) or "nothing"
-                raise InputError(f"{where}: brackets with {held}, not a tag and a word, nor phrases; correct them")
+                content = " ".join(texts) or "nothing"
+                raise InputError(
+                    f"{where}: brackets contain {content}, but must contain a tag and a word, or a label and phrases."
+                    " Correct the brackets."
+                )
             above, children = stack[-1][1], [node for node in nodes if node is not None]
             if len(texts) == 2 and texts[0] != TRACE:
                 above.append(len(words))
@@ -207,7 +223,10 @@ def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
 
 
 def assemble(words: Sequence[str], tags: Sequence[str], phrases: Sequence[tuple[str, Sequence[int]]]) -> PhraseTree:
-    """The tree of `phrases` (label, children), children first; a child is a word, or ~p for phrase p."""
+    """Return the tree of words, their tags, and phrases (label, children), each after the phrases that it contains.
+
+    A child is the number of a word, or ~p for phrase p.
+    """
     m = len(words)
     parents = [-1] * (m + len(phrases))
     for number, (_, children) in enumerate(phrases):

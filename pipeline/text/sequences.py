@@ -13,9 +13,9 @@ from pipeline.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Tokens(Ragged):
-    """The words of m sentences: those of sentence i are ids[offsets[i] : offsets[i + 1]].
+    """The word ids of m sentences. The words of sentence i are ids[offsets[i] : offsets[i + 1]].
 
-    `ids` (total,) int32, `offsets` (m + 1,) int64. Unknown words have the id V, for a vocabulary of V terms.
+    `ids` is (total,) int32 and `offsets` is (m + 1,) int64. Unknown words have the id V, for a vocabulary of V terms.
     """
 
     ids: np.ndarray
@@ -26,7 +26,7 @@ class Tokens(Ragged):
 
 
 def encode_tokens(texts: Iterable[str], vocabulary: Vocabulary) -> Tokens:
-    """`texts` over a vocabulary of single words; a text without words has length 0."""
+    """Encode texts as ids of words in a vocabulary of single words. A text without words has length 0."""
     analyze, index, unknown = make_analyzer(vocabulary.settings), vocabulary.index, len(vocabulary.terms)
     sentences = [[index.get(word, unknown) for word in analyze(text)] for text in texts]
     offsets = offsets_of(list(map(len, sentences)))

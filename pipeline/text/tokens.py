@@ -1,9 +1,12 @@
-"""Texts to terms: normalise, lowercase, split into words, remove stop words, lemmatise, n-grams; the last three are
-optional.
+"""Splits texts into terms.
 
-Scripts decide, not languages: where a script has spaces between words, terms are words and n-grams of neighbouring
-words; Han, Kana, Thai, Lao, Khmer and Burmese have none, so there characters are the words (a letter with the marks on
-it is one), and terms are n-grams of the characters of a run: pairs of Han, and triples where others are among them.
+A text is normalised, converted to lower case and split into words. Optionally, stop words are removed, words are
+replaced by their lemmas, and n-grams are added.
+
+The script of a text decides what a word is, not its language. In a script with spaces between words, terms are words
+and n-grams of neighbouring words. Han, Kana, Thai, Lao, Khmer and Burmese have no spaces between words. In these
+scripts each character (a letter with its marks) counts as a word, and terms are n-grams of neighbouring characters.
+N-grams of Han characters alone have at most LONGEST_HAN characters.
 """
 
 import re
@@ -17,22 +20,28 @@ from typing import Any, NamedTuple
 from pipeline.text.lemmas import STOP_WORDS, make_lemmatiser
 
 ASCII_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-"""Letters and digits, with inner apostrophes: `don't` is one word; punctuation is not a word."""
-_LETTERS = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\u200d]*"  # a zero-width joiner shapes letters of Hindi
+"""A word of an ASCII text: letters and digits, with apostrophes inside. `don't` is one word."""
+_LETTERS = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\u200d]*"  # Hindi has zero-width joiners inside words
 _SPACELESS = "".join(rf"\p{{scx={script}}}" for script in ("Han", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"))
 _HEBREW_POINTS = (*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7)
 _ARABIC_SIGNS = (0x640, *range(0x610, 0x61B), *range(0x64E, 0x653), *range(0x656, 0x660), 0x670)
 VOWEL_SIGNS = dict.fromkeys((*_HEBREW_POINTS, *_ARABIC_SIGNS)) | dict.fromkeys(range(0x64B, 0x64E), " ")
-"""What is rarely written, and so left out of words, and the stretching of Arabic letters with it. Tanwin, the ending of
-a case, ends the word before it, so that the stem is found with and without it."""
+"""Characters that are removed from words: Hebrew points, Arabic vowel signs, and the sign that stretches Arabic
+letters. They are rarely written. The Arabic case endings of tanwin are replaced by a space, so that the stem of the
+word is the same with and without the ending."""
 LONGEST_NGRAM = 3
+"""Largest number of words, or of characters, in an n-gram."""
 LONGEST_HAN = 2
-"""Characters in an n-gram of Han alone: they are morphemes, and two make most words of Chinese; others are letters."""
+"""Largest number of characters in an n-gram of Han characters alone. Han characters are morphemes, and two of them form
+most Chinese words. The characters of the other scripts are letters."""
 
 
 class Patterns(NamedTuple):
-    """Of texts beyond ASCII: a `word`, as ASCII_WORD, with combining marks; a run of a script without spaces between
-    words, `spaceless`, and of `han` alone; and a `character`, a letter with its marks."""
+    """Compiled patterns for texts with characters outside ASCII.
+
+    `word` matches a word like ASCII_WORD, with combining marks. `spaceless` matches a sequence of characters of scripts
+    without spaces between words, and `han` a sequence of Han characters. `character` matches a letter with its marks.
+    """
 
     word: Any
     spaceless: Any
@@ -42,7 +51,7 @@ class Patterns(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _patterns() -> Patterns:
-    """By `regex`, which knows scripts and marks; searches in ASCII do without its import."""
+    """Compile the patterns with the library `regex`, which knows scripts and marks. Texts in ASCII do not import it."""
     import regex
 
     word = rf"{_LETTERS}(?:['\u2019]{_LETTERS})*"
@@ -51,17 +60,23 @@ def _patterns() -> Patterns:
 
 
 def normalise_text(text: str) -> str:
-    """The one spelling of a text (Unicode's NFKC), in which everything that encodes texts reads it: accents may be
-    characters of their own, as on a Mac, and letters as wide as Chinese ones."""
+    """Return a text in the normal form NFKC of Unicode. All text encoders read texts in this form.
+
+    It unifies different spellings of the same letters, such as accents as separate characters (common on macOS), and
+    full-width letters.
+    """
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
 @dataclass(frozen=True)
 class TermSettings:
-    """How a text becomes terms. `stop_words` are removed before and after lemmatising; `lemmas` are those of the words
-    that a vocabulary was built from (see `choose_lemmas`), so that they need no dictionary, which takes as long to load
-    as a search. Texts that are not `english` keep their words. Terms are n-grams of up to `max_ngram` words, or of up
-    to `max_characters` characters where there are no spaces."""
+    """The settings for splitting a text into terms.
+
+    If `lemmatise` and `english` are true, words are replaced by their lemmas. `lemmas` maps the words from which a
+    vocabulary was built to their terms (see `choose_lemmas`). These words need no dictionary, which takes as long to
+    load as a search takes. `stop_words` are removed before and after the words are replaced. Terms are n-grams of up to
+    `max_ngram` words, or of up to `max_characters` characters in scripts without spaces.
+    """
 
     lemmatise: bool
     stop_words: Collection[str]
@@ -76,22 +91,24 @@ class TermSettings:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
-        """From JSON. ValueError where that holds something else."""
+        """Return the settings that JSON describes. Raises ValueError if it describes something else."""
         found = cls(**value)
         flags = isinstance(found.lemmatise, bool) and isinstance(found.english, bool)
         if not flags or not all(isinstance(word, str) for word in found.stop_words):
-            raise ValueError("its rules for making terms are none of ours")
-        if not all(isinstance(one, str) for pair in found.lemmas.items() for one in pair):
-            raise ValueError("its lemmas are not words")
+            raise ValueError("the rules for making terms have an unknown form")
+        if not all(isinstance(word, str) for pair in found.lemmas.items() for word in pair):
+            raise ValueError("the lemmas are not words")
         for longest in (found.max_ngram, found.max_characters):
             if longest not in range(1, LONGEST_NGRAM + 1):
-                raise ValueError(f"its longest n-gram is not in 1 to {LONGEST_NGRAM}")
+                raise ValueError(f"the length of the longest n-gram is not in 1 to {LONGEST_NGRAM}")
         return found
 
 
 class WordRun(NamedTuple):
-    """Neighbouring `words` of a text, each with its term: itself, or its lemma. `between` them there is a space, or
-    nothing: then they are characters."""
+    """Neighbouring words of a text, each with its term, which is the word itself or its lemma.
+
+    `between` is the text between the words: a space, or nothing if the words are characters of a script without spaces.
+    """
 
     between: str
     words: list[str]
@@ -99,7 +116,7 @@ class WordRun(NamedTuple):
 
 
 def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
-    """The function text -> terms: words, then pairs of neighbours, and so on."""
+    """Return a function that lists the terms of a text: first the words, then the pairs of neighbours, and so on."""
     read = make_reader(settings)
     longest = {" ": settings.max_ngram, "": settings.max_characters}
     lengths = range(1, max(longest.values()) + 1)
@@ -118,7 +135,7 @@ def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
 
 
 def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
-    """The function text -> its runs of words, in order."""
+    """Return a function that yields the runs of neighbouring words of a text, in order."""
     stop = frozenset(settings.stop_words)
     lemmatise = make_lemmatiser(settings.lemmas)
     if not settings.lemmas:
@@ -145,7 +162,7 @@ def _words(text: str) -> list[str]:
 
 
 def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Tokens as runs of words with a space between them, and runs of characters."""
+    """Group tokens into runs: words with spaces between them, and characters of scripts without spaces."""
     spaced: list[str] = []
     for token in tokens:
         if token.isascii() or not (spaceless := list(_patterns().spaceless.finditer(token))):
@@ -169,22 +186,23 @@ def _is_spaceless(word: str) -> bool:
 
 
 def words_of(term: str) -> list[str]:
-    """The words that make a term: those between its spaces, or its characters."""
+    """Return the words of a term. In scripts without spaces they are its characters."""
     return [word for _, words in _runs(term.split(" ")) for word in words]
 
 
 def join_words(words: Iterable[str]) -> str:
-    """The text that is read as these words: characters of scripts without spaces stand together."""
+    """Join words to a text that `make_reader` splits into the same words. Characters of scripts without spaces are
+    joined without a space."""
     return " ".join(("" if spaceless else " ").join(group) for spaceless, group in groupby(words, _is_spaceless))
 
 
 def says_something(term: str, settings: TermSettings) -> bool:
-    """Whether a term by these `settings` is more than English stop words; in other languages, always."""
+    """Return whether a term has a word that is not an English stop word. In other languages, always return true."""
     return not settings.english or any(word.lower() not in STOP_WORDS for word in term.split(" "))
 
 
 def english_stop_words() -> list[str]:
-    """scikit-learn's English stop words, sorted."""
+    """Return the English stop words of scikit-learn in alphabetical order."""
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
     return sorted(ENGLISH_STOP_WORDS)

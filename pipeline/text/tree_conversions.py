@@ -1,24 +1,25 @@
-"""Phrase trees from dependencies, and dependencies from phrase trees.
+"""Converts dependency trees to phrase trees, and phrase trees to dependency trees.
 
-From dependencies, each head with dependents, and each noun or pronoun, becomes a phrase.
+**Dependencies to phrases.** A word with dependents becomes the head of a phrase. A noun or pronoun without dependents
+is a phrase too, unless it is part of a name or compound. The dependents of a head belong to layers. Each layer that has
+a dependent adds a phrase around the head, from the inside out:
 
-Around a head there is one phrase per layer that has a dependent, from the inside out (a bare noun or pronoun is a noun
-phrase too, unless it is part of a name or compound):
+* BASE: determiners, adjectives, numbers, compounds and possessors, as in `a small dog`. Label NP, ADJP, ADVP, ...
+* MODIFIED: phrases and clauses after the head, as in `a dog | with a ball`. The label of BASE.
+* JOINED: conjuncts, as in `a dog | and | a cat`. The label of BASE. Two bare nouns share one phrase: `dogs and cats`.
+* PREDICATE: auxiliaries, objects and adjuncts of a verb, or of a noun or adjective with a copula or subject. Label VP.
+* CLAUSE: subjects, words before the subject, and words at the end, as in `a dog | runs on the grass | .`. Label S.
+* MARKED: a preposition or a conjunction, as in `on | the grass` and `while | a dog runs`. Label PP or SBAR.
+* OUTSIDE: a coordinating conjunction or punctuation at the edge, which becomes part of the enclosing phrase.
 
-* BASE: determiners, adjectives, numbers, compounds, possessors: `a small dog`; NP, or ADJP, ADVP, ...
-* MODIFIED: phrases and clauses after the head: `a dog | with a ball`; the same label
-* JOINED: conjuncts: `a dog | and | a cat`; the same label. Two bare nouns share one phrase: `dogs and cats`
-* PREDICATE: auxiliaries, objects and adjuncts of a verb, or of a noun or adjective with a copula or subject; VP
-* CLAUSE: subjects, and what comes before them or at the end: `a dog | runs on the grass | .`; S
-* MARKED: a preposition or a conjunction: `on | the grass`, `while | a dog runs`; PP or SBAR
-* OUTSIDE: a coordinating conjunction or punctuation at the edge, which goes into the enclosing phrase.
+On each side of the head, the layer of a dependent is at least the layer of every dependent that is nearer to the head.
+The tree is made projective first. The relations are the relations of Universal Dependencies, and unknown relations
+count as adjuncts. A sentence for which a parser gives only dependencies gets its phrases in this way.
 
-On each side, a dependent's layer is at least that of every dependent nearer to the head. The tree is made projective
-first. Relations are those of Universal Dependencies; others count as adjuncts.
-
-From phrase trees, a short list says for each category which child is the head, like the tables of Magerman and Collins,
-except that heads are content words, as in Universal Dependencies: the verb phrase below an auxiliary, the noun phrase
-below a preposition. Sentences that come with brackets only get their dependencies here.
+**Phrases to dependencies.** The table HEADS lists for each category which child is the head, like the tables of
+Magerman and Collins. But heads are content words, as in Universal Dependencies: the verb phrase below an auxiliary, and
+the noun phrase below a preposition. A sentence for which a parser gives only brackets gets its dependencies in this
+way.
 """
 
 import re
@@ -32,7 +33,7 @@ from pipeline.text.phrase_trees import UNKNOWN, PhraseTree, assemble, right_bran
 
 
 class Layer(IntEnum):
-    """How far out a dependent is; see the module docstring."""
+    """The layer of a dependent around its head, from the inside out. The module docstring describes the layers."""
 
     BASE = 0
     MODIFIED = 1
@@ -45,7 +46,7 @@ class Layer(IntEnum):
 
 NOMINAL = frozenset({"NOUN", "PROPN", "PRON"})
 VERBAL = frozenset({"VERB", "AUX"})
-LABELS = {
+PHRASE_LABELS = {
     **dict.fromkeys(NOMINAL, "NP"),
     **dict.fromkeys(VERBAL, "VP"),
     "ADJ": "ADJP",
@@ -54,34 +55,42 @@ LABELS = {
     "ADP": "PP",
     "INTJ": "INTJ",
 }
+"""The label of the innermost phrase of a head, by its universal part of speech."""
 OTHER = "X"
+"""The label of any other phrase."""
 SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
 BETWEEN = frozenset({"punct", "cc"})
+"""Relations of words between or around phrases, which do not form a layer."""
 CLAUSAL = SUBJECTS | {"cop", "aux"}
-"""Relations that make their head, whatever its part of speech, a clause."""
-OF_NOUN = {
+"""Relations that make their head a clause, whatever its part of speech is."""
+NOUN_LAYERS = {
     **dict.fromkeys(
         ["det", "amod", "nummod", "compound", "flat", "fixed", "goeswith", "advmod", "nmod:poss"], Layer.BASE
     ),
     **dict.fromkeys(["nmod", "acl", "appos", "obl", "obj", "advcl", "ccomp", "xcomp", "list", "dep"], Layer.MODIFIED),
     "conj": Layer.JOINED,
 }
-"""Relation to a noun, adjective, ... -> layer; the full relation is looked up before its part before the colon."""
-OF_CLAUSE = {
+"""The layer of a dependent of a noun, adjective and so on, by its relation. The relation with its subtype, such as
+nmod:poss, is looked up first, then the relation without subtype."""
+CLAUSE_LAYERS = {
     **dict.fromkeys(["aux", "cop", "obj", "iobj", "obl", "xcomp", "ccomp", "advcl", "advmod", "conj"], Layer.PREDICATE),
     **dict.fromkeys([*SUBJECTS, "discourse", "vocative", "parataxis", "dislocated"], Layer.CLAUSE),
     "mark": Layer.MARKED,
     "case": Layer.MARKED,
 }
-"""Relation to a verb, or to another predicate -> layer."""
+"""The layer of a dependent of a verb or of another predicate, by its relation."""
 WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
-"""Relations in which a bare noun or pronoun is not a phrase of its own."""
+"""Relations in which a noun or pronoun without dependents is not a phrase."""
 EMPTY = "no words"
+"""The reason for chains if a text has no words."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A sentence's dependency and phrase tree over the same words; `fallback` is why they are only chains, or None."""
+    """The dependency tree and the phrase tree of a sentence, over the same words.
+
+    If they are only chains, `fallback` is the reason. Otherwise it is None.
+    """
 
     parse: Parse
     tree: PhraseTree
@@ -89,13 +98,16 @@ class Parsed:
 
 
 def fall_back(text: str, reason: str) -> Parsed:
-    """Chains over the space-separated words of `text`: each the head of the next, and right-branching phrases."""
+    """Return chains over the space-separated words of `text`, as a substitute for missing trees.
+
+    Each word is the head of the next word, and the phrase tree is right-branching. `reason` says why.
+    """
     words = text.split()
     return Parsed(chain(words), right_branching(words), reason)
 
 
 def derive_phrases(parse: Parse) -> PhraseTree:
-    """The phrase tree of a dependency parse."""
+    """Derive the phrase tree of a dependency parse."""
     return _Derivation(parse).tree()
 
 
@@ -125,16 +137,20 @@ class _Derivation:
         return assemble(self.parse.words, tags, self.phrases)
 
     def _gather(self, nodes: list[int]) -> None:
-        """Put what is outside the outermost phrase into it."""
+        """Move nodes outside the outermost phrase into this phrase."""
         outermost = ~(len(self.phrases) - 1)
         if len(nodes) > 1 and self.phrases and outermost in nodes:
-            place, (label, children) = nodes.index(outermost), self.phrases[-1]
-            self.phrases[-1] = (label, [*nodes[:place], *children, *nodes[place + 1 :]])
+            position, (label, children) = nodes.index(outermost), self.phrases[-1]
+            self.phrases[-1] = (label, [*nodes[:position], *children, *nodes[position + 1 :]])
         elif len(nodes) > 1:
             self.phrases.append((OTHER, nodes))
 
     def _around(self, word: int, built: list[list[int]]) -> list[int]:
-        """The phrase of `word`, and beside it the nodes that belong further out: words, and phrases as ~p."""
+        """Build the phrases around `word`. `built` has the nodes of its dependents.
+
+        Return the outermost phrase, with the nodes next to it that belong into a larger phrase. A node is the number of
+        a word, or ~p for phrase p.
+        """
         before = [d for d in reversed(self.dependents[word]) if d < word]
         after = [d for d in self.dependents[word] if d > word]
         left, right = self._layers(word, before), self._layers(word, after)
@@ -156,14 +172,14 @@ class _Derivation:
         return [~(len(self.phrases) - 1)]
 
     def _layers(self, word: int, side: list[int]) -> dict[int, Layer]:
-        """The layer of each dependent on one `side` of `word`, nearest first."""
+        """Return the layer of each dependent on one side of `word`. `side` lists them from the nearest outwards."""
         layers: dict[int, Layer] = {}
         edge = len(side)
         while edge and self.plain[side[edge - 1]] in BETWEEN:
             edge -= 1
         least = Layer.BASE
-        for place, dependent in enumerate(side):
-            layer = self._own_layer(word, dependent) if place < edge else Layer.OUTSIDE
+        for position, dependent in enumerate(side):
+            layer = self._own_layer(word, dependent) if position < edge else Layer.OUTSIDE
             least = layers[dependent] = max(layer, least)
         return layers
 
@@ -178,10 +194,10 @@ class _Derivation:
         if plain == "mark" and self.parse.xpos[dependent] == "TO":
             return Layer.PREDICATE
         if self.upos[word] in VERBAL:
-            return OF_CLAUSE.get(plain, Layer.PREDICATE)
-        nominal = OF_NOUN.get(relation, OF_NOUN.get(plain))
-        if plain in OF_CLAUSE and (clausal and plain != "conj" or nominal is None):
-            return OF_CLAUSE[plain]
+            return CLAUSE_LAYERS.get(plain, Layer.PREDICATE)
+        nominal = NOUN_LAYERS.get(relation, NOUN_LAYERS.get(plain))
+        if plain in CLAUSE_LAYERS and (clausal and plain != "conj" or nominal is None):
+            return CLAUSE_LAYERS[plain]
         if self.upos[word] not in NOMINAL:
             return Layer.BASE if nominal in (None, Layer.MODIFIED) else nominal
         return Layer.MODIFIED if nominal is None else nominal
@@ -193,7 +209,7 @@ class _Derivation:
         return self.upos[word] in NOMINAL and self.plain[word] not in WITHIN and not possessive
 
     def _begins(self, word: int, layer: Layer, dependents: Sequence[int]) -> bool:
-        """Whether `word` gets a phrase of its own inside its first phrase, that of `layer`."""
+        """Whether `word` gets a phrase of its own inside the phrase of `layer`, which is its first phrase."""
         if self.upos[word] in VERBAL:
             return layer > Layer.PREDICATE
         joined = [d for d in dependents if self.plain[d] == "conj"]
@@ -201,7 +217,7 @@ class _Derivation:
         return layer > Layer.BASE and self._is_phrase(word) and not together and not self._bare_conjunct(word)
 
     def _bare_conjunct(self, word: int) -> bool:
-        """Whether `word` is a noun without dependents, coordinated with another such noun."""
+        """Whether `word` is a noun without dependents that is coordinated with another noun without dependents."""
         head = self.heads[word]
         dependents = any(self.plain[d] not in BETWEEN for d in self.dependents[word])
         if head == ROOT or self.plain[word] != "conj" or dependents:
@@ -210,11 +226,11 @@ class _Derivation:
         return self.upos[head] in NOMINAL and all(layer >= Layer.JOINED for layer in layers)
 
     def _label(self, word: int) -> str:
-        return LABELS.get(self.upos[word], OTHER)
+        return PHRASE_LABELS.get(self.upos[word], OTHER)
 
     def _layer_label(self, word: int, layer: Layer, left: dict[int, Layer], right: dict[int, Layer]) -> str:
         if layer == Layer.MARKED:
-            markers = [d for d, place in (left | right).items() if place == layer]
+            markers = [d for d, own in (left | right).items() if own == layer]
             return "SBAR" if any(self.plain[d] == "mark" for d in markers) else "PP"
         if layer == Layer.CLAUSE:
             return "S"
@@ -239,8 +255,8 @@ HEADS: dict[str, tuple[str, ...]] = {
     "ADVP": ("RB.?|WRB", "ADVP|IN|RP|JJ"),
     "QP": ("CD", r"\$|NN.?"),
 }
-"""Category -> patterns of its head child, best first. Other phrases: the last child that is neither punctuation nor a
-conjunction."""
+"""Patterns for the label of the head child by the category of a phrase, the best first. If none matches, the head is
+the last child that is neither punctuation nor a conjunction."""
 
 CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
 RELATIONS: tuple[tuple[str, str, str], ...] = (
@@ -265,26 +281,28 @@ RELATIONS: tuple[tuple[str, str, str], ...] = (
     (r"VP|" + CLAUSE, r"S|SBAR|SINV|SQ|VP|SBARQ", "advcl"),
     (r".*", r"RB.?|ADVP|WRB|WHADVP|PRT|RP", "advmod"),
 )
-"""Patterns of the phrase and of the dependent in it, and their relation; the first match counts."""
+"""Patterns for the label of a phrase and for the label of a dependent in it, and the relation. The first match
+counts."""
 
 JOINED = r"CC|CONJP"
 CACHED_PAIRS = 1 << 14
-"""Pairs of categories whose result is cached; a treebank has some thousand."""
+"""Number of pairs of categories whose result is cached. A treebank has some thousand pairs."""
 NOUN_PHRASE = "NP"
 
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """The words `text`, separated by spaces, one of which is the `head`: `two men in shirts`, `men`."""
+    """A noun phrase with its head word, such as `two men in shirts` with the head `men`. Spaces separate the words."""
 
     text: str
     head: str
 
 
 def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
-    """The noun phrases in the sentence, in node order, which is that of `models.neural.hmlstm.noun_phrases`.
+    """List the noun phrases of a sentence, in the order of their nodes.
 
-    A phrase of all words but punctuation is the sentence itself, and is not listed.
+    `pipeline.models.neural.hmlstm.noun_phrases` has the same order. A phrase that has all words except punctuation is
+    the sentence itself and is not listed.
     """
     tree = tree.under_one_root()
     first, last = tree.extents()
@@ -297,7 +315,7 @@ def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
 
 
 def head_words(tree: PhraseTree) -> list[int]:
-    """The head word of every node; a leaf is its own head."""
+    """Return the number of the head word of every node. A leaf is its own head."""
     word_of = list(range(len(tree.words)))
     for phrase, children in list(enumerate(_children(tree)))[len(tree.words) :]:
         kinds = [tree.labels[child] for child in children]
@@ -306,23 +324,23 @@ def head_words(tree: PhraseTree) -> list[int]:
 
 
 def derive_dependencies(tree: PhraseTree) -> Parse:
-    """The dependency parse of a phrase tree."""
+    """Derive the dependency parse of a phrase tree."""
     m, children, word_of = len(tree.words), _children(tree), head_words(tree)
     heads, relations = [ROOT] * m, [ROOT_RELATION] * m
     for phrase in range(m, len(tree)):
         kinds = [tree.labels[child] for child in children[phrase]]
         chosen = [word_of[child] for child in children[phrase]].index(word_of[phrase])
-        for place, child in enumerate(children[phrase]):
-            if place != chosen:
-                conjunct = _is_joined(kinds) and place > chosen and kinds[place][:2] == kinds[chosen][:2]
+        for position, child in enumerate(children[phrase]):
+            if position != chosen:
+                conjunct = _is_joined(kinds) and position > chosen and kinds[position][:2] == kinds[chosen][:2]
                 heads[word_of[child]] = word_of[phrase]
-                relations[word_of[child]] = "conj" if conjunct else _relation(tree.labels[phrase], kinds[place])
+                relations[word_of[child]] = "conj" if conjunct else _relation(tree.labels[phrase], kinds[position])
     tags = tree.labels[:m]
     return Parse(tree.words, tuple(map(universal, tags)), tags, tuple(heads), tuple(relations), (True,) * m)
 
 
 def _children(tree: PhraseTree) -> list[list[int]]:
-    """The children of every node, in word order."""
+    """Return the children of every node, in the order of their words."""
     children: list[list[int]] = [[] for _ in tree.labels]
     first, _ = tree.extents()
     for node in sorted(range(len(tree)), key=first.__getitem__):
@@ -332,13 +350,17 @@ def _children(tree: PhraseTree) -> list[list[int]]:
 
 
 def _head_child(kind: str, kinds: Sequence[str]) -> int:
-    """The position of the head among children of these `kinds`: the last match, or the first in a coordination."""
+    """Return the position of the head among the children of a phrase.
+
+    `kind` is the label of the phrase and `kinds` are the labels of its children. It is the last child that matches the
+    best pattern, or the first such child if the phrase is a coordination.
+    """
     order = range(len(kinds)) if _is_joined(kinds) else range(len(kinds) - 1, -1, -1)
     for pattern in HEADS.get(kind, ()):
-        for place in order:
-            if _fits(pattern, kinds[place]):
-                return place
-    return next((place for place in order if universal(kinds[place]) not in ("PUNCT", "CCONJ")), 0)
+        for position in order:
+            if _fits(pattern, kinds[position]):
+                return position
+    return next((position for position in order if universal(kinds[position]) not in ("PUNCT", "CCONJ")), 0)
 
 
 @lru_cache(maxsize=CACHED_PAIRS)

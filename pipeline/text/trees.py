@@ -1,4 +1,4 @@
-"""Rooted ordered trees over the words of sentences: a parse moved to our words, and packed into arrays."""
+"""Trees over the words of sentences: moves a parser's trees to jointspace's words, and packs trees into arrays."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,21 +14,22 @@ from pipeline.text.tokens import normalise_text
 from pipeline.text.vocabulary import Vocabulary
 
 NOTHING = -1
-"""Parent of a root; word of a node without a word."""
+"""The parent of a root, and the word of a node without a word."""
 
 
 @dataclass(frozen=True)
 class Trees(Ragged):
-    """n trees one after another: the nodes of tree i are rows offsets[i] to offsets[i + 1].
+    """n trees that are stored one after another. The nodes of tree i are the rows offsets[i] to offsets[i + 1] - 1.
 
-    `parents` (total,) int32: position of the parent among the tree's own nodes, -1 for the root.
-    `words` (total,) int32: id in a vocabulary of V words, V for any other word, -1 for a node without one.
-    `labels` (total,) int32: id in a table of L labels, L for any other label.
+    `parents` (total,) int32: the position of the parent among the nodes of the same tree, or -1 for the root.
+    `words` (total,) int32: the id of the word in a vocabulary of V words, V for any other word, or -1 for a node that
+    has no word.
+    `labels` (total,) int32: the id of the label in a table of L labels, or L for any other label.
     `offsets` (n + 1,) int64.
 
-    A dependency tree has a node per word, in word order; its labels are relations. A phrase tree has its leaves first,
-    in word order, then its phrases, each after those in it; its labels are parts of speech and phrase categories.
-    Children are in word order. A sentence without words has no nodes.
+    A dependency tree has one node per word, in word order, and its labels are relations. A phrase tree has its leaves
+    first, in word order, then its phrases, each after the phrases that it contains. Its labels are parts of speech and
+    phrase categories. Children are in word order. A sentence without words has no nodes.
     """
 
     parents: np.ndarray
@@ -38,7 +39,7 @@ class Trees(Ragged):
 
 
 def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
-    """Trees of nodes (parent, word, label)."""
+    """Pack trees into arrays. Each tree is a list of nodes (parent, word, label)."""
     offsets = offsets_of(list(map(len, trees)))
     columns = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 3)
     parents, words, labels = (np.ascontiguousarray(column) for column in columns.T)
@@ -46,43 +47,48 @@ def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
 
 
 INSIDE = "compound"
-"""Relation between two of our words that are one word of the parser; the last is the head, as in compounds."""
+"""Relation between two words that are a single word for the parser. The last is the head, as in compounds."""
 
 Spans = list[tuple[int, int]]
-"""For each of our words, the first and last of the parser's words that share letters with it."""
+"""For each word of jointspace, the numbers of the first and the last word of the parser that share letters with it."""
 
 
 def letters(word: str) -> str:
-    """The letters and digits of a word, case-folded."""
+    """Return the letters and digits of a word, case-folded."""
     return "".join(filter(str.isalnum, normalise_text(word).casefold()))
 
 
-def align(theirs: Sequence[str], ours: Sequence[str]) -> Spans | None:
-    """The span in `theirs` of each of `ours`; None if the letters differ."""
-    text, mine = list(map(letters, theirs)), list(map(letters, ours))
-    owner = [number for number, word in enumerate(text) for _ in word]
-    if "".join(text) != "".join(mine) or not all(mine):
+def align(parser_words: Sequence[str], words: Sequence[str]) -> Spans | None:
+    """Find the span of each of `words` in the words of a parser for the same sentence.
+
+    Return None if the letters of the two differ, or if one of `words` has no letters.
+    """
+    parser_letters = list(map(letters, parser_words))
+    word_letters = list(map(letters, words))
+    owner = [number for number, word in enumerate(parser_letters) for _ in word]
+    if "".join(parser_letters) != "".join(word_letters) or not all(word_letters):
         return None
     spans, end = [], 0
-    for word in mine:
+    for word in word_letters:
         end += len(word)
         spans.append((owner[end - len(word)], owner[end - 1]))
     return spans
 
 
-def project_parse(parse: Parse, ours: Sequence[str], spans: Spans) -> Parse:
-    """The dependencies among `ours`. Dependents of a parser's word without letters move to its head.
+def project_parse(parse: Parse, words: Sequence[str], spans: Spans) -> Parse:
+    """Convert a parse to other words of the same sentence. `spans` is the result of `align` for `words`.
 
-    If several of the parser's words make one of ours, the highest in the tree counts. If several roots result, the
-    first is the root and the others depend on it.
+    Dependents of a parser's word without letters move to its head. If several words of the parser form one of `words`,
+    the word that is highest in the tree counts. If the result has several roots, the first remains the root and the
+    others depend on it.
     """
     depth = depths(parse.heads)
     owner: dict[int, int] = {}
     for number, (first, last) in enumerate(spans):
         for word in range(first, last + 1):
-            owner[word] = number  # the last of ours, where several share it
+            owner[word] = number  # if several of `words` share it, the last of them
     highest = [min(range(first, last + 1), key=lambda word: (word not in owner, depth[word])) for first, last in spans]
-    heads, relations = [ROOT] * len(ours), [ROOT_RELATION] * len(ours)
+    heads, relations = [ROOT] * len(words), [ROOT_RELATION] * len(words)
     for number, word in enumerate(highest):
         if owner[word] != number:
             heads[number], relations[number] = owner[word], INSIDE
@@ -98,15 +104,16 @@ def project_parse(parse: Parse, ours: Sequence[str], spans: Spans) -> Parse:
     for root in roots[:1]:
         relations[root] = ROOT_RELATION
     upos, xpos = ([tags[word] for word in highest] for tags in (parse.upos, parse.xpos))
-    spaces = (True,) * len(ours)
-    return Parse(tuple(ours), tuple(upos), tuple(xpos), tuple(heads), tuple(relations), spaces)
+    spaces = (True,) * len(words)
+    return Parse(tuple(words), tuple(upos), tuple(xpos), tuple(heads), tuple(relations), spaces)
 
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The labels in the training sentences' trees, the most common first, and their counts.
+    """The labels in the trees of the training sentences with their counts, the most common first.
 
-    Unknown labels have the id L, for a table of L labels.
+    The id of a label is its position, for relations and phrases separately. Unknown labels have the id L in a table of
+    L labels.
     """
 
     relations: tuple[str, ...]
@@ -119,13 +126,16 @@ class LabelTable:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "LabelTable":
-        """The inverse of `to_dict`; ignores other keys."""
+        """Return the table that `to_dict` has described. Other keys are ignored."""
         return cls(*(tuple(value[field.name]) for field in fields(cls)))
 
 
 @dataclass(frozen=True)
 class SentenceTrees:
-    """Both trees of a sentence over our words; `fits` is false if its parse had other words, and these are chains."""
+    """The dependency tree and the phrase tree of a sentence over jointspace's words.
+
+    `fits` is false if the parser's words could not be aligned. The trees are then chains.
+    """
 
     parse: Parse
     tree: PhraseTree
@@ -135,20 +145,20 @@ class SentenceTrees:
 def fit_trees(
     parses: Iterable[Parse], trees: Iterable[PhraseTree], texts: Iterable[str], analyze: Callable[[str], list[str]]
 ) -> Iterator[SentenceTrees]:
-    """The trees of each text over the words that `analyze` finds in it; the phrase tree is under one root."""
+    """Convert the trees of each text to the words that `analyze` finds in it. Phrase trees get a single root."""
     for parse, tree, text in zip(parses, trees, texts, strict=True):
         words = analyze(text)
-        spans, places = align(parse.words, words), align(tree.words, words)
-        if spans is None or places is None:
+        spans, tree_spans = align(parse.words, words), align(tree.words, words)
+        if spans is None or tree_spans is None:
             yield SentenceTrees(chain(words), right_branching(words), False)
         else:
-            # A word takes the place of the first of the parser's words that share letters with it.
-            phrases = tree.with_leaves(words, [first for first, _ in places])
+            # A word takes the position of the first word of the parser that shares letters with it.
+            phrases = tree.with_leaves(words, [first for first, _ in tree_spans])
             yield SentenceTrees(project_parse(parse, words, spans), phrases.under_one_root(), True)
 
 
 def count_labels(sentences: Iterable[SentenceTrees]) -> LabelTable:
-    """The table of all labels in these sentences; ties are alphabetical."""
+    """Count the labels in the trees of some sentences. Labels with the same count are in alphabetical order."""
     relations: Counter[str] = Counter()
     phrases: Counter[str] = Counter()
     for sentence in sentences:
@@ -162,7 +172,8 @@ def count_labels(sentences: Iterable[SentenceTrees]) -> LabelTable:
 
 
 def pack_trees(sentences: Iterable[SentenceTrees], vocabulary: Vocabulary, table: LabelTable) -> tuple[Trees, Trees]:
-    """The dependency trees and the phrase trees of m sentences."""
+    """Pack the trees of m sentences: first all dependency trees, then all phrase trees, with ids of words and
+    labels."""
     word_id = vocabulary.index
     relation_id, label_id = ({label: i for i, label in enumerate(part)} for part in (table.relations, table.phrases))
     dependency, phrase = [], []

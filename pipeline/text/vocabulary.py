@@ -1,4 +1,4 @@
-"""The vocabulary: the most common terms of the training sentences."""
+"""The vocabulary of a text encoder: the most common terms of the training sentences."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,15 +18,21 @@ from pipeline.text.tokens import TermSettings, WordRun, make_analyzer, make_read
 if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
 
-LARGEST = float(np.finfo(np.float32).max)
-EDITS, NEAR = 2, 5
-"""Letters by which a word may differ from one that is suggested for it, and those of which the nearest is chosen."""
-POOR = 0.1
-"""Share of dev's sentences without a known word, or of its words that are unknown, above which a person is warned."""
+MAX_IDF = float(np.finfo(np.float32).max)
+"""Largest absolute value of an inverse document frequency that float32 can store."""
+MAX_EDITS = 2
+"""Largest number of letters in which a suggested word may differ from the unknown word."""
+SUGGESTION_CANDIDATES = 5
+"""Number of similar words among which the suggestion is chosen."""
+MAX_UNKNOWN_SHARE = 0.1
+"""Largest share of the dev sentences without a known word, and of unknown words in dev, without a warning."""
 
 
 def _edits(word: str, other: str) -> int:
-    """Letters that are added, left out or replaced between two words; none between words of the same letters."""
+    """Count the letters that are added, removed or replaced between two words.
+
+    The count is 0 if the two words have the same letters in another order.
+    """
     if sorted(word) == sorted(other):
         return 0
     codes = SequenceMatcher(None, word, other, autojunk=False).get_opcodes()
@@ -34,7 +40,7 @@ def _edits(word: str, other: str) -> int:
 
 
 class VocabularySizes(TypedDict):
-    """What is kept of the terms of training sentences; see `learn_vocabulary`."""
+    """The parameters of `learn_vocabulary` that decide which terms are kept and how they are weighted."""
 
     size: int
     min_count: int
@@ -43,7 +49,7 @@ class VocabularySizes(TypedDict):
 
 
 class CountsWords(Protocol):
-    """A text encoder or a vocabulary, which says how much of a text it knows."""
+    """A text encoder or a vocabulary that can report which words of a text it knows; see KnownTerms."""
 
     def count_words(self, text: str) -> tuple[int, int]: ...
 
@@ -51,14 +57,14 @@ class CountsWords(Protocol):
 
 
 class KnownTerms:
-    """Says which words of a text are known: those of its `terms`, which `split` makes of a text."""
+    """Base class with a list of known terms. `split` has the settings by which a text is split into terms."""
 
     split: TermSettings
     terms: Sequence[str]
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Row of every term."""
+        """The row of every term."""
         return {term: row for row, term in enumerate(self.terms)}
 
     @cached_property
@@ -70,30 +76,36 @@ class KnownTerms:
         return make_reader(self.split)
 
     def rows(self, text: str) -> list[int]:
-        """The rows of the known terms of `text`."""
+        """Return the rows of the known terms in `text`."""
         return [self.index[term] for term in self.analyze(text) if term in self.index]
 
     def knows(self, text: str) -> bool:
-        """Whether a term of `text` is known."""
+        """Return whether at least one term of `text` is known."""
         return bool(self.rows(text))
 
     def searches(self, text: str) -> bool:
-        """Whether a term of `text` is known that is not of English stop words alone."""
+        """Return whether `text` has a known term that does not consist of English stop words alone."""
         return any(says_something(self.terms[row], self.split) for row in self.rows(text))
 
     def suggest(self, word: str) -> str | None:
-        """The known word that is nearest to `word` by its spelling, nearer than another word would be by chance: at
-        most two letters of eight differ, one of five, and of fewer none, unless they are in another order. None
-        without any."""
-        starts, most = (word[:1], word[1::-1]), min(EDITS, (len(word) - 2) // 3)
+        """Return the known word whose spelling is most similar to `word`, or None if no known word is similar enough.
+
+        Two letters may differ if `word` has 8 letters or more, one letter if it has 5 to 7, and none in shorter words.
+        The letters may be in another order. The suggested word begins with the first letter of `word`, or with its
+        first two letters in reversed order.
+        """
+        starts, most = (word[:1], word[1::-1]), min(MAX_EDITS, (len(word) - 2) // 3)
         known = {other for term in self.terms for other in term.split(" ") if other.startswith(starts)}
-        near = get_close_matches(word, sorted(other for other in known if abs(len(other) - len(word)) <= EDITS), NEAR)
-        edits, nearest = min(((_edits(word, other), other) for other in near), default=(EDITS + 1, None))
+        similar_length = sorted(other for other in known if abs(len(other) - len(word)) <= MAX_EDITS)
+        near = get_close_matches(word, similar_length, SUGGESTION_CANDIDATES)
+        edits, nearest = min(((_edits(word, other), other) for other in near), default=(MAX_EDITS + 1, None))
         return nearest if edits <= most else None
 
     def unknown(self, text: str) -> list[str]:
-        """The words of `text`, not their lemmas, that are part of no known term, each once; unknown characters that
-        are neighbours are one word. Stop words are not listed."""
+        """List the words of `text` that are not part of a known term, each once and without stop words.
+
+        Neighbouring unknown characters of a script without spaces are listed as one word.
+        """
         words: dict[str, None] = {}
         for between, marked in self._marked(text):
             for is_known, group in groupby(marked, lambda pair: pair[1]):
@@ -103,12 +115,12 @@ class KnownTerms:
         return list(words)
 
     def count_words(self, text: str) -> tuple[int, int]:
-        """How many words `text` has, and how many of them are part of no known term."""
+        """Return the number of words in `text`, and how many of them are not part of a known term."""
         flags = [is_known for _, marked in self._marked(text) for _, is_known in marked]
         return len(flags), flags.count(False)
 
     def _marked(self, text: str) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
-        """The runs of words of `text`, each word with whether it is part of a known term of this text."""
+        """Yield the runs of words of `text`. Each word comes with whether it is part of a known term in `text`."""
         known = {word for row in self.rows(text) for word in words_of(self.terms[row])}
         for between, words, terms in self.read(text):
             yield between, [(word, term in known) for word, term in zip(words, terms, strict=True)]
@@ -116,8 +128,11 @@ class KnownTerms:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of some `sentences` a text encoder or a vocabulary knows: in `without` of them it knows no word, and of
-    all their `words` it does not know `unknown`."""
+    """Counts of the words that a text encoder or a vocabulary knows in some sentences.
+
+    `sentences` is the number of sentences, and `without` is the number of sentences in which no word is known. `words`
+    is the number of words in all sentences, and `unknown` is the number of unknown words among them.
+    """
 
     sentences: int
     without: int
@@ -137,8 +152,8 @@ class Coverage:
 
     @property
     def is_poor(self) -> bool:
-        """Whether more than POOR of the sentences, or of their words, are lost."""
-        return self.without > POOR * self.sentences or self.unknown > POOR * self.words
+        """Whether the share of sentences without a known word, or the share of unknown words, is too large."""
+        return self.without > MAX_UNKNOWN_SHARE * self.sentences or self.unknown > MAX_UNKNOWN_SHARE * self.words
 
     def __str__(self) -> str:
         known = f"{self.without:,} of {self.sentences:,} dev sentences have no known word"
@@ -147,10 +162,11 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Vocabulary(KnownTerms):
-    """`terms` by falling document frequency (ties alphabetical), and their inverse document frequencies.
+    """A vocabulary: terms by falling document frequency (ties are alphabetical), and their weights.
 
-    idf_i = ln((1 + n) / (1 + df_i)) + 1 over the n training sentences, or 1 without idf. With the settings, this is
-    everything that encoding needs, so a bundle can carry it.
+    The weight of term i is its inverse document frequency, idf_i = ln((1 + n) / (1 + df_i)) + 1 over the n training
+    sentences, or 1 if it was built without idf. An index stores a copy of the vocabulary, which suffices to encode
+    queries.
     """
 
     settings: TermSettings
@@ -168,23 +184,26 @@ class Vocabulary(KnownTerms):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Vocabulary":
-        """The inverse of `to_dict`; ignores other keys. ValueError where terms and idf do not fit."""
+        """Return the vocabulary that `to_dict` has described. Other keys are ignored.
+
+        Raises ValueError if the terms and their weights do not have the right form.
+        """
         settings = TermSettings.from_dict(value["settings"])
         terms, idf = tuple(value["terms"]), tuple(value["idf"])
         if not all(isinstance(term, str) for term in terms) or not isinstance(value["normalise"], bool):
-            raise ValueError("its terms are not text, or normalise is not true or false")
+            raise ValueError("the terms are not text, or normalise is not true or false")
         if (
             len(idf) != len(terms)
             or len(set(terms)) != len(terms)
-            or not (np.abs(np.array(idf, float)) < LARGEST).all()
+            or not (np.abs(np.array(idf, float)) < MAX_IDF).all()
         ):
-            raise ValueError("its terms are not each once, with one idf each")
+            raise ValueError("a term is repeated, or the terms do not have one finite idf each")
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
 
 
 def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
-    """As `learn_vocabulary`, of sentences that can be read twice."""
-    from pipeline.text.counting import count_terms  # which loads pyarrow: queries do without
+    """Learn the vocabulary of `sentences`, which are read twice. `sizes` are the parameters of `learn_vocabulary`."""
+    from pipeline.text.counting import count_terms  # loads pyarrow, which queries do not need
 
     with TemporaryDirectory(prefix="jointspace-counts-") as folder:
         return learn_vocabulary(lambda chosen: count_terms(sentences, chosen, Path(folder)), settings, **sizes)
@@ -199,8 +218,13 @@ def learn_vocabulary(
     idf: bool,
     normalise: bool,
 ) -> Vocabulary:
-    """The `size` most common terms that at least `min_count` of the sentences contain whose terms `count` counts: their
-    words first, by which lemmas are chosen if the sentences are English. Raises InputError if there are none."""
+    """Learn a vocabulary of the `size` most common terms in at least `min_count` training sentences.
+
+    `count(settings)` counts the terms of the training sentences. It is called for single words first. They decide
+    whether the sentences are English, and which lemmas are used. It is then called for the terms of the vocabulary.
+    `idf` says whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError
+    if no term is frequent enough.
+    """
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1)
     counts = count(plain)
     words = counts.all()
@@ -212,7 +236,9 @@ def learn_vocabulary(
 
     common = counts.most_common(size, min_count)
     if not common:
-        raise InputError(f"no term occurs in {min_count} of the {counts.n} training sentences; lower text.min_count")
+        raise InputError(
+            f"no term occurs in {min_count} or more of the {counts.n} training sentences. Lower text.min_count."
+        )
     terms, frequencies = zip(*common, strict=True)
     weights = np.log((1 + counts.n) / (1 + np.asarray(frequencies))) + 1 if idf else np.ones(len(terms))
     kept = {word for term in terms for word in words_of(term)}.union(settings.stop_words)

@@ -71,7 +71,7 @@ def build_index(run: "StageRun", job: Job, bundle: str) -> None:
     """Build the image and caption indexes, measure them, and add the encoders that queries need."""
     from pipeline.run.reading.application import refresh_additions
     from pipeline.run.reading.indexes import write_index_shard
-    from pipeline.run.run import share
+    from pipeline.run.run import shards_of_part
     from pipeline.storage.card import CARD
     from pipeline.storage.index_folder import ADDED, numbered, remove_shard
     from pipeline.storage.locks import hold
@@ -79,7 +79,7 @@ def build_index(run: "StageRun", job: Job, bundle: str) -> None:
     from stages.catalogue import declared
 
     (model, number), count = _split(bundle), run.config.index.bundles
-    shards = share(run.manifest.n_shards, number, count)
+    shards = shards_of_part(run.manifest.n_shards, number, count)
     ids = split_ids(run.manifest, run.config.index.splits, shards)
     if not len(ids["images"]):
         raise InputError(

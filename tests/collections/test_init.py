@@ -138,7 +138,7 @@ def test_a_run_without_a_split_that_it_needs_ends_before_a_photo_is_decoded(tmp_
     }
     own |= {"models": ["ncca"], "collection": {"format": "coco", "reject_limit": 0}}
     config.write_text(yaml.safe_dump(own))
-    with pytest.raises(InputError, match=r"in the split test, .*draw: \[test\].* leave it out of evaluate\.splits"):
+    with pytest.raises(InputError, match=r"the split test has no .*draw: \[test\].* from evaluate\.splits"):
         run_command("ingest", "--run", tmp_path / "run", "--config", config, "--check-splits")
     with pytest.raises(RejectLimitError):
         run_command("ingest", "--run", tmp_path / "run", "--config", config)

@@ -54,5 +54,5 @@ def test_hidden_layers_of_alexnet_come_after_relu_and_without_dropout() -> None:
             assert output.shape == (2, 4096) and output.min() == 0
     with pytest.raises(UsageError, match="AlexNet cannot take images of 16 x 16 pixels"):
         find_node(network, "average", 16)
-    with pytest.raises(UsageError, match="VisionTransformer has no map of activations to average"):
+    with pytest.raises(UsageError, match="VisionTransformer does not have an activation map to average"):
         find_node(VisionTransformer(64, 32, num_layers=1, num_heads=1, hidden_dim=8, mlp_dim=8), "average", 64)

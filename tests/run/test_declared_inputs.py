@@ -1,4 +1,4 @@
-"""Every stage opens only what it declares: all stages of a small run, with the functions watched that open files."""
+"""Tests that every stage of a small run opens only declared files, by watching the functions that open files."""
 
 import builtins
 import io
@@ -82,7 +82,8 @@ IMPORTED = {
     "demo": {"train": 20, "dev": 4, "test": 4, "weak": 1},
     "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"]},
 }
-"""Vectors made elsewhere, which the text encoders of the other run could not be compared with."""
+"""Settings of a run with precomputed vectors. It is a run of its own, since precomputed text vectors could not be
+compared with the text encoders of the other run."""
 SIMULATED = {
     "models": ["joint"],
     "variants": {"joint": {"model": "ncca", "training": "joint"}},
@@ -94,11 +95,11 @@ SIMULATED = {
     "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"]},
 }
 NEEDS_SPACY = {"train_parser"}
-"""Stages that need an extra which is not installed everywhere."""
+"""Stages that need an extra, which may not be installed."""
 
 
 MEASURED = {name for name, stage in STAGES.items() if stage.function.__module__.startswith("stages.papers.")}
-"""Stages that need more images, and minutes."""
+"""Stages that need more images and take minutes."""
 
 
 def test_every_stage_opens_only_what_it_declares(tmp_path: Path) -> None:
@@ -121,20 +122,20 @@ MAPS = {"encoders": [{"name": "new", **NETWORK, "weights": "untrained"}], "extra
 @pytest.mark.parametrize(
     ("stage", "names", "settings", "needed"),
     [
-        # Which images are of dev decides the parameters, and does not change the moments of train.
+        # The parameters are chosen on dev, but a change of the dev images does not change the moments of train.
         ("fit", ("ncca",), {}, "manifest"),
         # The fold of an image depends on how many images its split has in all shards.
         ("accumulate", ("study/target",), {}, "manifest"),
-        # Parses in files are matched by the names of images, on which the fingerprints of a shard do not depend.
+        # Parses in files are matched by image names, and the fingerprints of a shard do not depend on image names.
         ("parse", (), {}, "manifest"),
         ("study", (), SIMULATES, "text/simulated/all"),
         ("build_index", ("ncca",), MAPS, "features/new"),
         ("report", (), {}, "embeddings/ncca"),
-        # It ranks the labels of the manifest by these names, also where boxes have texts that people wrote.
+        # The stage ranks the labels of the manifest by these names, even if the boxes have texts.
         ("rank_phrases", ("hmlstm", "test"), {"describe": {"region_texts": "texts.json"}}, "names"),
     ],
 )
-def test_what_decides_a_result_is_declared(
+def test_every_input_that_a_result_depends_on_is_declared(
     stage: str, names: Names, settings: dict, needed: str, tmp_path: Path
 ) -> None:
     config = validate(merge({"data_root": str(tmp_path)}, settings))
@@ -149,7 +150,7 @@ def test_what_decides_a_result_is_declared(
         ("import_vectors", "text/given", {"text_encoders": IMPORTED["text_encoders"]}),
     ],
 )
-def test_what_is_matched_by_the_names_of_images_is_made_again_after_a_photo_is_renamed(
+def test_renaming_a_photo_reruns_stages_that_match_by_image_name(
     stage: str, names: str, settings: dict, tmp_path: Path
 ) -> None:
     folder = make_run(tmp_path / "run")
@@ -162,7 +163,7 @@ def test_what_is_matched_by_the_names_of_images_is_made_again_after_a_photo_is_r
     assert after.keys() == before.keys() and after != before
 
 
-def test_an_artefact_that_is_not_declared_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_undeclared_artefact_is_refused_by_name(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     undeclared = replace(STAGES["evaluate"], reads=lambda config, layout, *names: {"manifest": layout.manifest})
     with pytest.raises(UndeclaredInputError, match="evaluate opens embeddings/ncca, which it does not declare"):
@@ -182,13 +183,13 @@ SHARD = "embeddings/ncca/shard-00000.h5"
         (np.memmap, SHARD, "model"),
         (lambda path: h5py.File(path).close(), SHARD, "model"),
         (lambda path: Run(path.parents[2]).embeddings("ncca").read("images", np.arange(2)), SHARD, "model"),
-        # This commit was read before, to check the embeddings that were made from the model.
+        # This commit record was read before, to check the embeddings that were made from the model.
         (commits.read_commit, "models/ncca/model.json", "embeddings"),
         # The name of this folder begins with the name of the declared folder.
         (Path.read_bytes, "models/ncca-csls/model.json", "model"),
     ],
 )
-def test_a_file_that_is_opened_behind_the_back_of_the_run_is_found(
+def test_opening_an_undeclared_file_directly_is_noticed(
     opens: Callable[[Path], object], name: str, declared: str, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path)
@@ -205,7 +206,7 @@ def test_a_file_that_is_opened_behind_the_back_of_the_run_is_found(
 
 
 def run_all(folder: Path, settings: dict, targets: Set[str]) -> set[str]:
-    """Run the stages `targets` of a configuration, and what they need, watched; returns the names of all that ran."""
+    """Run the stages `targets` and the stages before them, watched. Return the names of all stages that ran."""
     values = {**settings, "name": "run", "data_root": str(folder / "data"), "results_root": str(folder)}
     (folder / "run").mkdir(parents=True)
     (folder / "run/config.yaml").write_text(yaml.safe_dump(values))
@@ -220,8 +221,10 @@ def run_all(folder: Path, settings: dict, targets: Set[str]) -> set[str]:
 
 
 def list_jobs(run: Run, targets: Set[str]) -> list[tuple[Stage, Names]]:
-    """The jobs of the stages `targets` that `all` makes, or else two of each stage, after the jobs that make their
-    inputs."""
+    """Return the jobs of the stages `targets` that the rule `all` makes, each after the jobs that make its inputs.
+
+    If `all` makes no job of a stage, return two of its possible jobs.
+    """
     known = [(stage, tuple(names)) for stage in STAGES.values() for names in stage.choices(run.config)]
     makers = {output.name: job for job in known for output in job[0].outputs(run.layout, *job[1])}
     jobs: dict[tuple[str, Names], tuple[Stage, Names]] = {}
@@ -246,7 +249,7 @@ def list_jobs(run: Run, targets: Set[str]) -> list[tuple[Stage, Names]]:
 
 
 def bring_vectors(run: Path, data: Path) -> None:
-    """Vectors of all images and captions of the run, made elsewhere."""
+    """Write random vectors for all images and captions of the run, as precomputed vectors."""
     manifest, rng = Manifest(run / "manifest"), np.random.default_rng(0)
     np.save(data / "theirs.npy", rng.standard_normal((manifest.n_images, 4)).astype(np.float32))
     (data / "theirs.txt").write_text("".join(f"{path}\n" for path in manifest.images["path"].to_pylist()))
@@ -255,8 +258,11 @@ def bring_vectors(run: Path, data: Path) -> None:
 
 @contextmanager
 def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
-    """Watch the functions that open files. Gives `watch(stage, call)`, which fails if the stage opens a file of its run
-    that is not of its declared inputs or outputs."""
+    """Watch the functions that open files.
+
+    Yield a function `watch(stage, call)`. It fails if the stage opens a file of its run that does not belong to a
+    declared input or output.
+    """
     views: list[StageRun] = []
     trusted: list[str] = []
     opened: list[Path] = []
@@ -273,7 +279,8 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
         return called
 
     def trusting(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Commits are read to compare digests, also the commits of what an input was made from."""
+        """Do not watch `function`, which reads commit records to compare digests. It may read the commit record of any
+        artefact from which an input was made."""
 
         def called(*arguments: Any, **more: Any) -> Any:
             trusted.append(function.__name__)
@@ -306,7 +313,7 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
             (pq, "ParquetFile"), (pa, "memory_map"), (pa, "OSFile"),
         ]:  # fmt: skip
             patch.setattr(module, name, noting(getattr(module, name)))
-        # A commit that was read to compare digests would stay in the cache, where a stage could read it unseen.
+        # Without the cache, a stage cannot get a commit record unnoticed that was read to compare digests.
         patch.setattr(commits, "_read", commits._read.__wrapped__)
         for name in ("faults", "require", "digest", "is_done"):
             patch.setattr(commits.Commits, name, trusting(getattr(commits.Commits, name)))
@@ -326,9 +333,9 @@ def is_declared(path: Path, view: StageRun) -> bool:
     if below.parts[0] == "manifest" and stage.sharded and "manifest" not in view._declared:
         tables = {"images" if column == "splits" else column for column in stage.columns}
         return path.is_dir() or below.suffix == ".json" or below.suffixes[0].removeprefix(".") in tables
-    place = below.as_posix()
+    posix = below.as_posix()
     return any(
-        # A file or a folder of this name, what is below the folder, a file beside it; or a folder around it.
-        place == name or place.startswith((f"{name}/", f"{name}.")) or name.startswith(f"{place}/")
+        # The path is the artefact itself, a file in its folder or next to it, or a folder that contains it.
+        posix == name or posix.startswith((f"{name}/", f"{name}.")) or name.startswith(f"{posix}/")
         for name in view._declared
     )

@@ -1,4 +1,4 @@
-"""Declared stages: their rules, their commands, and what a part of shards is."""
+"""Tests of declared stages: their rules, their commands, and the parts of their shards."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from pipeline.config.loading import load
 from pipeline.errors import UsageError
 from pipeline.run.jobs import Jobs
 from pipeline.run.layout import Layout, Shards
-from pipeline.run.run import Run, chunks, share
+from pipeline.run.run import Run, shards_of_part, split_into_chunks
 from pipeline.run.stage import Stage
 from pipeline.storage.json_files import read_json
 from stages.catalogue import declared
@@ -21,15 +21,15 @@ STAGES = declared()
 
 
 @pytest.mark.parametrize(("shards", "parts"), [(0, 2), (5, 1), (5, 8), (1000, 64)])
-def test_parts_and_chunks_hold_every_shard_once(shards: int, parts: int) -> None:
-    shares = [share(shards, part, parts) for part in range(parts)]
-    assert [number for numbers in shares for number in numbers] == list(range(shards))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    assert [number for chunk in chunks(shards, 4096) for number in chunk] == list(range(shards))
+def test_parts_and_chunks_contain_every_shard_once(shards: int, parts: int) -> None:
+    ranges = [shards_of_part(shards, part, parts) for part in range(parts)]
+    assert [number for numbers in ranges for number in numbers] == list(range(shards))
+    assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
+    assert [number for chunk in split_into_chunks(shards, 4096) for number in chunk] == list(range(shards))
 
 
-def test_every_rule_is_of_a_stage() -> None:
-    """The rules of other stages follow from their declarations."""
+def test_every_rule_belongs_to_a_declared_stage() -> None:
+    """Rules that no file writes out are generated from the declarations of their stages."""
     text = "\n".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
     own = re.findall(r"^ *rule (\w+):", text, flags=re.M)
     assert 5 < len(own) == len(set(own)) and {*own} - {"all", "extract_more"} <= STAGES.keys()
@@ -40,8 +40,8 @@ def test_every_rule_is_of_a_stage() -> None:
 def test_every_stage_is_a_command_with_its_names_and_no_two_jobs_write_one_artefact() -> None:
     for stage in STAGES.values():
         made = stage.outputs(Layout(Path("run")), *(f"<{name}>" for name in stage.names))
-        places = [str(one.folder if isinstance(one, Shards) else one.path) for one in made]
-        assert all(f"<{name}>" in place for place in places for name in stage.names), stage.name
+        paths = [str(output.folder if isinstance(output, Shards) else output.path) for output in made]
+        assert all(f"<{name}>" in path for path in paths for name in stage.names), stage.name
         assert stage.sharded == any(isinstance(one, Shards) for one in made), stage.name
         command = cli.get_command(None, stage.command)
         arguments = [one.name for one in command.params if one.param_type_name == "argument"]
@@ -49,7 +49,7 @@ def test_every_stage_is_a_command_with_its_names_and_no_two_jobs_write_one_artef
         assert ("part" in {one.name for one in command.params}) == stage.sharded, stage.name
 
 
-def test_a_configuration_without_a_name_says_what_there_is() -> None:
+def test_an_unknown_name_lists_the_known_names() -> None:
     config = load()
     assert STAGES["embed"].select(config, ["sae"]) == [("sae",)]
     assert STAGES["embed"].select(config, []) == [("cca",), ("ncca",), ("sae",)]
@@ -61,7 +61,7 @@ def test_a_configuration_without_a_name_says_what_there_is() -> None:
         STAGES["pool_regions"].select(config, [])
 
 
-def test_names_left_out_mean_what_the_configuration_asks_for() -> None:
+def test_omitted_names_select_the_wanted_choices() -> None:
     config, evaluate = load(), STAGES["evaluate"]
     assert evaluate.select(config, []) == config.evaluations()
     assert evaluate.select(config, ["ncca", "train"]) == [
@@ -72,15 +72,14 @@ def test_names_left_out_mean_what_the_configuration_asks_for() -> None:
     assert evaluate.select(config, ["ncca"]) == asked and len(asked) < 6
 
 
-def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match="holds no run .*name the folder of a run, .*make a run: jointspace run CONFIG"
-    ):
+def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not the folder of a run, .*Name the folder.*`jointspace run CONFIG`"):
         make_stage("embed", tmp_path, "ncca")
 
 
 def test_ingest_depends_on_the_files_of_its_collection(tmp_path: Path) -> None:
-    """So that Snakemake runs it again; which changes are seen is the matter of collections/test_inventory.py."""
+    """A changed photo changes the fingerprint, so Snakemake runs ingest again. collections/test_inventory.py tests
+    which changes are noticed."""
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/1.jpg").write_bytes(b"one")
     config = open_run(tmp_path / "run", {"data_root": str(tmp_path / "photos"), "demo": {"generate": False}}).config
@@ -90,7 +89,7 @@ def test_ingest_depends_on_the_files_of_its_collection(tmp_path: Path) -> None:
     assert STAGES["ingest"].depends(config) != before
 
 
-def test_parts_are_made_one_by_one_and_what_is_there_stays(tmp_path: Path) -> None:
+def test_parts_are_made_separately_and_existing_shards_are_kept(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_config(run, {"parts": 2})
     folder = run / "text/tfidf"
@@ -106,7 +105,7 @@ def test_parts_are_made_one_by_one_and_what_is_there_stays(tmp_path: Path) -> No
     assert (folder / "shard-00000.h5").read_bytes() != b"damaged"
     make_stage("encode_sentences", run, "--part", 1, "--again")
     assert {path: path.stat().st_mtime_ns for path in times} != times
-    with pytest.raises(UsageError, match="has 2 parts, from 0; there is no part 2"):
+    with pytest.raises(UsageError, match="part 2 does not exist. The parts of .* are numbered 0 to 1"):
         make_stage("encode_sentences", run, "--part", 2)
 
 
@@ -122,6 +121,6 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
     assert fingerprint(stage) == first != fingerprint(stage, 1)
     newer, config = replace(stage, version=stage.version + 1), Run(run).config
     assert fingerprint(newer) != first
-    assert newer.depends(config, "tfidf") != stage.depends(config, "tfidf")  # by which Snakemake makes it again
+    assert newer.depends(config, "tfidf") != stage.depends(config, "tfidf")  # Snakemake compares it
     assert fingerprint(replace(stage, keys=lambda config, encoder: {"a": 1})) != first
     assert fingerprint(replace(stage, columns=(*stage.columns, "splits"))) != first

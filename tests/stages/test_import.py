@@ -86,7 +86,7 @@ def rename(source: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda source: rename(source, "dog-0.png", "dig-0.png"), r"have no row in f\.npy: dog-0\.png;"),
+        (lambda source: rename(source, "dog-0.png", "dig-0.png"), r"have no row in f\.npy: dog-0\.png\."),
         (lambda source: rename(source, "cat-1.png", "dog-0.png"), r"\.npy: rows 22 and 23 have the same name"),
         (lambda source: put_nan(source, 0), r"f\.npy row 0: .*car-23\.png is not finite"),
         (lambda source: put_nan(source, 23), r"f\.npy row 23: .*dog-0\.png is not finite"),
@@ -118,7 +118,9 @@ def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(mad
     write_parameters(
         folder / "model.safetensors", ENCODER, network.tensors(), settings=settings, provenance=by_hand(made)
     )
-    with pytest.raises(InputError, match="f.npy has 2 dimensions, the encoder maker 512; correct made_by of theirs"):
+    with pytest.raises(
+        InputError, match="f.npy has 2 dimensions, but the encoder maker has 512. Correct the key made_by of theirs"
+    ):
         make_stage("prepare_encoder", made, "theirs")
     images = [picture for picture, _ in open_photographs(open_run(made), list(range(COUNT)))]
     rows = np.concatenate([5 * network.encode([picture]) for picture in images])[::-1]
@@ -127,7 +129,7 @@ def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(mad
     assert import_features(made).open("theirs", 0).commit.inputs["encoders/theirs/model.json"]
     assert digest_tensors(open_run(made).encoder("theirs").tensors) == digest_tensors(network.tensors())
     np.save(source, rows[:, ::-1])
-    with pytest.raises(InputError, match=r"other features of .*\.png than the encoder maker makes \(their cosine is"):
+    with pytest.raises(InputError, match=r"the vector of .*\.png in f\.npy differs from .*\(their cosine is"):
         make_stage("prepare_encoder", made, "theirs")
 
 
@@ -175,7 +177,7 @@ def test_without_names_rows_are_in_the_order_of_the_manifest(told: Path, texts_s
     texts_source.with_suffix(".txt").unlink()
     assert import_sentences(told).tolist() == [[i, 2 * i] for i in range(TEXTS)][::-1]
     np.save(texts_source, np.load(texts_source)[1:])
-    with pytest.raises(InputError, match="s.npy has 47 rows and the run 48 "):
+    with pytest.raises(InputError, match="s.npy has 47 rows, but the run has 48 "):
         make_stage("import_vectors", told, "text/theirs")
 
 
@@ -200,14 +202,14 @@ def test_by_the_sentences_words(told: Path, tmp_path: Path, form: str) -> None:
     if form == "parquet":
         table = table.set_column(2, "v", [list(rows[order] + np.arange(TEXTS)[:, None])])
         pq.write_table(table, tmp_path / "s.parquet")
-        with pytest.raises(InputError, match=r"rows \d+ and \d+ have the same words and different vectors"):
+        with pytest.raises(InputError, match=r"rows \d+ and \d+ have the same words but different vectors"):
             make_stage("import_vectors", told, "text/theirs")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("cat-1.png#1", "cut-1.png#1", r"have no row in s\.npy: cat-1\.png#1;"),
+        ("cat-1.png#1", "cut-1.png#1", r"have no row in s\.npy: cat-1\.png#1\."),
         ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 are both of cat-1\.png#0; remove one of them"),
         ("cat-1.png#1", "cat-1.png#2", r"there is no sentence /elsewhere/cat-1\.png#2: .* cat-1\.png has 2, counted"),
         ("/elsewhere/cat-1.png#1\n", "", "has 48 rows and 47 names"),
@@ -229,7 +231,9 @@ def test_the_text_encoder_that_made_them_is_kept_if_it_makes_the_same(told: Path
     folder = open_run(told).layout.text_encoder("maker").path
     about = {"settings": maker.settings(), "provenance": by_hand(told), "details": {"name": "maker", "dim": 4}}
     write_parameters(folder / "model.safetensors", TEXT_ENCODER, maker.tensors(), **about)
-    with pytest.raises(InputError, match="s.npy has 2 dimensions, the encoder maker 4; correct made_by of theirs"):
+    with pytest.raises(
+        InputError, match="s.npy has 2 dimensions, but the encoder maker has 4. Correct the key made_by of theirs"
+    ):
         make_stage("prepare_encoder", told, "text/encoders/theirs")
     rows = 5 * maker.encode(open_run(told).manifest.sentences["text"].to_pylist())[::-1]
     np.save(texts_source, rows)

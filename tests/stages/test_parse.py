@@ -123,7 +123,7 @@ def test_brackets_alone_give_dependencies_too(run: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (conllu(sentences()[:1]) * 2, "has the id dog-0.png#0 of an earlier one"),
+        (conllu(sentences()[:1]) * 2, "has the id dog-0.png#0, which an earlier sentence has too"),
         (conllu(sentences()).replace("\t2\tdet", "\t0\tdet", 1), "p.conllu, sentence before line 4: 2 roots"),
     ],
 )

@@ -94,7 +94,7 @@ def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:
     shard = extract(run, boxes="other.json", fill=False)
     assert np.diff(shard.offsets).tolist() == [1, 2] + [1] * 10
     assert shard["boxes"][2].tolist() == [5, 6, 25, 16] and shard.commit.made_by != own
-    with pytest.raises(InputError, match="cannot read .*data/none.json .*correct its name in the configuration"):
+    with pytest.raises(InputError, match="cannot read .*data/none.json .*Correct the name of the file in the config"):
         extract(run, boxes="none.json")
 
 
@@ -113,7 +113,7 @@ def test_a_detector_from_a_file(run: Path) -> None:
     assert len(shard.commit.made_by["keys"]["brought"]["detector"]) == 64
     state["roi_heads.box_predictor.bbox_pred.weight"] = torch.zeros(12, 1024)
     torch.save(state, run / "detector.pt")
-    with pytest.raises(InputError, match=r"detector\.pt: its head scores 4 classes but places boxes for 3"):
+    with pytest.raises(InputError, match=r"detector\.pt scores 4 classes, but has boxes for 3"):
         extract(run, proposals="faster-rcnn", detector=detector)
 
 

@@ -51,7 +51,7 @@ def report(run: Path, *settings: dict) -> str:
 
 
 def test_the_best_model_of_one_vector_an_image_is_shown(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.run.reading.pictures.LEAST_COUNT", 2)
+    monkeypatch.setattr("pipeline.run.reading.pictures.MIN_WORD_COUNT", 2)
     html = report(run)
     assert "What ncca finds" in html
     assert f"--index {run / 'index/ncca'}" in html and f"--index {run / 'index/dvsa'}" not in html

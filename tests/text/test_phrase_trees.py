@@ -55,7 +55,7 @@ def test_the_treebanks_own_form_is_read() -> None:
 def test_ten_thousand_brackets_within_each_other() -> None:
     deep = "(S " * 10_000 + "(NN x)" + ")" * 10_000
     assert read(deep).to_brackets() == deep
-    with pytest.raises(InputError, match="f, line 1: 1 brackets are never closed"):
+    with pytest.raises(InputError, match="f, line 1: 1 brackets of the tree are not closed"):
         read(deep[:-1])
 
 

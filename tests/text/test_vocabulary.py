@@ -134,7 +134,7 @@ def test_terms_in_many_files_are_counted_as_in_memory(
     held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against a Counter; a thousand sentences in five parts, of which each writes a file after `held` terms."""
-    monkeypatch.setattr(counting, "HELD", held)
+    monkeypatch.setattr(counting, "MAX_TERMS_IN_MEMORY", held)
     rng = np.random.default_rng(0)
     sentences = [" ".join(f"word{n % 300}s" for n in row) for row in rng.zipf(1.4, (1000, 5))]
     settings = TermSettings(True, (), 2)
@@ -158,5 +158,5 @@ def test_terms_of_a_stored_vocabulary_have_one_to_three_words(key: str, longest:
     if known:
         assert getattr(TermSettings.from_dict(stored), key) == longest
     else:
-        with pytest.raises(ValueError, match="its longest n-gram is not in 1 to 3"):
+        with pytest.raises(ValueError, match="the longest n-gram is not in 1 to 3"):
             TermSettings.from_dict(stored)

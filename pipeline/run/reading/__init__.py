@@ -1,1 +1,1 @@
-"""What stages and commands read from a run, by noun: photos, texts, models, indexes, and the report."""
+"""Readers of a run for stages and commands, one module for each kind of data: photos, texts, models, indexes, ..."""

@@ -1,4 +1,4 @@
-"""Any photos in the space of a trained index: `apply`, and its stage, which no rule makes."""
+"""Embeds and indexes new photos with the model of an existing index, for the commands `apply` and `add`."""
 
 import logging
 import os
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 RECORD = "applied.json"
-"""In the folder of a run that `apply` made: where the photographs are."""
+"""Name of the file with the folder of the photos. It marks the run as made by `apply` or `add`."""
 log = logging.getLogger(__name__)
 
 
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
     writes=lambda layout, index: layout.embeddings(plain(IndexShard(Path(index)).card.model, index)),
 )
 def embed_with_index(run: StageRun, jobs: Iterator[ShardJob], index: str) -> Iterator[int]:
-    """Embed all images, and all sentences if there are some, with the model of the index shard `index`."""
+    """Embed all images and sentences of a run with the model of the index shard in the folder `index`."""
     opened = StoredIndex([IndexShard(Path(index))])
     asker, stored = QueryEncoder(opened), opened.first.model()
     details = describe_embeddings(stored, opened.card.metric)
@@ -84,14 +84,15 @@ def apply_index(
     known: Collection[str] = (),
     removed: Set[str] = frozenset(),
 ) -> IndexShard | None:
-    """Index `photographs` (a folder, a tar shard or a table of them) with the model of the index `source`, in the run
-    `output`. The card calls them `name`. `stages` has the declared stages `ingest` and `extract`. `changes` are
-    laid over the run's configuration.
+    """Index new photos with the model of an existing index, and return the new index shard.
 
-    Finished work of an earlier call is kept. Photographs are left out if their sha256 is `known`, or if their sha256 or
-    whole path is `removed`. Returns None if no photograph is left. Raises UsageError for a model that sees more of an
-    image than its encoders make of the pixels, for a folder without photographs, and where an index, or another
-    command's run, is in `output`.
+    `stages` has the declared stages `ingest` and `extract`. `source` is the folder of the existing index. `photographs`
+    is a folder, a tar shard or a table of photos. The new index is written into a run in the folder `output`, whose
+    index card has the name `name`. `changes` are keys that are merged into the configuration of this run.
+
+    Finished work of an earlier call is kept. Photos whose sha256 is in `known`, or whose sha256 or absolute path is in
+    `removed`, are skipped. Returns None if no photo remains. Raises UsageError if the model uses regions, if the folder
+    has no photos, or if `output` contains an index of other photos or a run of another command.
     """
     photographs = Path(os.path.abspath(photographs))
     shard = open_index(source, added=False).first
@@ -108,7 +109,7 @@ def apply_index(
     if not new.any():
         return None
     if not new.all():
-        log.info("%d of %d photos are new; all are encoded once, also for later additions", new.sum(), len(new))
+        log.info("%d of %d photos are new. All are encoded now, so that later additions need not.", new.sum(), len(new))
     for encoder in encoders:
         run_stage(run, stages["extract"], (encoder,))
     run_stage(run, embed_with_index, (str(shard.folder.absolute()),))
@@ -116,7 +117,10 @@ def apply_index(
 
 
 def added_run(home: Path, photographs: Path) -> Path:
-    """The folder of the run in which photographs are added to the index in the folder `home`."""
+    """Return the folder of the run that adds the photos in `photographs` to the index in the folder `home`.
+
+    It is the existing run for the same photos, or else a new folder.
+    """
     for record in sorted((home / ADDED).glob(f"*/{RECORD}")):
         if os.path.realpath(read_json(record)["photographs"]) == os.path.realpath(photographs):
             return record.parent
@@ -124,12 +128,13 @@ def added_run(home: Path, photographs: Path) -> Path:
 
 
 def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
-    """Make the additions of the index in the folder `home` follow its model, without photos that the index itself has.
+    """Update the additions of the index in the folder `home` after the index was built anew.
 
-    `stages` has the declared stages `ingest` and `extract`. An addition of the run's own collection is removed, because
-    the run decides which photos its index has. An addition is removed as well if the index has all of its photos.
+    An addition is an index shard of photos that `add` has added. It is embedded anew if the model of the index has
+    changed, or if the index now has some of its photos. It is removed if the index has all of its photos, or if its
+    photos are from the collection of the run, since the run then decides which of them are indexed.
 
-    The caller holds the lock of `home`.
+    `stages` has the declared stages `ingest` and `extract`. The caller must hold the lock of `home`.
     """
     own = open_index(home, added=False).shards
     present = photographs_of(own)
@@ -142,7 +147,7 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
             if there <= present or shard.card.data_root == own[0].card.data_root:
                 remove_shard(folder)
                 if lost := len(there - present):
-                    log.warning("%s: %d added photos are left out, since the run no longer has them", home, lost)
+                    log.warning("%s: %d added photos were removed, since the run no longer has them", home, lost)
             elif (run / RECORD).exists() and (
                 shard.model_digest != own[0].model_digest or not present.isdisjoint(there)
             ):
@@ -152,37 +157,48 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
                     name = shard.card.name
                     apply_index(stages, home, photographs, run, name, known=photographs_of(others), removed=removed)
                 except JointspaceError as error:
-                    log.warning("%s cannot follow the index that was built again: %s", run, error)
+                    log.warning("the added photos of %s could not be embedded for the new index: %s", run, error)
 
 
 def _require_whole_images(asker: QueryEncoder) -> None:
-    """Raise UsageError for a model that sees more of an image than its encoders make of the pixels."""
+    """Raise UsageError if the model, or one of its encoders, uses regions of images."""
     name = asker.index.card.model
     if asker.multi_vector:
         raise UsageError(
-            f"{name} compares regions, and an index does not say how to find them; apply a model with one vector per"
-            " image"
+            f"{name} compares image regions, and an index does not record how to find regions. Use the index of a model"
+            " with one vector per image, such as ncca."
         )
     for encoder, stored in asker.stored_encoders().items():
         if stored_spec(stored.settings, "image").reads != "pixels":
-            raise UsageError(f"the encoder {encoder} of {name} takes regions; apply a model of whole images")
+            raise UsageError(
+                f"the encoder {encoder} of {name} needs image regions. Use the index of a model of whole images, such"
+                " as ncca."
+            )
 
 
 def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mapping[str, JsonValue]") -> Run:
-    """The run in `output`, with a configuration that fits the photographs and, for `audit`, has `encoders`. Raises
-    UsageError where there is an index of others that are still there, or a run that another command made."""
+    """Write the configuration of a run of the photos into `output`, and return the run.
+
+    The stored configuration also lists `encoders`, so that `audit` can read their features. Raises UsageError if
+    `output` contains an index of other photos that still exist, or a run of another command.
+    """
     folder = output.absolute()
     layout = Layout(folder)
     record = layout.file(RECORD).path
     before: str | None = read_json(record)["photographs"] if record.exists() else None
     indexed = is_index(folder)
     if before is None and (indexed or layout.config.exists() or layout.manifest.commit.exists()):
-        raise UsageError(f"{output} already holds {'an index' if indexed else 'a run'}; choose another --output")
+        raise UsageError(f"{output} already contains {'an index' if indexed else 'a run'}. Choose another --output.")
     if indexed and before and os.path.exists(before) and os.path.realpath(before) != os.path.realpath(photographs):
-        raise UsageError(f"{output} is the index of {before}; choose another --output, or `jointspace add` to it")
+        raise UsageError(
+            f"{output} is the index of {before}. Choose another --output, or add the photos to this index with"
+            f" `jointspace add`."
+        )
     collection = detect(photographs)
     if collection.format == "vectors":
-        raise UsageError(f"{photographs} has vectors but no photos; embed them in Python: jointspace.load(...).embed")
+        raise UsageError(
+            f"{photographs} has vectors but no photos. Embed the vectors in Python with jointspace.load(...).embed."
+        )
     files = {"gallery" if split == DIVIDED else split: file for split, file in collection.files.items()}
     values: dict[str, Any] = {
         "name": as_name(folder.name),
@@ -202,7 +218,7 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mappi
 
 
 def _carry(run: Run, encoder: str, shard: IndexShard) -> None:
-    """Put an encoder of the index into the run, unless it is there; one that is code has to be one's own."""
+    """Copy an encoder of the index shard into the run, unless the run already has it."""
     stored, artefact = shard.encoder(encoder), run.layout.encoder(encoder)
     provenance = Provenance(run.root, "apply", 1, {"encoder": stored.fingerprint})
     if not Commits(run.root).is_done(artefact.commit, provenance):
@@ -212,7 +228,7 @@ def _carry(run: Run, encoder: str, shard: IndexShard) -> None:
 
 
 def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np.ndarray) -> IndexShard:
-    """Write the index of all photos that are `new` (n_images,), with the model of the index `source`."""
+    """Write the index of the photos for which `new` (n_images,) is true, with the model of the index `source`."""
     card, manifest, settings = source.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(card.model), split_ids(manifest, settings.splits)
     owners = manifest.sentence_images[ids["sentences"]]
@@ -241,7 +257,10 @@ def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np
 
 
 def _queries(shard: IndexShard, asker: QueryEncoder) -> np.ndarray | None:
-    """Embed captions of the index, to measure an index of images with; None if it has no captions in plain words."""
+    """Embed captions of the index shard, as queries that measure the recall of another index.
+
+    Return None if the shard stores no caption texts, or if its model cannot embed them.
+    """
     table = shard.packed_table("sentences")
     texts = [row["text"] for row in table.records(evenly_spaced(table.num_rows, QUERIES)) if row["text"]]
     with suppress(UsageError):

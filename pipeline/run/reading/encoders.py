@@ -1,4 +1,4 @@
-"""Encoders of a run: the material that they are made from, and how they are stored."""
+"""Encoders of a run: collects the material from which an encoder is prepared, and stores encoders."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from pipeline.encoders.networks import NetworkEncoder
     from pipeline.encoders.text_encoder import TextEncoder
 
-COMPARED = {"image": 4, "text": 16}
-"""Number of precomputed vectors that are compared with the vectors of the encoder that made them."""
+N_COMPARED = {"image": 4, "text": 16}
+"""Number of precomputed vectors, by modality, that are compared with newly computed vectors of the same encoder."""
 
 
 @dataclass(frozen=True)
 class RunTexts:
-    """The training captions of a run, for the encoder of an entry, as pipeline.encoders.material.TrainTexts."""
+    """The training captions of a run, for preparing the text encoder of `entry`. It implements
+    pipeline.encoders.material.TrainTexts."""
 
     run: Run
     entry: EncoderEntry
@@ -52,7 +53,7 @@ class RunTexts:
             return None
         value = read_json(path)
         if isinstance(value, dict) and isinstance(value.get("details"), dict):
-            value = value["details"].get("settings")  # of a text encoder's model.json
+            value = value["details"].get("settings")  # the file is the model.json of a text encoder
         return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "correct text.vocabulary"))
 
     def corpus(self) -> WordVectors:
@@ -68,7 +69,7 @@ class RunTexts:
 
 
 def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
-    """Return the material of the encoder of an entry."""
+    """Collect what is needed to prepare the encoder of an entry: weights, training data, and precomputed vectors."""
     config = run.config
     is_image = entry.modality == "image"
     base, images = None, None
@@ -86,21 +87,27 @@ def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
 
 
 def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
-    """Read the first inputs of a run and their precomputed vectors."""
+    """Read the first N_COMPARED images, or captions, of a run and their precomputed vectors.
+
+    Raises InputError if one of these images cannot be read.
+    """
     matched = match_precomputed(run, entry)
-    rows = range(min(COMPARED[entry.modality], len(matched.labels)))
+    rows = range(min(N_COMPARED[entry.modality], len(matched.labels)))
     if entry.modality == "text":
         texts = run.manifest.rows("sentences", rows)["text"].to_pylist()
         return GivenVectors([], texts, texts, matched.features(rows))
     opened = list(open_photographs(run, list(rows)))
     if reasons := [reason for _, reason in opened if reason]:
-        raise InputError(f"{max(reasons)}; it was readable before; run ingest again")
+        raise InputError(
+            f"{max(reasons)}. `ingest` could read this photo. Restore it, or run `jointspace ingest --run {run.root}`"
+            " again."
+        )
     images = [image for image, _ in opened if image is not None]
     return GivenVectors(images, [], matched.names(rows), matched.features(rows))
 
 
 def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings") -> "NetworkEncoder":
-    """Make the network that the training of an encoder begins with."""
+    """Make the network from which the finetuning of an encoder starts."""
     from pipeline.encoders.networks import NetworkEncoder
 
     assert isinstance(encoder, NetworkEntry)
@@ -114,9 +121,9 @@ def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings")
 def write_encoder(
     job: Job, entry: EncoderEntry, encoder: "ImageEncoder | TextEncoder", details: Mapping[str, Json]
 ) -> None:
-    """Store an encoder in the folder of its job, with the files of its library if it is a model of a library.
+    """Store an encoder in the folder of its job. A model of another library is stored with its files.
 
-    Raises InputError if these files are of a kind that would not be read again.
+    Raises InputError if these files have a form that is refused when the encoder is read.
     """
     kind = ENCODER if entry.modality == "image" else TEXT_ENCODER
     about = {"settings": encoder.settings() | entry.spec.stored_kind, "provenance": job.provenance}
@@ -134,6 +141,6 @@ def write_encoder(
                 check_folder(library)
             except ValueError as error:
                 raise InputError(
-                    f"encoder {entry.name}: this model cannot be stored ({error}); choose another model"
+                    f"encoder {entry.name}: this model cannot be stored ({error}). Choose another model."
                 ) from error
         write_parameters(path, kind, encoder.tensors(), **about, details=details, library=library)

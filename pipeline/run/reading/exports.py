@@ -1,4 +1,4 @@
-"""The vectors of an index and what they are of, in files that other programs open as they are."""
+"""Exports the vectors of an index, and the rows that describe them, to files that other programs can open."""
 
 import json
 import logging
@@ -20,22 +20,27 @@ from pipeline.storage.stored_index import StoredIndex, open_index
 from pipeline.storage.tables import vectors_column
 
 log = logging.getLogger(__name__)
-VECTOR, OWN = "vector", "own_"
-BATCH = 1000
-"""Rows of a table that are written as JSON at once."""
+VECTOR_COLUMN = "vector"
+"""Name of the column of vectors in an exported Parquet file."""
+OWN_PREFIX = "own_"
+"""Prefix for a column of the user's own that is called VECTOR_COLUMN too."""
+JSON_BATCH_ROWS = 1000
+"""Number of rows of a table that are converted to JSON at once."""
 
 
 def export(index: Path, kind: str, output: Path) -> dict[str, int]:
-    """Write the index as `npy` or `parquet` into the new folder `output`, which is there when it is whole; returns how
-    many images and sentences it has. export.json says of which model they are.
+    """Export an index to the new folder `output`, and return the numbers of its images and sentences.
 
-    Raises UsageError where `output` exists, and JointspaceError if it cannot be written.
+    `kind` is `npy` or `parquet`. The folder appears under its name only when all files in it are complete. Its file
+    export.json describes the model of the vectors. Raises UsageError if `output` exists, or if the vectors cannot be
+    exported, and JointspaceError if the files cannot be written.
     """
     stored, counts = open_index(index), {}
     card = stored.card
     if card.kind == "fragments":
         raise UsageError(
-            f"{card.model} has several vectors per image, which these programs cannot compare; export another model"
+            f"{card.model} has several vectors per image, which other programs cannot compare. Export the index of"
+            " another model."
         )
     about = {
         "model": card.model,
@@ -56,27 +61,27 @@ def export(index: Path, kind: str, output: Path) -> dict[str, int]:
 
 
 def _read(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]:
-    """Return the vectors (n, c) float32 of a modality, and their rows, without what was removed."""
+    """Return the vectors (n, c) float32 of a modality and the table of their rows, without removed rows."""
     table = index.table(modality)
     rows = np.flatnonzero(~is_removed(table))
     for shard in index.shards:
         card = shard.card.index_of(modality)
         if card and not is_exact(open_faiss(shard, modality)):
             log.warning(
-                "%s has rounded its %s (%s), so the exported vectors are rounded too",
+                "%s stores its %s compressed (%s), so the exported vectors are approximate",
                 shard.folder, modality, card.factory,
             )  # fmt: skip
     try:
         return open_gallery(index, modality).reconstruct(rows), table.take(rows)
     except RuntimeError as error:
         raise UsageError(
-            f"{index.folder} cannot give the vectors of its {modality} back ({brief(error)}); build the index again"
-            " with another of index.candidates, such as Flat, and export that"
+            f"the vectors of the {modality} cannot be reconstructed from {index.folder} ({brief(error)}). Set"
+            " index.candidates to another type of index, such as Flat, build the index anew, and export it."
         ) from error
 
 
 def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
-    """`images.npy`, and `images.jsonl` with a line for each row, where dates are texts."""
+    """Write vectors (n, c) to the file `path`.npy, and the n rows of `table` to `path`.jsonl with dates as text."""
     for at, field in enumerate(table.schema):
         if pa.types.is_temporal(field.type):
             table = table.set_column(at, field.name, table[at].cast(pa.string()))
@@ -84,20 +89,22 @@ def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors))
         file.write(np.ascontiguousarray(vectors).data)
     with open(path.with_suffix(".jsonl"), "w", encoding="utf-8") as file:
-        for batch in table.to_batches(max_chunksize=BATCH):
+        for batch in table.to_batches(max_chunksize=JSON_BATCH_ROWS):
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
 
 
 def _write_parquet(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
-    """`images.parquet`: the table, and its column `vector`; one of the user's own that is called so has OWN before its
-    name."""
-    taken = VECTOR
-    while taken in table.column_names:
-        taken = OWN + taken
-    table = table.rename_columns([taken if name == VECTOR else name for name in table.column_names])
-    table = table.append_column(VECTOR, vectors_column(vectors))
+    """Write the table with an additional column of vectors (n, c) to `path`.parquet.
+
+    A column of the user's own with the name VECTOR_COLUMN is renamed by OWN_PREFIX.
+    """
+    new_name = VECTOR_COLUMN
+    while new_name in table.column_names:
+        new_name = OWN_PREFIX + new_name
+    table = table.rename_columns([new_name if name == VECTOR_COLUMN else name for name in table.column_names])
+    table = table.append_column(VECTOR_COLUMN, vectors_column(vectors))
     pq.write_table(table, path.with_suffix(".parquet"), compression="zstd")
 
 
 WRITERS: Mapping[str, Callable[[Path, np.ndarray, pa.Table], None]] = {"npy": _write_npy, "parquet": _write_parquet}
-"""What an index is exported to -> what writes a modality's vectors and rows, to the path without its suffix."""
+"""The functions that write an export, by kind. They get the path without suffix, the vectors (n, c) and their rows."""

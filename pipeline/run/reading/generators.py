@@ -1,4 +1,4 @@
-"""A stored generator, what it learns from and uses (sentences, a joint space, a trigram), and what it writes."""
+"""Caption generators of a run: the stored generators, their training data, and the data that they use to generate."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 
-LONGEST = 20
-"""Words of a sentence at most."""
+MAX_CAPTION_WORDS = 20
+"""Largest number of words of a generated caption."""
 
 
 class StoredGenerator(NamedTuple):
-    """The `generator` that the run calls `name`, in `folder`, what was registered, what was stored of it, and the
-    precision that it computes in, None where it has none."""
+    """A trained generator of a run, ready to generate captions.
+
+    `name` is its name in the run, `folder` its folder, `spec` its entry in the registry, and `parameters` its stored
+    settings and tensors. `precision` is the dtype of its matrix products, or None if it has no such setting.
+    """
 
     folder: Path
     name: str
@@ -46,25 +49,25 @@ class StoredGenerator(NamedTuple):
 
     @property
     def encoders(self) -> Mapping[str, Origin]:
-        """The origins of the features that it learned from."""
+        """The origins of the features that the generator was trained on, by encoder."""
         return self.parameters.details["encoders"]
 
     @property
     def space(self) -> str | None:
-        """The fingerprint of the joint space that it uses; None where it uses none."""
+        """The fingerprint of the joint space that the generator uses, or None if it uses none."""
         return self.parameters.details["space"]
 
 
 def read_generator(run: Run, name: str) -> StoredGenerator:
-    """The generator that `train-generator` has stored under `name`."""
+    """Read the generator that `train-generator` has stored under `name`, on the device of the run."""
     folder, parameters = run.layout.generator(name).path, run.generator(name)
     spec = generator_spec(parameters.details["generator"])
     generator = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)
-    is_configured = name in run.config.generator_variants  # it may have been trained by another configuration
+    is_configured = name in run.config.generator_variants  # an earlier configuration may have trained it
     settings = run.config.generator(name if is_configured else spec.name).settings
     precision = getattr(settings, "precision", None)
-    if precision:  # `nearest` has none
+    if precision:  # the generator `nearest` has no such setting
         generator.network.precision = choose_precision(precision, run.device)
         precision = str(generator.network.precision)
     return StoredGenerator(folder, name, spec, generator, parameters, precision)
@@ -83,8 +86,11 @@ def open_space_index(run: Run, generator: str) -> StoredIndex | None:
 
 
 def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | None:
-    """A tagger trained on `language_text.treebank`; None for a generator that needs none. Raises InputError for a file
-    that cannot be read, and naming a line."""
+    """Train a part-of-speech tagger on the file `language_text.treebank`.
+
+    Return None if the generator needs no tagger or no file is configured. Raises InputError, with the line, if the file
+    cannot be read.
+    """
     name = config.language_text.treebank
     if not spec.treebank or name is None:
         return None
@@ -92,8 +98,11 @@ def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | N
 
 
 class DescribedImages(NamedTuple):
-    """Images with their sentences, by split (`pairs`), the `texts` of these, the `vocabulary` of their words, and the
-    origins of the features of the `encoders`."""
+    """Images and their sentences for training and evaluating generators.
+
+    By split, `pairs` has the images with the tokens of their sentences, and `texts` has the same sentences as text.
+    `vocabulary` is the vocabulary of the tokens, and `encoders` has the origins of the features of each encoder.
+    """
 
     pairs: dict[str, TrainingPairs]
     texts: dict[str, list[str]]
@@ -103,7 +112,7 @@ class DescribedImages(NamedTuple):
 
 
 def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> DescribedImages:
-    """The images of `splits` that have sentences, with these: what generators learn from and are judged by."""
+    """Read the images of some splits that have sentences, with their features and sentences."""
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
     tokens = read_sentences(run, "tokens")
@@ -118,13 +127,16 @@ def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> 
 
 
 def hold_out(run: Run, generator: str, pairs: TrainingPairs, texts: Sequence[str], vocabulary: Vocabulary) -> HeldOut:
-    """The sentences `pairs` with their `texts`, and what the generator needs to say how probable they are."""
+    """Return the sentences of held-out images with the data that a generator needs to compute their probability.
+
+    `pairs` has the images and tokens, and `texts` has the same sentences as text.
+    """
     tagger = train_tagger(run.config, run.config.generator(generator).spec, run.config.seed)
     return HeldOut(pairs, texts, vocabulary, open_space(run, generator), tagger)
 
 
 def read_corpus(run: Run) -> Corpus:
-    """The sentences of the train split with their words."""
+    """Read the sentences of the train split, as text and as tokens."""
     manifest = run.manifest
     vocabulary, _ = read_token_vocabulary(run)
     of_train = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
@@ -133,24 +145,29 @@ def read_corpus(run: Run) -> Corpus:
 
 
 def count_trigrams(config: "Config", corpus: Corpus) -> Trigram:
-    """Of the training sentences, and of those without images that `language_text` may name (Kiros et al. 2014: "a large
-    corpus")."""
+    """Count the trigrams of the training sentences and of the additional sentences in `language_text.file`.
+
+    Kiros et al. (2014) count the trigrams of "a large corpus".
+    """
     further = encode_tokens(read_extra_text(config), corpus.vocabulary)
     return Trigram(Tokens.concatenate([corpus.tokens, further]), len(corpus.vocabulary.terms) + 1)
 
 
 def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, index: StoredIndex | None) -> Sources:
-    """Return what the generator uses.
+    """Collect the data that a stored generator needs to generate captions. `index` has its joint space, if it uses one.
 
-    Raises IntegrityError if it was trained in another joint space than the space of `index`, by an earlier
-    `describe.space`, and UsageError if it needs a joint space and there is none.
+    Raises IntegrityError if the generator was trained with another joint space than the joint space of `index`, and
+    UsageError if the generator needs a joint space and `index` is None.
     """
     space = trigram = None
     if stored.space is not None:
         if index is None:
-            raise UsageError(f"{stored.folder} needs a joint space, but the configuration names none; train it again")
+            raise UsageError(
+                f"the generator in {stored.folder} needs a joint space, but the configuration does not name one. Set"
+                f" describe.space, or train it again: jointspace train-generator {stored.name} --run {run.root}"
+            )
         space, trigram = JointSpace(index, run.gpu), count_trigrams(run.config, corpus)
         require_same("joint space", {str(stored.folder): stored.space, str(index.folder): space.fingerprint})
     settings = run.config.describe
-    search = BeamSearch(settings.beam, settings.length_power, LONGEST)
+    search = BeamSearch(settings.beam, settings.length_power, MAX_CAPTION_WORDS)
     return Sources(corpus, search, settings.temperature, settings.candidates, run.config.seed, space, trigram)

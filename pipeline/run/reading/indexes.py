@@ -1,4 +1,4 @@
-"""The index of a model: its FAISS indexes, and the parts of its run that embed queries without the run."""
+"""Writes the index of a model: its FAISS indexes, and copies of the models that embed queries without the run."""
 
 import logging
 import math
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 
 class EncoderRole(NamedTuple):
-    """The words for encoders in messages: their `name`, the `vectors` that they make, and the `queries` that need
-    them."""
+    """The words for a kind of encoders in messages: its `name`, the name of its `vectors`, and the `queries` that need
+    it."""
 
     name: str
     vectors: str
@@ -47,7 +47,7 @@ class EncoderRole(NamedTuple):
 
 
 IMAGE_ENCODERS = EncoderRole("encoder", "features", "with new photos")
-TEXT_ENCODERS = EncoderRole("text encoder", "vectors", "in words")
+TEXT_ENCODERS = EncoderRole("text encoder", "vectors", "with text")
 
 
 def write_index_shard(
@@ -60,7 +60,7 @@ def write_index_shard(
 ) -> None:
     """Write the images and sentences `ids` of a run into `folder` as an index shard.
 
-    `part` has the number of the shard and the number `of` shards that are built together, if there are several.
+    If several index shards are built together, `part` has the number of this shard, and in `of` how many there are.
     """
     settings = run.config.index
     embeddings = run.embeddings(model)
@@ -114,22 +114,26 @@ def write_index_shard(
 
 
 def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: EncoderRole) -> list[str]:
-    """Return the encoders of a model that this run has. Warn of the others, whose vectors were imported, as their
-    `origins` tell."""
+    """Return the names of those encoders of a model that this run has prepared.
+
+    For each other encoder a warning is logged. Its vectors are precomputed, as its entry in `origins` shows, so queries
+    cannot be encoded.
+    """
     prepared = []
     for name in names:
         if "encoder" in origins[name]:
             prepared.append(name)
             continue
         log.warning(
-            "the %s of %s were imported and no %s of this run makes them, so the index cannot be searched %s; name the"
-            " %s that made them in made_by", role.vectors, name, role.name, role.queries, role.name,
+            "the %s of %s are precomputed, and this run does not have the %s that made them, so the index cannot be"
+            " searched %s. Name that %s in the key made_by of %s.",
+            role.vectors, name, role.name, role.queries, role.name, name,
         )  # fmt: skip
     return prepared
 
 
 def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
-    """Add the tables of the images and sentences `ids`."""
+    """Add the tables of the images and sentences `ids` to an index shard."""
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
         if modality == "images":
@@ -141,8 +145,10 @@ def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Map
 
 
 def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
-    """Return `images` with the columns title, tags and description, where an image has such a text and the table has no
-    column of that name."""
+    """Return the table `images` with the columns title, tags and description of the weak texts.
+
+    A column is not added if none of the images has such a text, or if the table already has a column of that name.
+    """
     shards = np.unique(images["image_id"].to_numpy() // manifest.shard_size)
     documents = pa.concat_tables([manifest.table("documents", number) for number in shards.tolist()])
     owners = pc.SetLookupOptions(documents["image_id"].combine_chunks())
@@ -164,12 +170,12 @@ def add_indexes(
     gpu: "torch.device | None",
     queries: Items | None = None,
 ) -> MeasuredIndexes:
-    """Add the FAISS indexes of the images and sentences `ids`, and the outlines of a multi-vector model.
+    """Build the FAISS indexes of the images and sentences `ids`, add them to an index shard, and return their cards.
 
-    Return the part of the card that describes them.
-
-    Without sentences there is no index of sentences, and the index of the images is measured with `queries` (q, c),
-    which are other sentences of the same space. Without `queries`, it is measured with the vectors of the images.
+    A multi-vector model also gets outlines, which are short summaries of its vector sets. The recall of the index of
+    one modality is measured with queries of the other modality. If there are no sentences, only the images are indexed,
+    and their index is measured with `queries` (q, c), which are other sentences in the same joint space, or with the
+    vectors of the images if `queries` is None.
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)
@@ -198,7 +204,7 @@ def add_indexes(
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
         card = indexes[name] = built.card.model_copy(update={"measured_with": measured_with})
-        del built  # whose bytes may be as many as those of the next index
+        del built  # it may be as large as the next index, and both may not fit into memory
         _report_index(embeddings.name, name, modality, card, settings)
     if outlines:
         writer.add_outlines(outlines)
@@ -207,29 +213,29 @@ def add_indexes(
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
-    """Log how good and how fast an index is, and a warning where its shortlist finds too little."""
+    """Log the recall and the speed of an index, and a warning if its shortlist has a low recall."""
     log.info(
         "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
         model, card.count, name, card.factory, card.recall, card.queries_per_second,
     )  # fmt: skip
     if cost := card.shortlist:
         log.info(
-            "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,
+            "%s: %s finds %.3f of the ten best %s in %.1f ms; scoring all takes %.1f ms", model,
             "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality,
             1000 / (cost.queries_per_second or math.inf), 1000 / (cost.exact_queries_per_second or math.inf),
         )  # fmt: skip
         if cost.recall < settings.recall_floor:
             log.warning(
-                "%s: this is below index.recall_floor %g; raise index.shortlist, or index.exact_limit to %d",
+                "%s: this is below index.recall_floor %g. Raise index.shortlist, or set index.exact_limit to %d.",
                 model, settings.recall_floor, card.count,
             )  # fmt: skip
 
 
 def describe_training(run: Run, model: str) -> dict[str, Json] | None:
-    """Return `trained_on` of an index's card, or None for a model that learned from no sentence.
+    """Return the entry `trained_on` of an index card: what a model was trained on.
 
-    It has the run, the splits, the number of their images with sentences, the number of these sentences, and the
-    fingerprint of the manifest.
+    It has the name of the run, the splits, the number of their images with sentences, the number of these sentences,
+    and the fingerprint of the manifest. Return None if the model was not trained on sentences of the run.
     """
     config, manifest = run.config, run.manifest
     splits = ["train", "dev"] if config.refitted(model) else ["train"]
@@ -244,8 +250,10 @@ def describe_training(run: Run, model: str) -> dict[str, Json] | None:
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
-    """Return for each image (n,) the encoder whose features were mapped to those of one of the model's `encoders`; null
-    for features that `extract` has made."""
+    """Return for each image (n,) the encoder from whose features `map-features` computed the features of the model.
+
+    `encoders` are the encoders of the model. The entry is null for an image whose features `extract` has computed.
+    """
     bounds = run.manifest.bounds("images")
     names = np.full(bounds[-1], None, object)
     for encoder in run.config.extract.mapped.keys() & {*encoders}:
@@ -258,17 +266,19 @@ def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.
 
 
 def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
-    """Calibrate with the first images of dev and all their sentences. Return None where these cannot say what is
-    likely."""
+    """Calibrate the line between likely and less likely matches, on images of dev and all their sentences.
+
+    At most fit.dev_images images are used. Return None, and log the reason, if the model or dev is not suitable.
+    """
     if embeddings.multi_vector:
-        reason = "its photos have several vectors each"
+        reason = "the model has several vectors per photo"
     elif embeddings.refits:
-        reason = "it learned from dev"
+        reason = "the model was trained on dev"
     else:
         count = sum(len(np.unique(image_id)) for _, image_id in described_rows(run.manifest, ["dev"]))
-        reason = f"dev has {count} photos with captions, and needs {FEWEST}" if count < FEWEST else None
+        reason = f"dev has {count} photos with captions, but {FEWEST} are needed" if count < FEWEST else None
     if reason:
-        log.info("%s: searches will not show where likely answers end (%s)", embeddings.name, reason)
+        log.info("%s: searches will not show where likely matches end (%s)", embeddings.name, reason)
         return None
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
     images = one_vector_each(embeddings.read("images", pairs.image_id))
@@ -277,8 +287,10 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
 
 
 def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndarray]) -> "Items | None":
-    """Return sentences of the run to measure an index of images with, if it has none of its own and the run has
-    some."""
+    """Return vectors of sentences of the run, as queries that measure the index of images `ids`.
+
+    Return None if the index has sentences itself, if the run has none, or for a multi-vector model.
+    """
     count = int(run.manifest.bounds("sentences")[-1])
     if embeddings.multi_vector or len(ids["sentences"]) or not count:
         return None

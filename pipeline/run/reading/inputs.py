@@ -1,4 +1,4 @@
-"""What the declarations of several stages read. Nothing heavy is imported here, since every command imports it."""
+"""Inputs that several stages declare. Every command imports this module, so it must not import large libraries."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,27 +14,29 @@ if TYPE_CHECKING:
 
 
 def sentence_shards(model: "Model", layout: "Layout") -> "dict[str, Shards]":
-    """The sentences that a model reads, by form: the vectors of its text encoders, or tokens or trees."""
+    """Return the sentences that a model reads, by form: the vectors of its text encoders, or tokens, or trees."""
     forms = model.text_encoders if model.spec.sentences == "vectors" else [model.spec.form]
     return {form: layout.sentences(form) for form in forms}
 
 
 def region_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":
-    """The regions of some encoders, by encoder."""
+    """Return the regions of some encoders, by encoder."""
     return {name: layout.regions(name) for name in encoders}
 
 
 def feature_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":
-    """The features of some encoders, by encoder."""
+    """Return the features of some encoders, by encoder."""
     return {name: layout.features(name) for name in encoders}
 
 
 def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inputs:
-    """What is read to train a generator and to judge it, beside features: sentences with their vocabulary, and the
-    index whose joint space it uses, if it uses one."""
+    """Return the inputs for training and evaluating a generator, except features.
+
+    They are the sentences with their vocabulary, and the index whose joint space the generator uses, if it uses one.
+    """
     space = None
     if config.generator(generator).settings.in_space:
-        space = layout.index(config.bundle_names(config.describe.space)[0])  # each has the model
+        space = layout.index(config.bundle_names(config.describe.space)[0])  # every index shard has the model
     return {
         "manifest": layout.manifest,
         "vocabulary": layout.token_vocabulary,
@@ -44,34 +46,37 @@ def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inpu
 
 
 def text_files(config: "Config", generator: str, *kinds: str) -> dict[str, Outside]:
-    """The files of `language_text` that a generator learns from: of `kinds`, lines and treebank."""
+    """Return the files of `language_text` on which a generator is trained, among `kinds` (`lines` and `treebank`)."""
     spec, texts = config.generator(generator).spec, config.language_text
     used = {"lines": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
     return {kind: Outside(kind, Path(path)) for kind in kinds if (path := used[kind])}
 
 
 def region_texts_path(config: "Config") -> Path | None:
-    """The file of texts that people wrote for boxes, `describe.region_texts`; None where there is none."""
+    """Return the path of the file `describe.region_texts`, which has texts for boxes, or None if none is configured."""
     return Path(config.data_root) / config.describe.region_texts if config.describe.region_texts else None
 
 
 def label_names(config: "Config") -> Outside | None:
-    """Return the file that says what labels of boxes may be called; None where there is none."""
+    """Return the file `phrases.names`, which lists names for the labels of boxes, or None if it does not exist."""
     root = Path(config.data_root)
-    if config.demo.generate:  # the table is drawn with the rest
+    if config.demo.generate:  # make-demo writes the table with the rest of the collection
         return Outside("names", root / "demo.json")
     path = root / (config.phrases.names or "")
     return Outside("names", path) if path.is_file() else None
 
 
 def box_texts(config: "Config") -> Outside | None:
-    """Return the file of texts that people wrote for boxes, or else the file of names for their labels."""
+    """Return the file with texts for boxes, or the file with names for their labels if there are no such texts."""
     texts = region_texts_path(config)
     return Outside("region_texts", texts) if texts else label_names(config)
 
 
 def vocabulary_of(config: "Config", layout: "Layout", model: str) -> "Artefact | None":
-    """The words of a model that reads tokens or trees; an ensemble of such has its own."""
+    """Return the vocabulary of a model that reads tokens or trees, or None if the model reads neither.
+
+    For an ensemble it is the file with the vocabularies of its members.
+    """
     members = config.members(model)
     if not any(config.model(member).spec.words for member in members or [model]):
         return None

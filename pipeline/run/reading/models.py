@@ -1,4 +1,4 @@
-"""Models of a run: restoring one, what their details say, and following a training with checkpoints."""
+"""Models of a run: restores models, describes them for their stored details, and saves checkpoints of a training."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def describe_model(run: Run, name: str) -> dict[str, Any]:
-    """Return what the details of a fitted or trained model say of its entry in the configuration."""
+    """Return the entry of a model in the configuration, in the form that is stored in the details of the model."""
     model = run.config.model(name)
     return {
         "model": name,
@@ -31,7 +31,7 @@ def describe_model(run: Run, name: str) -> dict[str, Any]:
 
 
 def restore_model(run: Run, name: str) -> "tuple[JointModel, Parameters]":
-    """Return a model of the run, on the GPU if there is one, and what is stored of it."""
+    """Return a fitted model of the run, on the GPU if there is one, and its stored parameters."""
     model, stored = run.restored(name)
     if (gpu := run.gpu) is not None:
         model.to(gpu)
@@ -39,14 +39,14 @@ def restore_model(run: Run, name: str) -> "tuple[JointModel, Parameters]":
 
 
 def describe_embeddings(stored: "Parameters", metric: str) -> dict[str, Any]:
-    """Return what the details of embeddings say of the model that made them."""
+    """Return the details that embeddings store about the model that made them."""
     details = {key: stored.details.get(key) for key in ("model", "refits", "registered")}
     vocabulary = {"vocabulary": stored.details["vocabulary"]} if stored.details.get("vocabulary") else {}
     return {**details, "metric": metric, "made_of": stored.fingerprint, **vocabulary}
 
 
 def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") -> "RegionRows":
-    """Open the regions of some images, as models read them."""
+    """Open the regions of the images `image_id` (n,), with the features of some encoders, for a model."""
     from pipeline.storage.regions import RegionRows
 
     folders = {name: run.layout.regions(name).folder for name in encoders}
@@ -57,10 +57,11 @@ def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") 
 def follow_training(
     name: str, settings: "Section", job: Job
 ) -> "Iterator[tuple[Checkpoint | None, Callable[[Training], None]]]":
-    """Yield the checkpoint to resume the training of a job from, and a function to call after each step.
+    """Follow the training of a model with a progress bar and checkpoints.
 
-    The function moves a bar, and saves a checkpoint as often as `settings` say. Checkpoints are removed when the block
-    succeeds.
+    Yield the checkpoint from which the training of the job resumes, or None, and a function to call after each step.
+    The function saves a checkpoint every `checkpoint_seconds` of `settings`. The checkpoints are removed when the block
+    ends without an error.
     """
     from tqdm import tqdm
 

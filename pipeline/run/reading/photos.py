@@ -1,4 +1,4 @@
-"""Photos of a run: opened, and described part by part."""
+"""Opens the photos of a run, and extracts their features step by step."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -28,13 +28,16 @@ Described = TypeVar("Described")
 
 
 def photograph_reader(run: Run, source: ImageSource | None = None) -> PhotographReader:
-    """Return a reader of the photos of the run where `ingest` found them, or in another `source`."""
+    """Return a reader of the photos of the run, in the folder in which `ingest` found them or in another `source`."""
     limits = ImageLimits.from_settings(run.config.collection)
     return PhotographReader((source or run.images).read, limits, run.decoders)
 
 
 def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tuple[Image.Image | None, str]]:
-    """Open the photos `image_id` (k,). Yields each with an empty text, or None and the reason if it cannot be read."""
+    """Open the photos `image_id` (k,).
+
+    Yield a pair for each: the image and an empty text, or None and the reason why the photo cannot be read.
+    """
     reader = PhotographReader(run.photographs.read, ImageLimits.from_settings(run.config.collection))
     for photograph in map(Photograph.from_row, run.manifest.pick(image_id)):
         try:
@@ -44,7 +47,7 @@ def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tup
 
 
 class OpenedEncoder(NamedTuple):
-    """An image encoder on its device, what it takes of a photo, and what a shard's commit says of it."""
+    """An image encoder on its device. `view` describes its input, and `details` describes it in commit records."""
 
     extractor: "Extractor"
     view: View
@@ -52,7 +55,7 @@ class OpenedEncoder(NamedTuple):
 
 
 def open_encoder(run: Run, name: str) -> OpenedEncoder:
-    """Open an image encoder of the run."""
+    """Restore an image encoder of the run and put it on its device, with its precision and batch size."""
     from pipeline.encoders.extraction import grow
     from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.encoders.restore import restore_encoder
@@ -69,9 +72,11 @@ def open_encoder(run: Run, name: str) -> OpenedEncoder:
 
 
 class Part(NamedTuple, Generic[Item]):
-    """Images of shard `number`, in the `rows` that the encoders `names` have not described yet.
+    """A range of images in the shard `number` for which some features are still missing.
 
-    `images` are what is read of each of them. `last` says whether the `shards` of all encoders are whole with the part.
+    `rows` is the range of rows in the shard, and `names` are the encoders whose features are missing. `images` has an
+    item for each image, such as a photo or a request for regions. `shards` has the unfinished shard of each encoder.
+    `last` says whether this is the last missing range, after which the shards can be published.
     """
 
     number: int
@@ -83,8 +88,10 @@ class Part(NamedTuple, Generic[Item]):
 
 
 def missing_parts(number: int, shards: Mapping[str, UnfinishedShard], images: Sequence[Item]) -> Iterator[Part[Item]]:
-    """Yield what is still to be described of shard `number`, whose images are `images` (n,), by any of several
-    encoders."""
+    """Yield the parts of shard `number` for which features of at least one encoder are missing.
+
+    `shards` has the unfinished shard of each encoder, and `images` has an item for each of the n images of the shard.
+    """
     missing = sorted({rows for shard in shards.values() for rows in shard.missing}, key=lambda rows: rows.start)
     for rows in missing:
         names = [name for name, shard in shards.items() if rows in shard.missing]
@@ -97,10 +104,12 @@ def describe_parts(
     describe: Callable[[Iterator[Loaded], Iterator[int]], Iterable[Described]],
     title: str,
 ) -> Iterator[tuple[Part[Item], Described]]:
-    """Yield each part with what `describe(loaded, lengths)` returns for what `load(images, stopwatch)` yields.
+    """Load and describe the images of each part, and yield the part with its result.
 
-    `load` may begin with the images of later parts, whatever their shard. The log says for each shard where the time
-    went.
+    `load(images, stopwatch)` yields a loaded item for each image of all parts, such as pixels. It may begin to load the
+    images of later parts, also in other shards. `describe(loaded, lengths)` yields one result per part, such as
+    features. `lengths` has the number of images in each part. `title` labels the progress bar. For each shard, the
+    seconds of each step are logged.
     """
     from tqdm import tqdm
 
@@ -131,7 +140,7 @@ def describe_parts(
 
 
 class FeatureExtraction:
-    """Extracts the features of photos with several encoders of a run, for which each photo is decoded once."""
+    """Extracts the features of photos with several encoders of a run. Each photo is decoded once for all encoders."""
 
     def __init__(self, run: Run, encoders: Sequence[str]) -> None:
         self._storage = run.config.extract.storage
@@ -139,12 +148,14 @@ class FeatureExtraction:
         self._encoders = {name: open_encoder(run, name) for name in encoders}
 
     def describe(self, parts: Iterable[Part[Photograph]]) -> Iterator[tuple[Part[Photograph], list[np.ndarray]]]:
-        """Yield each part with its features by each of its encoders. Parts of the same encoders follow each other
-        without a pause."""
-        for names, group in groupby(parts, key=attrgetter("names")):
-            yield from self._describe_alike(names, group)
+        """Yield each part with the features (n, dim) of each of its encoders.
 
-    def _describe_alike(
+        Consecutive parts with the same encoders share one pipeline, so that decoding does not pause between them.
+        """
+        for names, group in groupby(parts, key=attrgetter("names")):
+            yield from self._describe_with_encoders(names, group)
+
+    def _describe_with_encoders(
         self, names: list[str], parts: Iterable[Part[Photograph]]
     ) -> Iterator[tuple[Part[Photograph], list[np.ndarray]]]:
         from pipeline.encoders.extraction import extract_in_step
@@ -161,7 +172,7 @@ class FeatureExtraction:
         return describe_parts(parts, load, describe, "extract")
 
     def write(self, described: tuple[Part[Photograph], list[np.ndarray]]) -> int | None:
-        """Keep the features of a part. If the shards are whole with it, publish them and return their number."""
+        """Store the features of a part. After the last part of a shard, publish the shard and return its number."""
         part, features = described
         for name, rows in zip(part.names, features, strict=True):
             stored = to_stored(rows, self._storage, [photograph.name for photograph in part.images])

@@ -1,4 +1,4 @@
-"""What the report draws of regions, alignments and phrases: contact sheets, a plane, and the words that weigh most."""
+"""Images for the report: contact sheets of regions, alignments and phrases, and a plane of phrases and regions."""
 
 import io
 from collections.abc import Iterator
@@ -23,26 +23,33 @@ from pipeline.run.reading.texts import read_analyzer, read_words
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.regions import PhraseVectors, RegionShard
 
-BLOCK = 1024
-"""Images whose vectors are in memory at once."""
-COLUMNS, IMAGES, ALIGNED = 6, 24, 12
-"""Images side by side on a sheet, on one sheet, and on one that shows each twice."""
-TOP, POINTS = 5, 60
-"""Regions drawn in an image, and images whose phrases are in the plane."""
-LEAST_COUNT = 5
-"""Places where a word must stand for the table of magnitudes."""
-WORDS = 20
-"""Words listed at each end."""
-LEAST_PLACES = 5
-"""Phrases and regions that t-SNE needs."""
+BLOCK_IMAGES = 1024
+"""Number of images whose vectors are in memory at once."""
+SHEET_COLUMNS = 6
+"""Number of images in a row of a contact sheet."""
+SHEET_IMAGES = 24
+"""Largest number of images on a contact sheet."""
+ALIGNED_IMAGES = 12
+"""Number of images on the contact sheet of alignments, which shows each image twice."""
+SHOWN_REGIONS = 5
+"""Largest number of regions that are drawn in an image."""
+PLANE_SENTENCES = 60
+"""Largest number of sentences whose phrases are drawn in the plane."""
+MIN_WORD_COUNT = 5
+"""Smallest number of occurrences of a word in the table of magnitudes."""
+LISTED_WORDS = 20
+"""Number of words with the longest vectors, and with the shortest vectors, in the table of magnitudes."""
+MIN_PLANE_POINTS = 5
+"""Smallest number of phrases and regions for t-SNE."""
 INK = "#222222"
+"""Colour of text and outlines in the plane."""
 
 
 def draw_regions(run: Run, encoder: str) -> ReportPicture:
-    """The best regions of some images of the first shard, spread evenly over it."""
+    """Draw the regions with the highest scores in evenly spaced images of the first shard."""
     regions = RegionShard(run.layout.regions(encoder).shard(0))
-    rows = evenly_spaced(regions.rows, IMAGES)
-    image_id, best = regions.image_id[rows], slice(1, 1 + TOP)  # region 0 is the whole image
+    rows = evenly_spaced(regions.rows, SHEET_IMAGES)
+    image_id, best = regions.image_id[rows], slice(1, 1 + SHOWN_REGIONS)  # region 0 is the whole image
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
 
     def pictures() -> Iterator[SheetPicture]:
@@ -50,36 +57,40 @@ def draw_regions(run: Run, encoder: str) -> ReportPicture:
             block = regions.packed(np.array([row]))
             yield SheetPicture(image, block.boxes[best], block.scores[best], reason or name)
 
-    return drawing(f"{encoder}: the best regions and their scores", draw_sheet(pictures(), COLUMNS))
+    return drawing(f"{encoder}: the best regions and their scores", draw_sheet(pictures(), SHEET_COLUMNS))
 
 
 def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPicture], dict[str, Any]]:
-    """Some images with the sentence that each retrieves, twice: every word at its own best region, with the product,
-    and the segments of the chain (Karpathy and Fei-Fei 2015, Figure 5); the regions with the longest vectors (Figure
-    8); and the words with the longest and shortest ones (Table 4)."""
+    """Draw the alignments of a multi-vector model, after Karpathy and Fei-Fei (2015).
+
+    Return two contact sheets and a table. The first sheet shows some images of the split, each with the sentence that
+    it retrieves. Each image appears twice: with every word at its best region and the scores, and with the segments of
+    the best chain (Figure 5). The second sheet shows the regions with the longest vectors (Figure 8). The table lists
+    the words with the longest and the shortest vectors (Table 4).
+    """
     embeddings, pairs, analyze = run.embeddings(model), run.pairs(split), read_analyzer(run)
-    shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED)]
+    shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED_IMAGES)]
     queries, rule = several_vectors_each(embeddings.read("images", shown)), embeddings.comparison
     assert isinstance(rule, ScoreRule)
     best, retrieved = np.full(len(shown), -np.inf), np.zeros_like(shown)
     words: list[str] = []
     lengths: list[np.ndarray] = []
     regions: list[tuple[int, np.ndarray, float]] = []
-    for block in pairs.blocks(BLOCK):
+    for block in pairs.blocks(BLOCK_IMAGES):
         images = several_vectors_each(embeddings.read("images", block.image_id))
         sentences = several_vectors_each(embeddings.read("sentences", block.sentence_id))
         for sentence in read_words(run, block.sentence_id, analyze):
             words += sentence
         lengths.append(np.linalg.norm(sentences.array, axis=1))
-        for row in longest_vectors(images.array, images.owners, IMAGES):
+        for row in longest_vectors(images.array, images.owners, SHEET_IMAGES):
             image_id = int(block.image_id[images.owners[row]])
             regions.append((image_id, images.box_array[row], float(np.linalg.norm(images.array[row]))))
         scores = multivector_scores(queries, sentences, rule).numpy()
         better = scores.max(axis=1) > best
         best[better] = scores.max(axis=1)[better]
         retrieved[better] = block.sentence_id[scores.argmax(axis=1)[better]]
-    ranked = word_magnitudes(words, np.concatenate(lengths), LEAST_COUNT)
-    regions = sorted(regions, key=lambda region: -region[2])[:IMAGES]
+    ranked = word_magnitudes(words, np.concatenate(lengths), MIN_WORD_COUNT)
+    regions = sorted(regions, key=lambda region: -region[2])[:SHEET_IMAGES]
     photographs = open_photographs(run, [image_id for image_id, _, _ in regions])
     longest = (
         SheetPicture(image, box[None], np.array([length]), reason or f"{length:.2f}")
@@ -89,8 +100,11 @@ def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPictur
         "words at their best regions, then segments": _aligned(run, embeddings, shown, retrieved),
         "the regions with the longest vectors": longest,
     }
-    drawn = [drawing(f"{model}, {split}: {name}", draw_sheet(pictures, COLUMNS)) for name, pictures in sheets.items()]
-    return drawn, {"model": model, "split": split, "highest": ranked[::-1][:WORDS], "lowest": ranked[:WORDS]}
+    drawn = [
+        drawing(f"{model}, {split}: {name}", draw_sheet(pictures, SHEET_COLUMNS)) for name, pictures in sheets.items()
+    ]
+    magnitudes = {"highest": ranked[::-1][:LISTED_WORDS], "lowest": ranked[:LISTED_WORDS]}
+    return drawn, {"model": model, "split": split, **magnitudes}
 
 
 def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id: np.ndarray) -> Iterator[SheetPicture]:
@@ -106,12 +120,17 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
             labels = [f"{' '.join(spoken[number][part.first : part.last])} {part.score:.1f}" for part in segments]
             scores = [part.score for part in segments]
             line = reason or f"{name}: {texts[number]}"
-            yield picture_spoken_of(image, line, boxes[[part.region for part in segments]], labels, scores, TOP)
+            yield picture_spoken_of(
+                image, line, boxes[[part.region for part in segments]], labels, scores, SHOWN_REGIONS
+            )
 
 
 def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
-    """The noun phrases of the first sentence of some images at the regions that they speak of, and phrases and regions
-    in a plane (after Niu et al. 2017, Figure 8); nothing where no phrase's image has regions."""
+    """Draw the noun phrases of the first sentences of some images, each at the region with the highest score.
+
+    Return a contact sheet of the images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The list
+    is empty if no image with phrases has regions.
+    """
     manifest = run.manifest
     stored = PhraseVectors(run.layout.phrases(model, split).path)
     parts = np.flatnonzero(stored.regions["number"].to_numpy() > 0)
@@ -124,7 +143,7 @@ def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
         return []
     texts = np.array(stored.phrases["text"].to_pylist(), object)
     every = np.unique(sentences[spoken])
-    shown = every[evenly_spaced(len(every), IMAGES)]
+    shown = every[evenly_spaced(len(every), SHEET_IMAGES)]
     lines = manifest.sentences["text"].take(shown).to_pylist()
 
     def pictures() -> Iterator[SheetPicture]:
@@ -132,13 +151,15 @@ def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
         for sentence_id, line, (image, reason) in zip(shown, lines, photographs, strict=True):
             rows = spoken[sentences[spoken] == sentence_id]
             boxes = stored.boxes[parts[best[rows]]]
-            yield picture_spoken_of(image, reason or line, boxes, texts[rows].tolist(), scores[rows].tolist(), TOP)
+            yield picture_spoken_of(
+                image, reason or line, boxes, texts[rows].tolist(), scores[rows].tolist(), SHOWN_REGIONS
+            )
 
-    drawn = [drawing(f"{model}, {split}: phrases at their regions", draw_sheet(pictures(), COLUMNS))]
-    rows = spoken[np.isin(sentences[spoken], every[evenly_spaced(len(every), POINTS)])]
+    drawn = [drawing(f"{model}, {split}: phrases at their regions", draw_sheet(pictures(), SHEET_COLUMNS))]
+    rows = spoken[np.isin(sentences[spoken], every[evenly_spaced(len(every), PLANE_SENTENCES)])]
     regions, links = np.unique(best[rows], return_inverse=True)
     vectors = np.concatenate([stored.phrase_vectors[rows], region_vectors[regions]])
-    if len(vectors) >= LEAST_PLACES:
+    if len(vectors) >= MIN_PLANE_POINTS:
         groups = np.unique(owners[rows], return_inverse=True)[1]
         plane = _draw_plane(vectors, texts[rows], links, groups, run.config.seed)
         drawn.append(drawing(f"{model}, {split}: phrases and regions in a plane", plane))
@@ -148,19 +169,22 @@ def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
 def _draw_plane(
     vectors: np.ndarray, texts: np.ndarray, links: np.ndarray, groups: np.ndarray, seed: int
 ) -> Image.Image:
-    """The `vectors` (p + r, c) of p phrases and r regions by t-SNE: what is near there is near here, and distances
-    between groups mean little. Each phrase is written at its place, with a line to a square at the region `links` (p,)
-    that it speaks of, in the colour of its image `groups` (p,); after Niu et al. 2017, Figure 8."""
+    """Draw p phrases and r regions in a plane by t-SNE (after Niu et al. 2017, Figure 8).
+
+    `vectors` (p + r, c) has the vectors of the phrases, then of the regions. t-SNE keeps neighbours together, but the
+    distances between groups of points are unreliable. `texts` (p,) are the phrases. `links` (p,) has the region of each
+    phrase, to which a line is drawn, and `groups` (p,) has the number of its image, which decides the colour.
+    """
     perplexity = min(30, (len(vectors) - 1) / 3)
-    places = TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(vectors).astype(np.float64)
+    points = TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(vectors).astype(np.float64)
     figure = Figure(figsize=(12, 9), layout="constrained")
     axes = figure.subplots()
     colours = colormaps["hsv"](groups * GOLDEN % 1)
-    for text, place, region, colour in zip(texts, places, places[len(texts) + links], colours, strict=False):
-        axes.plot(*zip(place, region, strict=True), color=colour, linewidth=0.8)
+    for text, point, region, colour in zip(texts, points, points[len(texts) + links], colours, strict=False):
+        axes.plot(*zip(point, region, strict=True), color=colour, linewidth=0.8)
         axes.scatter(*region, marker="s", s=22, color=[colour], edgecolors=INK, linewidths=0.4, zorder=5)
-        axes.annotate(text, place, color=INK, fontsize=6.5, ha="center", va="center", zorder=10)
-    axes.set(xticks=[], yticks=[], xlabel="t-SNE; squares are regions, colours images")
+        axes.annotate(text, point, color=INK, fontsize=6.5, ha="center", va="center", zorder=10)
+    axes.set(xticks=[], yticks=[], xlabel="t-SNE (squares are regions, and each image has one colour)")
     axes.margins(0.05)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)

@@ -1,4 +1,4 @@
-"""Vectors made elsewhere, as the configuration names them, matched with the images or sentences of a run."""
+"""Matches the precomputed vectors that a configuration names with the images or captions of a run."""
 
 import hashlib
 import logging
@@ -30,43 +30,49 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SAME = 0.01
-"""Largest difference of two vectors of the same words, of the longer one's length: what half precision and another
-batch may change."""
+MAX_RELATIVE_DIFFERENCE = 0.01
+"""Largest difference of two vectors for the same name or words, divided by the length of the longer vector. Half
+precision and another batch size can cause a difference of this size."""
 
 
 @dataclass(frozen=True)
 class MatchedFeatures:
-    """The images or sentences of a run by their `labels`, and the row (n,) of each in the `source`."""
+    """The precomputed vectors of n images or captions of a run.
+
+    `labels` are the names of the images or captions, and `rows` (n,) are their rows in `source`.
+    """
 
     labels: Sequence[str]
     rows: np.ndarray
     source: ForeignFeatures
 
     def features(self, these: range) -> np.ndarray:
-        """(n, dim) float32 of some of them."""
+        """Read the vectors (k, dim) float32 of a range of k images or captions."""
         return self.source.take(self.rows[these.start : these.stop])
 
     def names(self, these: range) -> Sequence[str]:
         return self.labels[these.start : these.stop]
 
     def require_stored(self, storage: str, key: str) -> None:
-        """Raises InputError for the first one whose vector is not finite, or does not fit the dtype `storage`, which
-        `key` has chosen."""
+        """Check that all vectors are finite and can be stored in the dtype `storage`.
+
+        `key` is the key of the configuration that set `storage`, for the message. Raises InputError for the first
+        vector that is not finite or exceeds the range of the dtype.
+        """
         n = len(self.labels)
         for start in range(0, n, BLOCK_ROWS):
             these = range(start, min(start + BLOCK_ROWS, n))
             features = self.features(these)
             for row in (start + np.flatnonzero(~np.isfinite(features).all(axis=1))[:1]).tolist():
                 raise InputError(
-                    f"{self.source.where(int(self.rows[row]))}: the row of {self.labels[row]} is not finite (NaN or"
-                    " infinity); make it again, or leave it out of the collection"
+                    f"{self.source.where(int(self.rows[row]))}: the vector of {self.labels[row]} is not finite (it"
+                    " contains NaN or infinity). Compute it again, or exclude it from the collection."
                 )
             to_stored(features, storage, self.names(these), key)
 
 
 def given_source(config: "Config", entry: "EncoderEntry") -> Source:
-    """Return where the precomputed vectors of an entry are."""
+    """Return the location of the precomputed vectors of an encoder's entry."""
     from pipeline.config.encoders import PrecomputedKeys
 
     assert isinstance(entry, PrecomputedKeys)
@@ -75,12 +81,15 @@ def given_source(config: "Config", entry: "EncoderEntry") -> Source:
 
 
 def given_inputs(config: "Config", encoder: "EncoderEntry") -> list[Outside]:
-    """Return the files of the precomputed vectors of an entry."""
+    """Return the files with the precomputed vectors of an encoder's entry, as inputs of a stage."""
     return [Outside(f"source/{file.name}", file) for file in foreign_files(given_source(config, encoder))]
 
 
 def match_precomputed(run: Run, entry: "EncoderEntry") -> MatchedFeatures:
-    """Match precomputed vectors to all images, or captions, of the run. Raises InputError if one has no vector."""
+    """Match precomputed vectors to all images, or captions, of the run.
+
+    Raises InputError if an image or a caption has no vector, or if two rows for it have different vectors.
+    """
     source = given_source(run.config, entry)
     match = _match_images if entry.modality == "image" else _match_captions
     return match(run, source, getattr(entry, "path", ""))
@@ -89,8 +98,9 @@ def match_precomputed(run: Run, entry: "EncoderEntry") -> MatchedFeatures:
 def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
     """Match precomputed features to all images of the run. Raises InputError if an image has none."""
     features, images = open_foreign(source), _image_names(run)
-    without_photographs = run.config.collection.format == FORMAT  # which are called otherwise in the manifest
-    assert features.names is not None  # a source of images has names, or is refused
+    # A collection of vectors has no photos, and its manifest has relative names.
+    without_photographs = run.config.collection.format == FORMAT
+    assert features.names is not None  # open_foreign requires names for images
     names = list(map(relative_name, features.names)) if without_photographs else features.names
     with _naming(path):
         matching = match_names(names, images, run.layout.data_root)
@@ -100,8 +110,11 @@ def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
 
 
 def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[Inspection | Failure]:
-    """What ingest needs to know of the images `paths` of a collection of vectors: a hash of the first vector of each,
-    in place of one of its file, or why it cannot be used."""
+    """Inspect the images `paths` of a collection of precomputed vectors, for `ingest`.
+
+    Yield for each the SHA-256 of its first vector, which takes the place of the hash of a file, or a Failure if the
+    vector is not finite.
+    """
     source, _ = sources(CollectionFolder(root, options))
     features = open_foreign(source)
     rows: dict[str, int] = {}
@@ -119,7 +132,7 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
 def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     """Match precomputed vectors to all captions of the run.
 
-    Raises InputError if a caption has none, and if two rows of the same words differ.
+    Raises InputError if a caption has no vector, or if two rows with the same words have different vectors.
     """
     vectors = open_foreign(source)
     images, owners = _image_names(run), run.manifest.sentence_images
@@ -129,13 +142,13 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     if run.config.collection.format == FORMAT:
         photos, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
         names = names or nameless(open_foreign(photos).names or ())
-        finite = vectors.finite()  # ingest has rejected the others
+        finite = vectors.finite()  # `ingest` has rejected vectors that are not finite
         names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:
         if len(vectors) != len(owners):
             raise InputError(
-                f"{path} has {len(vectors)} rows and the run {len(owners)} captions; give one row per caption, in the"
-                " order of the manifest, or list the rows' names in a text file next to it"
+                f"{path} has {len(vectors)} rows, but the run has {len(owners)} captions. Give one row per caption, in"
+                " the order of the manifest, or list the names of the rows in a text file next to it."
             )
         return MatchedFeatures(labels, np.arange(len(owners)), vectors)
     texts = run.manifest.sentences["text"].to_pylist()
@@ -152,7 +165,7 @@ def _image_names(run: Run) -> list[str]:
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """An InputError within becomes one of the file at `path`."""
+    """Put the path of a file before the message of an InputError that the block raises."""
     try:
         yield
     except InputError as error:
@@ -160,28 +173,35 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str) -> None:
-    """Warns of names that are of no image or sentence, and says which did not match exactly. Raises InputError where
-    one of `labels` has no row in the file at `path`."""
+    """Check that every image or caption in `labels` has a row in the file at `path`.
+
+    `kind` is the noun for messages. Names that match nothing, or that do not match exactly, are logged as warnings.
+    Raises InputError if a label has no row.
+    """
     for line in matching.describe():
         log.warning("%s: %s", path, line)
     if matching.unmatched:
         names = some([repr(name) for name in matching.unmatched])
-        log.warning("%s: %d names match no %s in this run: %s", path, len(matching.unmatched), kind, names)
+        log.warning("%s: %d names do not match any %s of this run: %s", path, len(matching.unmatched), kind, names)
     if missing := matching.missing(labels):
         raise InputError(
-            f"{len(missing)} {kind}s of the run have no row in {path}: {some(missing)}; add their rows, or ingest"
-            f" fewer {kind}s"
+            f"{len(missing)} {kind}s of the run have no row in {path}: {some(missing)}. Add their rows, or exclude"
+            f" these {kind}s from the collection."
         )
 
 
 def _require_alike(matching: Matching, vectors: ForeignFeatures, path: str, what: str) -> None:
-    """Raises InputError for two rows of the same name or words, as `what` says, whose vectors differ."""
+    """Raise InputError if two rows for the same image or caption have different vectors.
+
+    `what` is the noun for the message: the rows have the same `name` or the same `words`.
+    """
     for start in range(0, len(matching.repeats), BLOCK_ROWS):
         pairs = np.array(matching.repeats[start : start + BLOCK_ROWS])
         first, second = (vectors.take(side).astype(np.float64) for side in pairs.T)
         lengths = np.maximum(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
-        for pair in pairs[np.linalg.norm(first - second, axis=1) > SAME * lengths][:1]:
+        for pair in pairs[np.linalg.norm(first - second, axis=1) > MAX_RELATIVE_DIFFERENCE * lengths][:1]:
+            remedy = "Name the rows IMAGE#k, or remove" if what == "words" else "Remove"
             raise InputError(
-                f"{path}: rows {pair[0]} and {pair[1]} have the same {what} and different vectors;"
-                f"{' name the rows IMAGE#k, or' if what == 'words' else ''} remove one of them"
+                f"{path}: rows {pair[0]} and {pair[1]} have the same {what} but different vectors. {remedy} one of the"
+                " two rows."
             )

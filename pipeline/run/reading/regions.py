@@ -1,4 +1,4 @@
-"""Regions of a run's images: extracted, and labelled boxes with the texts and noun phrases that name them."""
+"""Regions of a run's images: extracts them, and reads labelled boxes with the texts and phrases that name them."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DETECTED_TOGETHER = 16
-"""Number of images of one shape in which a GPU looks for boxes at once. The CPU takes one image after another."""
+"""Number of images of one shape that the detector processes at once on a GPU. On the CPU it processes single images."""
 PREPARED_TOGETHER = 4
-"""Number of images whose regions travel together between processes, with some megabytes of pixels each."""
+"""Number of images whose regions one message between processes carries. An image has some megabytes of pixels."""
 
 
 class ShownImage(TypedDict):
-    """What answers show of an image that is described."""
+    """An image for which a caption is generated, as the results show it."""
 
     image_id: int
     image: str
@@ -53,18 +53,20 @@ class ShownImage(TypedDict):
 
 
 class ShownBox(ShownImage):
-    """What answers show of a labelled box in an image that is described."""
+    """A labelled box for which a caption is generated, as the results show it."""
 
     label: str
 
 
 Corners = tuple[float, ...]
-"""x1, y1, x2, y2 of a box, as float32 has them."""
+"""The corners x1, y1, x2, y2 of a box in pixels, rounded to float32."""
 
 
 class RegionExtraction:
-    """Finds regions in photos of a run and extracts their features with one encoder. `detector` is the file of a
-    detector's weights, if a person brought one."""
+    """Finds regions in photos of a run and extracts their features with one encoder.
+
+    `detector` is the path of the detector's weights if the user supplied them, and else None.
+    """
 
     def __init__(self, run: Run, encoder: str, detector: Path | None) -> None:
         from pipeline.encoders.extraction import choose_plan
@@ -100,7 +102,7 @@ class RegionExtraction:
             self._classifier = Classifier(weight, bias, settings.iou, settings.count)
 
     def list_parts(self, jobs: Iterable[ShardJob]) -> "Iterator[Part[Request]]":
-        """Yield the missing parts of the shards of some jobs, whose images are requests for regions."""
+        """Yield the parts of the shards of some jobs whose regions are missing. The items of a part are requests."""
         from pipeline.encoders.preparation import Request
 
         for job in jobs:
@@ -128,7 +130,10 @@ class RegionExtraction:
         return (describe(islice(images, length), self._extractor, self._classifier) for length in lengths)
 
     def write(self, described: "tuple[Part[Request], DescribedRegions]") -> int | None:
-        """Keep the regions of a part. If the shard is whole with it, publish it and return its number."""
+        """Store the regions of a part. After the last part of a shard, publish the shard and return its number.
+
+        Raises RejectLimitError if the regions of too many images of the shard were rejected.
+        """
         part, regions = described
         shard = part.shards[self._encoder]
         names = [request.photograph.name for request in part.images]
@@ -149,8 +154,11 @@ class RegionExtraction:
 
 
 def _read_known_boxes(run: Run) -> Callable[[ShardJob], list[Candidates]]:
-    """Return a function that reads the known boxes of each image of a shard, from the files of `regions.boxes` or from
-    the manifest."""
+    """Return a function that reads the known boxes of each image of a shard.
+
+    The boxes are from the files of `regions.boxes`, or from the manifest. Unless `regions.proposals` is `boxes`, the
+    images have no known boxes.
+    """
     manifest = run.manifest
     if run.config.regions.proposals != "boxes":
         return lambda job: [NONE] * len(job.image_id)
@@ -172,8 +180,10 @@ def _read_known_boxes(run: Run) -> Callable[[ShardJob], list[Candidates]]:
 def _open_detector(
     run: Run, preparation: "Preparation", weights: Path | None
 ) -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
-    """Return a function that adds the boxes that a detector finds to requests; None where boxes are proposed
-    otherwise."""
+    """Return a function that adds the boxes of a detector to requests, or None if the run does not use a detector.
+
+    `weights` is the path of the detector's weights if the user supplied them, and else None.
+    """
     from pipeline.encoders import weights as states
     from pipeline.encoders.detectors import build_detector, detect
     from pipeline.foreign.files import read_weights
@@ -200,8 +210,10 @@ def _open_detector(
 
 
 def read_gold(run: Run, texts: Path | None = None) -> Gold:
-    """The boxes of the manifest that have a label, and what labels may be called; or those of a file of `texts`, each
-    with its first text for a label."""
+    """Read labelled boxes: the labelled boxes of the manifest, with the names for their labels.
+
+    If `texts` is given, read the boxes of that file instead. The first text of a box is then its label.
+    """
     if texts:
         by_box = read_region_texts(run, texts)
         images, corners = zip(*by_box, strict=True)
@@ -215,8 +227,10 @@ def read_gold(run: Run, texts: Path | None = None) -> Gold:
 
 
 def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[str]]:
-    """The texts of each box in a file of boxes whose labels are texts, by the box's image and corners. Raises
-    InputError where there is none."""
+    """Read a file of boxes whose column `label` has texts, and return the texts of each box by its image and corners.
+
+    Raises InputError if no box of the run has a text.
+    """
     texts: dict[tuple[int, Corners], list[str]] = {}
     manifest = run.manifest
     matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
@@ -226,18 +240,18 @@ def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[st
         if box.label.strip():
             texts.setdefault((image, tuple(corners)), []).append(box.label)
     if not texts:
-        raise InputError(f"{path} has no text for any box of this run; put the texts into its column label")
+        raise InputError(f"{path} has no text for any box of this run. Put the texts into its column `label`.")
     return texts
 
 
 def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
-    """What labels may be called, by the collection's `phrases.names`; nothing where it has no such table."""
+    """Read the file `phrases.names` of the collection, which lists names for each label. Without it return {}."""
     path = Path(config.data_root) / (config.phrases.names or "")
     return read_names(path) if path.is_file() else {}
 
 
 def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":
-    """Encoder -> the stored regions of the images `image_id` (n,), ascending."""
+    """Read the stored regions of the images `image_id` (n,), which must be ascending, for each encoder."""
     from pipeline.generate.snippets import SnippetRegions
 
     regions = {}
@@ -251,40 +265,45 @@ def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "di
 def read_boxes(
     run: Run, gold: Gold, encoders: Iterable[str], split: str, whole: bool
 ) -> tuple[dict[str, np.ndarray], list[ShownBox]]:
-    """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), with `whole` (k, 2 dim) as
-    SnippetRegions has it, and what answers show of each.
+    """Read the features of the labelled boxes `gold` of a split, for the boxes that are stored regions.
 
-    Others are left out with a warning. Raises InputError where the split has no box with a label, or none is a region,
-    and as `read_regions` does.
+    Return the features (k, dim) for each encoder, and a description of each of the k boxes for the results. If `whole`
+    is true, the features are (k, 2 dim) and include the whole image, as in SnippetRegions. Labelled boxes without a
+    stored region are ignored with a warning. Raises InputError if the split has no labelled box, or if none of them is
+    a stored region.
     """
     from pipeline.generate.snippets import find_regions
 
     rows = np.flatnonzero(run.manifest.splits[gold.images] == split)
     if not len(rows):
-        raise InputError(f"no box of the {split} split has a label; add labelled boxes, or describe its images")
+        raise InputError(
+            f"the {split} split has no labelled boxes. Add labelled boxes, or generate captions for whole images with"
+            f" the subject {split}."
+        )
     rows = rows[np.argsort(gold.images[rows], kind="stable")]
     images, corners = gold.images[rows], gold.boxes[rows]
     regions = read_regions(run, encoders, np.unique(images))
-    places = {name: find_regions(stored, images, corners) for name, stored in regions.items()}
-    is_stored = np.all([numbers >= 0 for numbers in places.values()], axis=0)
+    region_rows = {name: find_regions(stored, images, corners) for name, stored in regions.items()}
+    is_stored = np.all([rows_found >= 0 for rows_found in region_rows.values()], axis=0)
     if not is_stored.any():
         raise InputError(
-            f"no labelled box of the {split} split is a region in {run.root}; extract regions of the labelled boxes"
+            f"none of the labelled boxes of the {split} split is a stored region of {run.root}. Set regions.proposals"
+            " to boxes, and extract the regions again."
         )
     if not is_stored.all():
-        log.warning("left out %d of %d labelled boxes: they are not stored regions", (~is_stored).sum(), len(rows))
+        log.warning("ignored %d of %d labelled boxes: they are not stored regions", (~is_stored).sum(), len(rows))
     paths = run.manifest.images["path"].take(images[is_stored]).to_pylist()
     shown: list[ShownBox] = [
         {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": str(gold.labels[rows[at]])}
         for at, path in zip(np.flatnonzero(is_stored), paths, strict=True)
     ]
-    return {name: stored.take(places[name][is_stored], whole) for name, stored in regions.items()}, shown
+    return {name: stored.take(region_rows[name][is_stored], whole) for name, stored in regions.items()}, shown
 
 
 def read_naming_phrases(
     run: Run, boxes: Sequence[ShownBox], analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return for each of `boxes` the noun phrases, as words, that name its label in the captions of its image."""
+    """Return, for each box, the noun phrases in the captions of its image that name its label, as lists of words."""
     from pipeline.run.reading.texts import read_sentence_trees
 
     images = np.array([box["image_id"] for box in boxes])

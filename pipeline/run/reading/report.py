@@ -1,4 +1,4 @@
-"""The sections of a run's report, each read and drawn when the page asks for it."""
+"""The sections of a run's report. Each section is read and drawn when the page uses it."""
 
 import json
 import shlex
@@ -40,19 +40,23 @@ from pipeline.storage.tables import read_table
 from pipeline.text.vocabulary import Coverage
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
-MAPPED = 1000
-"""Photographs on the map, where none has a sentence."""
-AUDITED = 24
-"""Captions, and copies, of which the worst are shown."""
-SHARDS, ROWS = 4, 512
-"""How many shards of features are sampled, evenly spaced, and how many rows of each."""
+"""Libraries whose installed versions the report lists."""
+MAX_MAP_PHOTOS = 1000
+"""Largest number of photos on the map if no photo has a caption."""
+MAX_AUDIT_FINDINGS = 24
+"""Largest number of findings of the audit that are shown for each kind, the worst first."""
+SAMPLED_SHARDS = 4
+"""Largest number of shards of features that are sampled, evenly spaced."""
+SAMPLED_ROWS = 512
+"""Largest number of rows that are sampled from each of these shards."""
 
 
 class RunReport:
-    """What pipeline.report.page shows of a run, as the stage `report` gets it.
+    """The content of the report of a run for pipeline.report.page, read from the inputs of the stage `report`.
 
-    `manifest` is the manifest's summary, and `indexes` are the indexes of the models. `best` is the index whose answers
-    are shown. `picture` shows a row of the images, and `printed` are the tables that papers print of this collection.
+    `manifest` is the summary of the manifest, and `indexes` has the index of each model. `best` is the index whose
+    search results are shown. `picture` draws the image of a row of the image table. `printed` has the published tables
+    of papers on this collection.
     """
 
     def __init__(self, run: StageRun) -> None:
@@ -69,7 +73,7 @@ class RunReport:
         self.printed = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
         self.indexes = {name: run.index(name) for name in run.config.models}
         self.cards = [index.card for index in self.indexes.values()]
-        # A multi-vector model must score all pairs, so it is shown only where there is no other.
+        # A multi-vector model is shown only if the run has no other model, since it must score all pairs.
         single = [name for name, index in self.indexes.items() if index.card.kind == "global"]
         self.has_map = bool(single)
         candidates = single or list(self.indexes)
@@ -81,7 +85,7 @@ class RunReport:
 
     @cached_property
     def search(self) -> str:
-        """A command to try; "" where there is none."""
+        """An example of a search command, or "" if no search can be suggested."""
         example = example_search(self.best)
         return shlex.join(["jointspace", *example]) if example else ""
 
@@ -91,7 +95,7 @@ class RunReport:
 
     @cached_property
     def coverage(self) -> dict[str, Coverage]:
-        """What the vocabularies that were learned from the training sentences know of dev's."""
+        """The share of words in the dev sentences that each vocabulary of the training sentences knows."""
         learned = self.run.inputs.artefacts("text_encoders")
         measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
         if "vocabulary" in self.run.inputs:
@@ -101,7 +105,10 @@ class RunReport:
 
     @cached_property
     def gallery(self) -> SplitGallery:
-        """The split whose figures come first in the space of the best model; without evaluations the first split."""
+        """The split that is evaluated first, with the embeddings of the best model.
+
+        Without evaluations it is the first split of the manifest.
+        """
         manifest = self.run.manifest
         if self.comparisons:
             split = self.comparisons[0].split
@@ -109,7 +116,7 @@ class RunReport:
         else:
             split = next(iter(manifest.summary["splits"]))
             none = np.empty(0, np.int64)
-            pairs = SplitPairs(split_ids(manifest, (split,))["images"][:MAPPED], none, none)
+            pairs = SplitPairs(split_ids(manifest, (split,))["images"][:MAX_MAP_PHOTOS], none, none)
         return SplitGallery(self.run.embeddings(self.best_name), pairs, split, self.picture)
 
     @cached_property
@@ -126,17 +133,17 @@ class RunReport:
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """The worst findings of each kind, with pictures; None where `audit` has not run on what is there now."""
+        """The worst findings of the audit for each kind, with images, or None if there is no current audit."""
         if "audit" not in self.run.inputs:
             return None
         table, commit = read_table(self.run.inputs.artefact("audit").path, "audit")
         findings = table.to_pylist()
         captions, photos = (
-            [finding for finding in findings if finding["kind"] == kind][:AUDITED] for kind in ("caption", "captions")
+            [finding for finding in findings if finding["kind"] == kind][:MAX_AUDIT_FINDINGS]
+            for kind in ("caption", "captions")
         )
-        copies = sorted((one for one in findings if one["other_image"]), key=lambda one: one["kind"] != "leak")[
-            :AUDITED
-        ]
+        copies = [finding for finding in findings if finding["other_image"]]
+        copies = sorted(copies, key=lambda finding: finding["kind"] != "leak")[:MAX_AUDIT_FINDINGS]
         for finding in [*captions, *photos, *copies]:
             images = [finding[name] for name in ("image_id", "other_image_id") if finding[name] is not None]
             finding["pictures"] = list(map(self.picture, self.run.manifest.pick(images)))
@@ -156,18 +163,18 @@ class RunReport:
 
     @cached_property
     def health(self) -> list[dict[str, Any]]:
-        """The state of the stored features of every encoder that the run has features of.
+        """Statistics of the stored features of each encoder.
 
-        ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256), and their
-        bytes are extrapolated to all.
+        SAMPLED_ROWS rows are taken from each of SAMPLED_SHARDS shards, whose SHA-256 is checked. The bytes of all
+        features are extrapolated from these shards.
         """
         run = self.run
         n_images, n_shards = run.manifest.n_images, run.manifest.n_shards
         health = []
         for name in run.inputs.all_shards("features"):
-            shards = [run.features.open(name, int(number)) for number in evenly_spaced(n_shards, SHARDS)]
-            sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
-            bytes_a_row = sum(shard.commit.bytes for shard in shards) / sum(shard.rows for shard in shards)
+            shards = [run.features.open(name, int(number)) for number in evenly_spaced(n_shards, SAMPLED_SHARDS)]
+            sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, SAMPLED_ROWS)] for shard in shards])
+            bytes_per_row = sum(shard.commit.bytes for shard in shards) / sum(shard.rows for shard in shards)
             health.append(
                 {
                     "encoder": name,
@@ -175,7 +182,7 @@ class RunReport:
                     "shards": n_shards,
                     "dim": sample.shape[1],
                     "dtype": str(sample.dtype),
-                    "bytes": round(bytes_a_row * n_images),
+                    "bytes": round(bytes_per_row * n_images),
                     **measure_rows(sample.astype(np.float32)),
                 }
             )
@@ -183,14 +190,14 @@ class RunReport:
 
     @cached_property
     def tradeoffs(self) -> dict[str, dict[str, Any]]:
-        """How the indices of the best model were chosen, by their names, where several were tried."""
+        """The measurements by which each index of the best model was chosen, if several types of index were tried."""
         suffix = ".tradeoff.json"
         names = sorted(name for name in self.best.card.files if name.endswith(suffix))
         return {name.removesuffix(suffix): json.loads(self.best.first.read(name)) for name in names}
 
     @cached_property
     def details(self) -> dict[str, Mapping[str, Any]]:
-        """What is recorded of each model."""
+        """The stored details of each model."""
         return {name: index.first.model().details for name, index in self.indexes.items()}
 
     @cached_property
@@ -204,13 +211,13 @@ class RunReport:
         aligned = self.run.config.aligned_splits(self.run.config.align.splits)
         if not aligned:
             return []
-        from pipeline.run.reading.pictures import draw_alignments  # and torch, which other models do without
+        from pipeline.run.reading.pictures import draw_alignments  # imports torch, which other reports do not need
 
         return [draw_alignments(self.run, *names) for names in aligned]
 
     @cached_property
     def sheets(self) -> list[ReportPicture]:
-        """Photographs with their regions, alignments and phrases."""
+        """Contact sheets of photos with their regions, alignments and phrases."""
         config = self.run.config
         phrases = config.phrase_splits(config.phrases.splits)
         if not (config.regions.encoders or phrases):
@@ -223,7 +230,7 @@ class RunReport:
 
     @cached_property
     def magnitudes(self) -> list[dict[str, Any]]:
-        """The words of each model and split whose vectors are longest and shortest."""
+        """The words with the longest and the shortest vectors, for each multi-vector model and split."""
         return [words for _, words in self.alignments]
 
     @cached_property
@@ -232,18 +239,22 @@ class RunReport:
 
     @cached_property
     def costs(self) -> list[RuleCost]:
-        """What each rule took; empty where no job was measured."""
+        """The time and memory of each rule. The list is empty if Snakemake has measured no job."""
         return add_up(read_benchmarks(self.run.layout.benchmarks))
 
     @property
     def provenance(self) -> list[str]:
-        """When the manifest and, where there are any, the figures were made, from which configuration, and the commit
-        of the checkout that reports on them, if it is one."""
+        """The date of the results, the seed, the name of the configuration file, and the git commit of the program.
+
+        The date is the date of the evaluations, or of the manifest if there are none. The git commit is missing if the
+        program does not run from a git checkout.
+        """
         layout = self.run.layout
         made = (layout.summary if self.evaluations else layout.manifest).path.stat().st_mtime
         seed = f"seed {self.run.config.seed}"
         checkout, commit = default_path().parents[1], []
-        with suppress(OSError, subprocess.CalledProcessError):  # without git, or with a checkout that it does not trust
+        # git may not be installed, or may refuse a checkout of another owner.
+        with suppress(OSError, subprocess.CalledProcessError):
             if (checkout / ".git").exists():
                 command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
                 commit = [f"commit {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"]

@@ -1,11 +1,11 @@
-"""Checks before the first job of a run: everything that a configuration needs and that is missing, in one message."""
+"""Checks before the first job of a run. One message lists every file and extra that is missing."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError, JointspaceError, UsageError, meant
+from pipeline.errors import InputError, JointspaceError, UsageError, similar_name
 from pipeline.plan import machine
 from pipeline.run.jobs import Jobs
 from pipeline.run.layout import Artefact
@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.run import Run, Stage
 
-SHOWN = 10
-"""Maximum number of missing files and extras that a message lists."""
-DRAWN_FROM = 10
-"""Number of photos of train from which a tenth is at least one photo."""
+MAX_LISTED = 10
+"""Largest number of missing files and extras that a message lists."""
+MIN_TRAIN_FOR_TENTH = 10
+"""Smallest number of photos in train of which a tenth is at least one photo."""
 
 
 def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
-    """Raises UsageError that names every file and extra that the run of `stages` needs and that is not here, and where
-    the demo would be drawn into a folder that was not meant for it; InputError if the manifest lacks a split."""
+    """Check that everything that a run needs exists before its first job starts. `stages` are the declared stages.
+
+    Raises UsageError with a list of the missing files and extras, UsageError if the demo would be written into a folder
+    of the user's own, and InputError if the models or evaluations need a split that the collection does not have.
+    """
     _require_demo_folder(run.config)
     missing = {
         line: None
@@ -32,9 +35,9 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
         for line in (*_missing_files(run, stage, names), *_missing_extras(run.config, stage, *names))
     }
     if missing:
-        more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
-        raise UsageError("; ".join([*missing][:SHOWN] + more))
-    splits: Mapping[str, int] = {}  # where `ingest` has still to be run, it finds what is missing
+        more = [f"and {len(missing) - MAX_LISTED} more"] if len(missing) > MAX_LISTED else []
+        raise UsageError("; ".join([*missing][:MAX_LISTED] + more))
+    splits: Mapping[str, int] = {}  # if `ingest` has not run yet, it will check the splits itself
     with suppress(JointspaceError):
         jobs = Jobs(run)
         if jobs.is_done(jobs.job(stages["ingest"], ())):
@@ -43,9 +46,11 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
 
 
 def require_splits(config: "Config", splits: Mapping[str, int]) -> None:
-    """Raises InputError if the models of the run, or its evaluations, need a split that is not among the `splits` of
-    the collection, by their numbers of photos. Nothing is needed where no photo has a caption, since nothing is learned
-    or evaluated then."""
+    """Check that the collection has the splits that the models and evaluations of a run need.
+
+    `splits` maps each split of the collection to its number of photos. If no split has captions, no split is needed,
+    because nothing is trained or evaluated. Raises InputError, with the missing splits.
+    """
     described = {"train", "dev", "test"} & splits.keys()
     models = config.every_model() if described else []
     learns = any(config.ensemble(name) or config.model(name).spec.made_by != "adopt" for name in models)
@@ -53,20 +58,23 @@ def require_splits(config: "Config", splits: Mapping[str, int]) -> None:
     missing = sorted((learned | {*config.evaluate.splits} if models else set()) - described)
     if not missing:
         return
-    remedies = ["name some in the collection's list of splits"]
-    if splits.get("train", 0) >= DRAWN_FROM and not {*missing} <= {*config.collection.draw}:
-        remedies.append(f"take a tenth of train by collection: {{draw: [{', '.join(missing)}]}}")
+    remedies = ["Assign photos to the split in the collection's list of splits"]
+    if splits.get("train", 0) >= MIN_TRAIN_FOR_TENTH and not {*missing} <= {*config.collection.draw}:
+        remedies.append(f"take a tenth of train with `collection: {{draw: [{', '.join(missing)}]}}`")
     if not learned & {*missing}:
-        remedies.append("leave it out of evaluate.splits")
+        remedies.append("remove the split from evaluate.splits")
     raise InputError(
-        f"no photo with a caption is in the split {' or '.join(missing)}, which the models or evaluations of this run"
-        f" need; {', or '.join(remedies)}"
+        f"the split {' or '.join(missing)} has no photo with a caption, but the models or evaluations of this run need"
+        f" one. {', or '.join(remedies)}."
     )
 
 
 def _require_demo_folder(config: "Config") -> None:
-    """Raises UsageError if the demo would be drawn into a folder that was not meant for it: one with another name,
-    without a demo, and of a configuration that does not change the section `demo`."""
+    """Raise UsageError if `demo.generate` would write the demo into a folder of the user's own.
+
+    The folder is accepted if it has the default name, if it already contains the demo, or if the configuration changes
+    the section `demo`.
+    """
     from pipeline.config.loading import load
     from pipeline.storage.demo_folder import MARK
 
@@ -75,15 +83,16 @@ def _require_demo_folder(config: "Config") -> None:
     if not config.demo.generate or is_meant or config.demo != usual.demo:
         return
     siblings = (str(folder) for folder in root.parent.glob("*") if folder.is_dir())
-    other = "" if root.exists() else meant(str(root), siblings)
+    near = None if root.exists() else similar_name(str(root), siblings)
+    absent = "" if root.exists() else f"data_root {root} does not exist.{f' Did you mean {near}?' if near else ''} "
     raise UsageError(
-        f"data_root {root} is not the demo's folder, but demo.generate would draw the demo into it; {other}for your"
-        " own photos set demo: {generate: false}"
+        f"{absent}demo.generate is true, so the demo would be written into data_root, {root}. For your own photos, set"
+        " `demo: {generate: false}`."
     )
 
 
 def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names]]":
-    """Return the stages and names that `all` makes, each after the jobs that make its inputs."""
+    """Return the jobs of the rule `all` as pairs of a stage and names. A job follows the jobs that make its inputs."""
     every = [(stage, tuple(names)) for stage in stages.values() for names in stage.choices(run.config)]
     makers = {output.name: job for job in every for output in job[0].outputs(run.layout, *job[1])}
     jobs = {}
@@ -91,9 +100,9 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
     def visit(stage: "Stage", names: Names) -> None:
         if (stage.name, names) in jobs:
             return
-        with suppress(JointspaceError):  # of a collection that is gone
+        with suppress(JointspaceError):  # the folder of the collection may no longer exist
             for artefact in list_inputs(stage.reads(run.config, run.layout, *names)):
-                # What `migrate` maps may be of an earlier configuration.
+                # `migrate` reads features of an encoder that the present configuration may not have.
                 if not isinstance(artefact, Outside) and artefact.name in makers:
                     visit(*makers[artefact.name])
         jobs[stage.name, names] = (stage, names)
@@ -110,7 +119,7 @@ def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
 
 
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
-    """Yield a line for each missing file that a person has to bring for a job."""
+    """Yield a line for each file of a job that the user must supply and that does not exist."""
     try:
         reads = list(list_inputs(stage.reads(run.config, run.layout, *names)))
     except JointspaceError as error:
@@ -119,12 +128,12 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
     for file in reads:
         if not isinstance(file, Outside) or file.path.exists():
             continue
-        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # which is drawn
+        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # make-demo writes these
             yield f"{' '.join([stage.command, *names])} reads {file.path}, which does not exist"
 
 
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
-    """Yield a line with the extra that a job needs, if it is not installed."""
+    """Yield a line with the extra that a job needs if the library of the extra is not installed."""
     match stage.name:
         case "prepare_encoder" | "extract" | "encode_sentences":
             folder = {"extract": "features/", "encode_sentences": "text/"}.get(stage.name, "")

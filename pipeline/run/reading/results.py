@@ -1,4 +1,4 @@
-"""The results of a run, as its end prints them: recalls, warnings, the report, and a search to try."""
+"""The results that are printed at the end of a run: recalls, warnings, the path of the report, and a search to try."""
 
 import os
 import shlex
@@ -18,14 +18,20 @@ if TYPE_CHECKING:
     from pipeline.storage.card import Modality
     from pipeline.storage.stored_index import StoredIndex
 
-LONGEST, LOOKED_AT = 80, 20
-"""Characters of the sentence or photograph in the printed command, and how many it is chosen from."""
-FALLBACK = "a dog on the grass"
+MAX_QUERY_CHARACTERS = 80
+"""Largest number of characters of the caption, or of the path of the photo, in the suggested search."""
+QUERY_CANDIDATES = 20
+"""Number of captions, or of photos, from which the suggested search is chosen."""
+FALLBACK_QUERY = "a dog on the grass"
+"""The query of the suggested search if no caption of the index is suitable."""
 
 
 def close(run: Run, started: float) -> Iterator[str]:
-    """Remove the locks of jobs that were killed after their last write, and print the closing lines where the summary
-    or the report is newer than `started`; yields warnings."""
+    """Finish a run: remove the lock files of killed jobs, and print the results if there are new results.
+
+    The results are new if the summary of the evaluations or the report was written after `started`, in seconds since
+    the epoch. Yields warnings.
+    """
     from pipeline.storage.locks import is_free, is_lock
 
     for path in run.root.rglob(".*.lock"):
@@ -40,8 +46,11 @@ def close(run: Run, started: float) -> Iterator[str]:
 
 
 def closing_lines(run: Path) -> list[str]:
-    """Describes the recalls of each model, the warnings of `ingest`, the report's path, and a search with the best
-    model, as far as the folder `run` has these. Raises IntegrityError for what is damaged."""
+    """Return the lines that are printed at the end of the run in the folder `run`.
+
+    They have the recalls of each model, the warnings of `ingest`, the path of the report, and a search with the best
+    model, as far as the run has these. Raises IntegrityError if a file is damaged.
+    """
     from pipeline.metrics.summary import compare_briefly
 
     results = results_of(run)
@@ -58,9 +67,12 @@ def closing_lines(run: Path) -> list[str]:
 
 
 def results_of(run: Path) -> dict[str, Any]:
-    """Collects the results of the folder `run`: `evaluations`, the best on the reported split first; the `warnings` of
-    `ingest`; the path of the `report`; and a `search` with the best model on dev that has an index, as arguments of
-    `jointspace`. Raises IntegrityError for what is damaged."""
+    """Collect the results of the run in the folder `run`, as JSON.
+
+    `evaluations` has the evaluations, with the best model on the reported split first, and `warnings` the warnings of
+    `ingest`. `report` is the path of the report, or None. `search` has the arguments of a `jointspace` command that
+    searches the index of the best model on dev, or None. Raises IntegrityError if a file is damaged.
+    """
     from pipeline.metrics.summary import ranking
     from pipeline.report.tables import best_model
     from pipeline.storage.files import plain
@@ -72,7 +84,7 @@ def results_of(run: Path) -> dict[str, Any]:
     ranked = ranking(evaluations) if evaluations else []
     index = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
     indexed = {one["model"] for one in ranked if (run / "index" / plain(one["model"], summary)).exists()}
-    if indexed:  # a generator that ranks by perplexity has no index
+    if indexed:  # evaluations of caption generators have no index
         index = run / "index" / best_model(evaluations, indexed)
     return {
         "run": str(run),
@@ -84,7 +96,7 @@ def results_of(run: Path) -> dict[str, Any]:
 
 
 def warnings_of(run: Path) -> list[str]:
-    """Reads the warnings that `ingest` has left in the manifest of the folder `run`."""
+    """Read the warnings that `ingest` has written into the manifest of the run in the folder `run`."""
     from pipeline.storage.json_files import read_json
 
     manifest = run / "manifest" / "manifest.json"
@@ -92,31 +104,36 @@ def warnings_of(run: Path) -> list[str]:
 
 
 def example_search(index: "StoredIndex") -> list[str] | None:
-    """A search that the index can answer: for a short sentence of its own, all of whose words it knows, else for the
-    known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
+    """Return the arguments of a `jointspace search` command that the index can answer, or None if there is none.
+
+    The query is a short caption of the index whose words the model knows, or else the known words of a caption, or else
+    a photo of the index. The arguments have no characters that are unsafe on a terminal.
+    """
     from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder
 
     encoder = QueryEncoder(index)
     parts = [*index.card.encoders.values(), *index.card.text_encoders.values()]
-    places = named_places([{"model": index.card.registered}, *(part.to_json() for part in parts)])
-    allowed = [word for place in sorted(places) for word in ("--allow", place)]
+    import_paths = named_places([{"model": index.card.registered}, *(part.to_json() for part in parts)])
+    allowed = [word for import_path in sorted(import_paths) for word in ("--allow", import_path)]
     command = [*allowed, "search", "--index", str(index.folder)]
     with suppress(UsageError):
-        if sentence := _known_sentence(encoder, [*_printable(index, "sentences", "text"), FALLBACK]):
+        if sentence := _known_sentence(encoder, [*_short_values(index, "sentences", "text"), FALLBACK_QUERY]):
             return [*command, tidy(sentence)]
     with suppress(UsageError):
-        encoder.stored_encoders()  # imported features have none
+        encoder.stored_encoders()  # raises UsageError if the features are precomputed
         root = Path(index.card.data_root)
-        for photograph in (root / path for path in _printable(index, "images", "path")):
+        for photograph in (root / path for path in _short_values(index, "images", "path")):
             if photograph.suffix != ".tar" and photograph.is_file():
                 return [*command, "--image", str(photograph)]
     return None
 
 
 def _known_sentence(encoder: "QueryEncoder", sentences: Sequence[str]) -> str | None:
-    """The first of some sentences without an unknown word, else the longest run of known words in the first that has
-    one."""
+    """Return the first sentence without unknown words, or else the longest sequence of known words in a sentence.
+
+    Return None if no sentence has a known word.
+    """
     split = [sentence.split() for sentence in sentences]
     runs = [[list(run) for is_new, run in groupby(words, encoder.unknown_words) if not is_new] for words in split]
     for words in [*split, *(max(known, key=len, default=[]) for known in runs)]:
@@ -129,15 +146,17 @@ def _known_sentence(encoder: "QueryEncoder", sentences: Sequence[str]) -> str | 
 
 
 def search_command(folder: Path) -> str | None:
-    """The same as a command on the index in `folder`."""
+    """Return the command of `example_search` for the index in `folder` as one line for a shell, or None."""
     from pipeline.storage.stored_index import open_index
 
     example = example_search(open_index(folder))
     return shlex.join(["jointspace", *example]) if example else None
 
 
-def _printable(index: "StoredIndex", modality: "Modality", column: str) -> Iterator[str]:
-    """Some values of a column that are short, and safe in a command."""
+def _short_values(index: "StoredIndex", modality: "Modality", column: str) -> Iterator[str]:
+    """Yield values of a text column that are short and safe in a command, from its first QUERY_CANDIDATES values."""
     table = index.packed_table(modality)
-    texts = [record[column] or "" for record in table.records(range(min(LOOKED_AT, table.num_rows)))]
-    yield from (text for text in texts if 0 < len(text) <= LONGEST and text.isprintable() and text[0] != "-")
+    texts = [record[column] or "" for record in table.records(range(min(QUERY_CANDIDATES, table.num_rows)))]
+    for text in texts:
+        if 0 < len(text) <= MAX_QUERY_CHARACTERS and text.isprintable() and text[0] != "-":
+            yield text

@@ -16,7 +16,7 @@ from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import InputError
 from pipeline.run import Run
-from pipeline.run.run import chunks
+from pipeline.run.run import split_into_chunks
 from pipeline.storage.batch import cannot_write
 from pipeline.storage.commit import read_record
 from pipeline.storage.parameters import WORDS, origin_of, read_parameters
@@ -43,18 +43,19 @@ log = logging.getLogger(__name__)
 
 
 def read_token_vocabulary(run: Run) -> tuple[Vocabulary, str]:
-    """The vocabulary of words, and its fingerprint."""
+    """Read the vocabulary of the words in sentences, and its fingerprint."""
     value = read_record(run.layout.token_vocabulary.path)
     return Vocabulary.from_dict(value), value["fingerprint"]
 
 
 def read_analyzer(run: Run) -> Callable[[str], list[str]]:
-    """What finds the words of a sentence."""
+    """Return the function that splits a sentence into words."""
     return make_analyzer(read_token_vocabulary(run)[0].settings)
 
 
 def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]]) -> list[list[str]]:
-    """The words of some sentences that have a vector for each word; one without words has that of an unknown word."""
+    """Return the words of the sentences `sentence_id`. A sentence without words has one empty word, as in a model with
+    one vector per word."""
     return [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
 
 
@@ -90,28 +91,32 @@ def learn_vocabulary(run: Run, name: str, settings: TermSettings, **sizes: Unpac
     Terms are counted chunk by chunk, where the run computes sums. `sizes` are the other parameters of
     `learn_vocabulary` in pipeline.text.vocabulary. Raises JointspaceError if there is no room on the disk.
     """
-    parts = chunks(run.manifest.n_shards, run.manifest.shard_size) or [range(0)]
-    # Other machines that count see the run's folder alone.
+    chunks = split_into_chunks(run.manifest.n_shards, run.manifest.shard_size) or [range(0)]
+    # Workers on other machines share only the folder of the run.
     parent, key = (Path(gettempdir()), "TMPDIR") if run.sums == "local" else (run.root.absolute(), "results_root")
     try:
         with TemporaryDirectory(prefix=f"jointspace-counts-{name}-", dir=parent) as folder:
 
             def count(settings: TermSettings) -> TermCounts:
                 shared = run.root.absolute(), settings, Path(folder)
-                return map_reduce(count_part, parts, add, run.sums, shared)
+                return map_reduce(count_chunk, chunks, add, run.sums, shared)
 
             return vocabulary.learn_vocabulary(count, settings, **sizes)
     except OSError as error:
         raise cannot_write(parent / f"jointspace-counts-{name}", 0, error, key) from error
 
 
-def count_part(part: range, root: Path, settings: TermSettings, folder: Path) -> TermCounts:
-    """The terms of the training sentences in the shards of a part, in files of the `folder`."""
-    return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
+def count_chunk(chunk: range, root: Path, settings: TermSettings, folder: Path) -> TermCounts:
+    """Count the terms of the training sentences in a chunk, which is a range of shards. The counts are files in
+    `folder`."""
+    return count_terms(Run(root).manifest.texts_of("train", chunk), settings, folder)
 
 
 def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> dict[str, int]:
-    """How much of dev's sentences a text encoder knows; says so, with a remedy where that is little."""
+    """Measure which share of the words in the dev sentences a text encoder knows, and log it.
+
+    If the share is small, the log has a warning that ends with `remedy`.
+    """
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
         log.warning("%s: %s; %s", name, coverage, remedy)
@@ -121,14 +126,19 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
 
 
 def read_documents(run: Run, documents: str) -> "pa.Table":
-    """The weak texts that a section of `documents` has: the collection's own, or simulated ones."""
+    """Return the table of weak texts for an entry of `documents`: the collection's own weak texts, or simulated weak
+    texts."""
     if run.config.documents[documents].simulate is None:
         return run.manifest.documents
     return read_table(run.layout.simulated(documents).path, "simulated-documents")[0]
 
 
 def open_documents(run: Run, documents: str) -> "Callable[[ShardRows], tuple[pa.Table, int]]":
-    """What reads those of one shard, and the row of its first one among all."""
+    """Return a function that reads the weak texts of a shard, for an entry of `documents`.
+
+    The function takes the rows of a shard. It returns the table of the shard's weak texts, and the number of weak texts
+    in all earlier shards.
+    """
     if run.config.documents[documents].simulate is None:
         return lambda rows: (run.manifest.table("documents", rows.number), rows.first_document)
     table = read_documents(run, documents)
@@ -142,26 +152,33 @@ def open_documents(run: Run, documents: str) -> "Callable[[ShardRows], tuple[pa.
 
 
 def read_extra_text(config: "Config") -> list[str]:
-    """The sentences of `language_text.file`. Raises InputError for a file that cannot be read, and naming a line."""
+    """Read the sentences in `language_text.file`. Return an empty list if no file is configured.
+
+    Raises InputError if the file cannot be read, and, with the line, if a line has too few columns.
+    """
     file, column = config.language_text.file, config.language_text.column
     sentences = []
     for number, line in enumerate(text_lines(Path(file)) if file else [], 1):
         columns = line.split("\t")
         if len(columns) <= column:
-            raise InputError(f"{file}, line {number} has no column {column}; correct language_text.column")
+            raise InputError(f"{file}, line {number} does not have a column {column}. Correct language_text.column.")
         sentences.append(columns[column])
     return sentences
 
 
 def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
-    """The vectors of the `wanted` words, and of the `first` so many, in a file that a person brought, whose form is
-    `text` or `binary`. Raises InputError where it cannot be read."""
+    """Read word vectors from a file that the user supplied: the `wanted` words, and the `first` words of the file.
+
+    `form` is `text` or `binary` (word2vec's formats). Raises InputError if the file cannot be read.
+    """
     read = read_text_vectors if form == "text" else read_binary_vectors
     try:
         with open(path, "rb") as stream:
             return read(stream, str(path), wanted, first)
     except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror}); correct its name in the configuration") from error
+        raise InputError(
+            f"cannot read {path} ({error.strerror}). Correct the name of the file in the configuration."
+        ) from error
 
 
 def open_text_encoder(run: Run, name: str) -> TextEncoder:
@@ -176,16 +193,21 @@ def encode_on_device(run: Run, name: str) -> "Callable[[Sequence[str]], Rows]":
 
 
 def read_corpus_vectors(run: Run) -> np.ndarray:
-    """(V + 1, d) the vectors that train-word-vectors learned for the words of the vocabulary, and one more for all
-    others."""
+    """Read the word vectors (V + 1, d) that `train-word-vectors` has learned for the V words of the vocabulary.
+
+    The last row is for all unknown words.
+    """
     return read_parameters(run.layout.word_vectors.path, WORDS).tensors["words"]
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """All sentences of a run in the form that a model takes: `take(sentence_id)` gives some of them. `learned` is what
-    the model's details say of them: their `vocabulary`, or the origins of `text_encoders`. `labels` is the fingerprint
-    of the label table of trees."""
+    """All sentences of a run in the form that a model takes.
+
+    `take(sentence_id)` returns some of them. `learned` is stored in the details of the model: the fingerprint of the
+    `vocabulary`, or the origins of the vectors of `text_encoders`. `labels` is the fingerprint of the table of tree
+    labels, or None for a model without trees.
+    """
 
     take: Callable[[Any], Any]
     learned: Mapping[str, Any]
@@ -193,7 +215,7 @@ class Sentences:
 
 
 def open_sentences(run: Run, model: str) -> Sentences:
-    """The sentences of a run for one of its trained models."""
+    """Open the sentences of a run in the form that the model `model` takes."""
     configured, layout = run.config.model(model), run.layout
     spec = configured.spec
     forms = read_sentences(run, spec.sentences, configured.text_encoders)
@@ -208,8 +230,10 @@ def open_sentences(run: Run, model: str) -> Sentences:
 
 
 def read_sentences(run: Run, form: str, text_encoders: Iterable[str] = (), numbers: Sequence[int] | None = None) -> Any:
-    """The sentences of all shards, or of those with the `numbers`, in the form that a model takes: tokens, trees of a
-    kind, or text encoder -> vectors (m, d)."""
+    """Read the sentences of all shards, or of the shards `numbers`, in the form that a model takes.
+
+    `form` is `tokens`, the kind of the trees, or `vectors`. Vectors are returned as text encoder -> (m, d).
+    """
     layout, numbers = run.layout, range(run.manifest.n_shards) if numbers is None else numbers
     if form == "vectors":
         every = {name: [VectorShard(layout.sentences(name).shard(n)) for n in numbers] for name in text_encoders}
