@@ -144,7 +144,7 @@ def test_what_was_made_from_its_encoders_is_still_valid(place: Path, monkeypatch
 
 def test_a_model_of_a_library_without_its_files_is_named() -> None:
     settings = {"kind": "transformers", "architecture": "clip", "config": {}, "weights": {"origin": "clip"}}
-    with pytest.raises(IntegrityError, match="stored encoder is of an earlier version.*run prepare-encoder"):
+    with pytest.raises(IntegrityError, match="stored encoder is from an earlier version.*Run prepare-encoder"):
         restore_encoder(ImageEncoder, EncoderParts(settings, {}))
 
 

@@ -124,8 +124,8 @@ class Finetuning:
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
         if not (torch.isfinite(loss) and torch.isfinite(norm)):
             raise JointspaceError(
-                f"training diverged at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}). The last"
-                " checkpoint is kept. Lower finetune.learning_rate."
+                f"training diverged at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}). The"
+                " last checkpoint is kept. Lower finetune.learning_rate."
             )
         self.optimiser.step()
         return loss.item()

@@ -1,5 +1,4 @@
-"""A photograph to the regions that a network takes: proposals, selection, pixels; and training
-regions of labelled photographs."""
+"""Prepares the regions of a photo for a network: proposes, selects and renders them. Samples regions for training."""
 
 import math
 from collections import Counter
@@ -20,9 +19,10 @@ from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessi
 
 @dataclass(frozen=True)
 class Crops:
-    """Warps every region to a square of `side` pixels, with a border of `context` pixels from around its box.
+    """Renders regions as crops, as in R-CNN.
 
-    Context outside the image is filled with `mean` (3 numbers in [0, 1]).
+    Every region is warped to a square of `side` pixels, in which the box has a border of `context` pixels with its
+    surroundings. Surroundings outside the image are filled with `mean` (3 numbers in [0, 1]).
     """
 
     side: int
@@ -30,17 +30,20 @@ class Crops:
     mean: tuple[float, float, float]
 
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
-        """(n, side, side, 3) uint8 of an RGB image's boxes (n, 4); row 0, the whole image, gets no context."""
+        """Return crops (n, side, side, 3) uint8 of the boxes (n, 4) in an RGB image.
+
+        Box 0 must be the whole image, and is rendered without context.
+        """
         whole = prepare(image, Preprocessing(self.side, None, self.mean, self.mean))
         return np.stack([whole, *(self.warp(image, box) for box in boxes[1:])])
 
     def warp(self, image: Image.Image, box: np.ndarray) -> np.ndarray:
-        """(side, side, 3) uint8 of one box and its context."""
+        """Return a crop (side, side, 3) uint8 of a box (4,) and its context."""
         low, high = box[:2].astype(float), box[2:].astype(float)
         margin = (high - low) * self.context / (self.side - 2 * self.context)
         low, high = low - margin, high + margin
         inside = np.clip(low, 0, image.size), np.clip(high, 0, image.size)
-        # Where the part inside the image falls in the square; at least one pixel.
+        # The position in the square of the part that is inside the image. It has at least one pixel.
         scale = self.side / (high - low)
         start = np.clip(np.rint((inside[0] - low) * scale), 0, self.side - 1).astype(int)
         stop = np.clip(np.rint((inside[1] - low) * scale), start + 1, self.side).astype(int)
@@ -55,44 +58,48 @@ class Crops:
 
 @dataclass(frozen=True)
 class WholeImages:
-    """Resizes whole images: the shorter side to `side` pixels, the longer in proportion, rounded to a multiple of
-    `step` (to limit the number of sizes) and at most `aspect` times the shorter."""
+    """Renders whole images, from whose activation maps regions are pooled.
+
+    The shorter side is resized to `side` pixels, and the longer side in proportion. The longer side is rounded to a
+    multiple of `step`, which limits the number of sizes, and is at most `aspect` times the shorter side.
+    """
 
     side: int
     step: int
     aspect: float
 
     def size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """The new (width, height) of an image of `size`."""
+        """Return the new (width, height) for an image of `size` (width, height)."""
         width, height = size
         ratio = min(max(size) / min(size), self.aspect)
         longer = max(self.side, round(self.side * ratio / self.step) * self.step)
         return (longer, self.side) if width >= height else (self.side, longer)
 
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
-        """(height, width, 3) uint8 of an RGB image, whatever its boxes."""
+        """Return the resized pixels (height, width, 3) uint8 of an RGB image. The boxes are not used."""
         return np.asarray(image.resize(self.size(image.size), Image.Resampling.BILINEAR))
 
 
 MAP_SIDE = 384
-"""Pixels of the shorter side of a whole image from whose map regions are pooled."""
+"""Shorter side in pixels of a whole image from whose activation map regions are pooled."""
 MAP_STEP = 32
-"""The longer side of a map is a multiple of this, so that images share a batch."""
+"""Unit in pixels of the longer side of such an image. Images of the same size can share a batch."""
 MAP_ASPECT = 2.5
-"""Longer over shorter side; more elongated images are squashed."""
-JUDGED = 60
-"""Proposals of an image that a classifier judges."""
+"""Largest ratio of the longer side to the shorter side of such an image. More elongated images are squashed."""
+CLASSIFIED_REGIONS = 60
+"""Number of proposals per image that a classifier scores, before the best of them are kept."""
 
 
 class Request(NamedTuple):
-    """An image whose regions are wanted, and its known boxes."""
+    """A request for the regions of an image, with the known boxes of the image."""
 
     photograph: Photograph
     known: Candidates
 
 
 class PreparedImage(NamedTuple):
-    """An image ready for the network: its regions, the view's pixels, (width, height), and the counts of `select`."""
+    """An image that is prepared for the network: its regions, the pixels that the view has rendered, its size
+    (width, height), and the counts of regions by origin."""
 
     regions: Candidates
     pixels: np.ndarray
@@ -102,8 +109,11 @@ class PreparedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Cutting:
-    """How an image is cut into regions: `proposals`, which are `grid` windows, those of `selective-search`, or else
-    known boxes; selection, and rendering by `view`."""
+    """The way in which an image is cut into regions.
+
+    `proposals` says where boxes are from: windows of a `grid`, `selective-search`, or, with any other value, known
+    boxes. `selection` says how many boxes are kept, and `view` renders them.
+    """
 
     proposals: str
     selection: Selection
@@ -111,13 +121,13 @@ class Cutting:
 
     @property
     def room(self) -> int:
-        """Bytes that suffice for the pixels of a prepared image."""
+        """The largest number of bytes that the pixels of a prepared image can have."""
         if isinstance(self.view, Crops):
             return 3 * (1 + self.selection.count) * self.view.side**2
         return 3 * math.prod(self.view.size((math.ceil(self.view.aspect), 1)))
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
-        """The regions of an RGB image with the `known` boxes."""
+        """Cut an RGB image with the `known` boxes into regions, and render them."""
         if self.proposals == "grid":
             known = propose_windows(image.size)
         elif self.proposals == "selective-search":
@@ -127,10 +137,11 @@ class Cutting:
 
     @classmethod
     def from_settings(cls, settings: Settings, preprocessing: Preprocessing) -> "Cutting":
-        """The cutting that the section `regions` of a configuration defines, for a network with `preprocessing`."""
+        """Return the cutting that the section `regions` of a configuration defines, for a network with
+        `preprocessing`."""
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
         maps = WholeImages(MAP_SIDE, MAP_STEP, MAP_ASPECT)
-        count = JUDGED if settings.get("score") == "classifier" else settings["count"]
+        count = CLASSIFIED_REGIONS if settings.get("score") == "classifier" else settings["count"]
         return cls(
             settings["proposals"],
             Selection(settings["iou"], count, settings["fill"]),
@@ -140,32 +151,36 @@ class Cutting:
 
 @dataclass(frozen=True)
 class Preparation:
-    """`preparation(request)` opens an image and cuts it into regions. Can be pickled."""
+    """Function that opens the image of a request and cuts it into regions. The object can be pickled."""
 
     reader: PhotographReader
     cutting: Cutting
 
     def open(self, photograph: Photograph) -> np.ndarray:
-        """(height, width, 3) uint8 of a whole image. Raises InputError saying what is wrong with it."""
+        """Return the pixels (height, width, 3) uint8 of a whole image. Raises InputError if it cannot be read."""
         return np.array(self.reader.open(photograph))
 
     def __call__(self, request: Request) -> PreparedImage:
-        """Raises InputError saying what is wrong with the image."""
+        """Return the prepared image of a request. Raises InputError if the image cannot be read."""
         return self.cutting(self.reader.open(request.photograph), request.known)
 
 
-POSITIVES, BACKGROUND, OVERLAP = 1, 3, 0.5
-"""Regions that are drawn of an image: those that overlap an object by at least OVERLAP, and those that overlap every
-object by less, as many of each as R-CNN's 32 and 96 per batch of 32 images."""
+POSITIVES = 1
+"""Number of sampled regions per image that show an object. R-CNN has 32 in a batch of 32 images."""
+BACKGROUND = 3
+"""Number of sampled regions per image that show the background. R-CNN has 96 in a batch of 32 images."""
+MIN_OBJECT_OVERLAP = 0.5
+"""Smallest overlap (intersection over union) of a region that shows an object with the box of the object."""
 TRIES = 20
+"""Number of random boxes that are drawn for each region."""
 JITTER = 0.25
-"""How far a region's corner may be from the object's, as a share of the object's side."""
-SMALLEST = 0.1
-"""Least side of a background region, as a share of the image's."""
+"""Largest distance between the corners of a region and of its object, as a share of the object's side."""
+MIN_BACKGROUND_SIDE = 0.1
+"""Smallest side of a background region, as a share of the image's side."""
 
 
 class LabelledImage(NamedTuple):
-    """An image with the boxes (n, 4) of its objects and their classes (n,), from 1; 0 is the background."""
+    """An image with the boxes (n, 4) of its objects and their classes (n,), which are numbered from 1."""
 
     photograph: Photograph
     boxes: np.ndarray
@@ -173,7 +188,8 @@ class LabelledImage(NamedTuple):
 
 
 class RegionSample(NamedTuple):
-    """Regions of one or more images: `pixels` (n, side, side, 3) uint8 and `classes` (n,) int64."""
+    """n regions of one or more images: `pixels` (n, side, side, 3) uint8 and `classes` (n,) int64. Class 0 is the
+    background."""
 
     pixels: np.ndarray
     classes: np.ndarray
@@ -181,14 +197,18 @@ class RegionSample(NamedTuple):
 
 @dataclass(frozen=True)
 class RegionSampler:
-    """`sampler((number, image))`: a RegionSample determined by the seed and the number. Can be pickled."""
+    """Function that samples regions of a labelled image for training. The object can be pickled."""
 
     reader: PhotographReader
     crops: Crops
     seed: int
 
     def __call__(self, item: tuple[int, LabelledImage]) -> RegionSample:
-        """Half of the regions are mirrored. Raises InputError if the image cannot be read."""
+        """Sample regions of an image. Each region is mirrored with probability 1/2.
+
+        `item` is a number and the image. The number and the seed determine the sample. Raises InputError if the image
+        cannot be read.
+        """
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])
         image = self.reader.open(labelled.photograph)
@@ -202,42 +222,52 @@ class RegionSampler:
 def sample_regions(
     size: tuple[int, int], boxes: np.ndarray, classes: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes (n, 4) in an image of `size` (width, height), and their classes (n,): objects first, then background.
+    """Sample boxes (n, 4) in an image of `size` (width, height), with their classes (n,).
 
-    There is less background if large objects leave no room for it.
+    `boxes` and `classes` are the objects in the image. Boxes near objects are first, then boxes of the background
+    (class 0). There are fewer than BACKGROUND boxes of the background if large objects leave too little room.
     """
     chosen = rng.integers(len(boxes), size=POSITIVES)
     positives = [_near(boxes[row], size, rng) for row in chosen]
     low = rng.random((TRIES * BACKGROUND, 2))
-    sides = SMALLEST + (1 - SMALLEST) * rng.random(low.shape) ** 2
+    sides = MIN_BACKGROUND_SIDE + (1 - MIN_BACKGROUND_SIDE) * rng.random(low.shape) ** 2
     corners = low * (1 - sides) * size
     windows = np.hstack([corners, corners + sides * size])
-    background = windows[overlaps(windows, boxes).max(axis=1) < OVERLAP][:BACKGROUND]
+    background = windows[overlaps(windows, boxes).max(axis=1) < MIN_OBJECT_OVERLAP][:BACKGROUND]
     labels = np.concatenate([classes[chosen], np.zeros(len(background), np.int64)])
     return np.concatenate([positives, background]), labels
 
 
 def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """A random box in the image that overlaps `box` by at least OVERLAP, or `box` itself if none is found."""
+    """Return a random box in the image that overlaps `box` by at least MIN_OBJECT_OVERLAP.
+
+    Return `box` itself if TRIES random boxes overlap it by less.
+    """
     sides = np.tile(box[2:] - box[:2], 2)
     tries = np.clip(box + sides * rng.uniform(-JITTER, JITTER, (TRIES, 4)), 0, np.tile(size, 2))
-    good = np.flatnonzero(overlaps(tries, box[None])[:, 0] >= OVERLAP)
+    good = np.flatnonzero(overlaps(tries, box[None])[:, 0] >= MIN_OBJECT_OVERLAP)
     return tries[good[0]] if len(good) else box
 
 
 def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> np.ndarray:
-    """(iterations * per_batch,) image numbers, in shuffled epochs."""
+    """Return the numbers (iterations * per_batch,) of the images for a training, in shuffled epochs."""
     wanted, rng = iterations * per_batch, np.random.default_rng(seed)
     epochs = [rng.permutation(images) for _ in range(-(-wanted // images))]
     return np.concatenate(epochs)[:wanted]
 
 
 def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> Iterator[RegionSample]:
-    """The samples of every `per_batch` images, without failed images. Raises InputError if a whole batch failed."""
+    """Join the samples of every `per_batch` images to a batch. Failed images are ignored.
+
+    Raises InputError if all images of a batch failed.
+    """
     samples = iter(samples)
     for batch in iter(lambda: list(islice(samples, per_batch)), []):
         good = [sample for sample in batch if isinstance(sample, RegionSample)]
         if not good:
             reason = next(sample.reason for sample in batch if isinstance(sample, Failure))
-            raise InputError(f"no image of a whole batch could be read ({reason}); run ingest again")
+            raise InputError(
+                f"none of the {len(batch)} photos of a batch could be read (the first reason: {reason}). Check that"
+                " data_root is available. If photos have changed, run `jointspace ingest` again."
+            )
         yield RegionSample(np.concatenate([s.pixels for s in good]), np.concatenate([s.classes for s in good]))

@@ -1,4 +1,4 @@
-"""The features of images' regions, from crops or from one activation map per image, and encoders that pool them."""
+"""Computes features of image regions, from crops or from one activation map per image, and encoders that pool them."""
 
 import copy
 from collections import Counter
@@ -29,21 +29,24 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry
 
 PROBE_SIDE = 224
-"""Side in pixels of an image whose map has more than one cell in every network."""
-POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+"""Side in pixels of an image for which the activation map of every network has more than one cell."""
+POOL_MODULES = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+"""Modules that pool an activation map to a fixed size."""
 POOL_FUNCTIONS = (functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d, torch.mean, "mean")
+"""Functions and methods that do so."""
 
 
 class RegionEncoder(nn.Module):
     """Maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4), in [0, 1], to features (n, k, dim) float32.
 
-    `trunk` computes the map of an encoder of the layer `average`, whose bilinear interpolation is integrated exactly
-    over each box: RoIAlign (He et al. 2017) with one bin and infinitely many samples.
+    `trunk` computes the activation map of an encoder with the layer `average`. The bilinear interpolation of the map is
+    integrated exactly over each box. This is RoIAlign (He et al. 2017) with one bin and infinitely many samples.
     """
 
     def __init__(self, encoder: ModuleEncoder, trunk: fx.GraphModule) -> None:
         super().__init__()
-        self.encoder, self.trunk = encoder, trunk
+        self.encoder = encoder
+        self.trunk = trunk
 
     def forward(self, pixels: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
         features = pool_regions(self._maps(pixels), boxes)
@@ -56,15 +59,18 @@ class RegionEncoder(nn.Module):
         return self.trunk(self.encoder.normalise(pixels)).float()
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "RegionEncoder":
-        """A faster copy on `device`, in `dtype`, in fewer passes."""
+        """Return a copy for fast inference on `device`, in `dtype`, with batch norms folded into convolutions."""
         trunk = to_channels_last(fuse(self.trunk).to(device, dtype))
         assert isinstance(trunk, fx.GraphModule)
         return RegionEncoder(self.encoder.optimised(device, dtype), trunk)
 
 
 def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
-    """`encoder` with its body cut after its activation map, which is pooled to a fixed size next, or else is the last.
-    They share its tensors. Raises UsageError if it has none."""
+    """Convert an encoder to a RegionEncoder, whose network ends with an activation map. They share their tensors.
+
+    It is the activation map that is pooled to a fixed size next, or else the last activation map. Raises UsageError if
+    the network has no activation map.
+    """
     side = max(encoder.spec.preprocessing.side, PROBE_SIDE)
     body = fx.GraphModule(encoder.body, copy.deepcopy(encoder.body.graph))
     with torch.inference_mode():
@@ -77,7 +83,9 @@ def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
     pools = [node.args[0] for node in chain if _pools(body, node)]
     border = pools[-1] if pools else next(filter(_is_map, chain), None)
     if border is None or not _is_map(border):
-        raise UsageError("roi-align needs a network with a map of activations; set regions.features to crops")
+        raise UsageError(
+            "regions.features roi-align needs a network with an activation map. Set regions.features to crops."
+        )
     body.graph.erase_node(output)
     body.graph.output(border)
     body.graph.eliminate_dead_code()
@@ -86,7 +94,7 @@ def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
 
 def _pools(body: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
-        return isinstance(body.get_submodule(str(node.target)), POOLS)
+        return isinstance(body.get_submodule(str(node.target)), POOL_MODULES)
     return node.target in POOL_FUNCTIONS
 
 
@@ -96,10 +104,11 @@ def _is_map(node: fx.Node) -> bool:
 
 
 def pool_regions(maps: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-    """(n, k, channels): means of maps (n, channels, h, w) over boxes (n, k, 4), in [0, 1].
+    """Return the means (n, k, channels) of activation maps (n, channels, h, w) over boxes (n, k, 4), in [0, 1].
 
-    A cell's value is that of its centre; the map is bilinear between the centres and constant beyond the outermost.
-    The interpolation is separable, so all regions of an image are one matrix product.
+    The value of a cell is the value at its centre. The map is interpolated bilinearly between the centres, and constant
+    beyond the outermost centres. Since the interpolation is separable, one matrix product computes all regions of an
+    image.
     """
     height, width = maps.shape[-2:]
     across = cell_weights(boxes[..., 0] * width, boxes[..., 2] * width, width)
@@ -109,7 +118,10 @@ def pool_regions(maps: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
 
 
 def cell_weights(start: torch.Tensor, stop: torch.Tensor, cells: int) -> torch.Tensor:
-    """(..., cells): the weight of each cell in the mean over [start, stop); cell i covers [i, i + 1). They sum to 1."""
+    """Return the weight of each cell in the mean over [start, stop): (..., cells). The weights sum to 1.
+
+    `start` and `stop` have the shape (...). Cell i covers [i, i + 1).
+    """
     low, high = (edge[..., None] - 0.5 for edge in (start, start + (stop - start)))
     last = cells - 1
     centres = torch.arange(cells, device=start.device, dtype=start.dtype)
@@ -121,14 +133,18 @@ def cell_weights(start: torch.Tensor, stop: torch.Tensor, cells: int) -> torch.T
 
 
 def _hat_integral(x: torch.Tensor) -> torch.Tensor:
-    """The integral from -1 to x of the hat function max(0, 1 - |t|)."""
+    """Return the integral of the hat function max(0, 1 - |t|) from -1 to x."""
     x = x.clamp(-1, 1)
     return 0.5 + x - x * x.abs() / 2
 
 
 class DescribedRegions(NamedTuple):
-    """Regions of n images, image by image, as `arrays`: `features` (total, dim) float32, `boxes` (total, 4), `scores`
-    (total,), and `lengths` (n,), 0 for the images in `faults` (number -> reason). `counts` sums those of `select`."""
+    """The regions of n images, one image after another.
+
+    `arrays` has `features` (total, dim) float32, `boxes` (total, 4), `scores` (total,), and the number of regions of
+    each image, `lengths` (n,). `faults` maps the number of each image that could not be prepared to the reason. Such
+    images have no regions. `counts` is the number of regions by origin.
+    """
 
     arrays: dict[str, np.ndarray]
     faults: dict[int, str]
@@ -136,8 +152,12 @@ class DescribedRegions(NamedTuple):
 
 
 class Classifier(NamedTuple):
-    """What `finetune` learned on an encoder's features: `weight` (1 + classes, dim), `bias` (1 + classes,); class 0 is
-    the background. Of an image's proposals, R-CNN keeps the best `most` (Girshick et al. 2014, section 2.2)."""
+    """The classifier of regions that `finetune` has trained on the features of an encoder.
+
+    `weight` is (1 + classes, dim) and `bias` is (1 + classes,). Class 0 is the background. As in R-CNN, at most `most`
+    regions of an image are kept, the best first. Regions that overlap a better region by more than `iou` (intersection
+    over union) are dropped (Girshick et al. 2014, section 2.2).
+    """
 
     weight: np.ndarray
     bias: np.ndarray
@@ -145,12 +165,14 @@ class Classifier(NamedTuple):
     most: int
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """(n, 1 + classes) of features (n, dim)."""
+        """Return the probabilities (n, 1 + classes) of all classes for features (n, dim)."""
         return torch.from_numpy(features @ self.weight.T + self.bias).softmax(1).numpy()
 
     def keep_best(self, regions: Candidates, features: np.ndarray) -> tuple[Candidates, np.ndarray]:
-        """The best regions by their highest foreground probability, after suppression at `iou`, and their features.
-        Region 0, the whole image, stays first and keeps its score."""
+        """Return the best regions and their features. The score of a region is its highest foreground probability.
+
+        Region 0, the whole image, stays first and keeps its score.
+        """
         scores = self.probabilities(features)[:, 1:].max(axis=1).astype(np.float32)
         scores[:1] = regions.scores[:1]
         kept = suppress(Candidates(regions.boxes[1:], scores[1:]), self.iou, self.most)
@@ -161,19 +183,21 @@ class Classifier(NamedTuple):
 def describe(
     images: Iterable[PreparedImage | Failure], extract: "RegionExtractor", classifier: Classifier | None = None
 ) -> DescribedRegions:
-    """Every image's regions and their features; an image that could not be prepared has none. With a `classifier`, only
-    those that it keeps."""
+    """Compute the features of the regions of images with `extract`.
+
+    An image that could not be prepared has no regions. If a `classifier` is given, only its best regions are kept.
+    """
     faults: dict[int, str] = {}
-    places: list[int] = []
+    usable_numbers: list[int] = []
     regions: list[Candidates] = []
     counts: Counter[str] = Counter()
 
     def usable() -> Iterator[PreparedImage]:
-        for place, image in enumerate(images):
+        for number, image in enumerate(images):
             if isinstance(image, Failure):
-                faults[place] = image.reason
+                faults[number] = image.reason
                 continue
-            places.append(place)
+            usable_numbers.append(number)
             regions.append(image.regions)
             counts.update(image.counts)
             yield image
@@ -182,8 +206,8 @@ def describe(
     if classifier is not None:
         kept = [classifier.keep_best(*pair) for pair in zip(regions, features, strict=True)]
         regions, features = [part for part, _ in kept], [rows for _, rows in kept]
-    lengths = np.zeros(len(places) + len(faults), np.int64)
-    lengths[places] = [len(part.scores) for part in regions]
+    lengths = np.zeros(len(usable_numbers) + len(faults), np.int64)
+    lengths[usable_numbers] = [len(part.scores) for part in regions]
     arrays = {
         "features": np.concatenate(features or [np.empty((0, 0), np.float32)]),
         "boxes": np.concatenate([part.boxes for part in regions] or [NONE.boxes]),
@@ -194,34 +218,37 @@ def describe(
 
 
 class RegionExtractor:
-    """An encoder prepared for a plan, for regions rendered by `view`."""
+    """An encoder that is prepared for a plan, for regions that `view` renders."""
 
     def __init__(self, encoder: ModuleEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
         self._by_map = isinstance(view, WholeImages)
         network: Network = encoder
         if self._by_map:
             if not isinstance(encoder, NetworkEncoder):
-                raise UsageError("roi-align needs a network of torchvision; set regions.features to crops")
+                raise UsageError(
+                    "regions.features roi-align needs an encoder of the kind network. Set regions.features to crops."
+                )
             network = region_encoder(encoder)
         self.extractor = Extractor(network, plan)
         self._crop_pixels = encoder.preprocessing.side**2
 
     def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
-        """The features (regions, dim) float32 of each image; `images` are read as the network needs them.
+        """Return the features (regions, dim) float32 of each image.
 
-        A batch has whole images of the same size, in any order, or crops from one or more images.
+        `images` is read step by step. A batch has whole images of the same size, in any order, or crops of one or more
+        images.
         """
         if self._by_map:
             started: list[tuple[list[tuple[int, int]], Arriving]] = []
             for bucket in self._buckets(images):
                 pixels = torch.from_numpy(np.stack([image.pixels for _, image in bucket]))
                 output = self.extractor.start(pixels, _pad_boxes([image for _, image in bucket]))
-                started.append(([(place, len(image.regions.boxes)) for place, image in bucket], output))
+                started.append(([(number, len(image.regions.boxes)) for number, image in bucket], output))
             by_image: dict[int, np.ndarray] = {}
-            for places, output in started:
-                for (place, count), rows in zip(places, output.numpy(), strict=True):
-                    by_image[place] = rows[:count]
-            return [by_image[place] for place in sorted(by_image)]
+            for counted, output in started:
+                for (number, count), rows in zip(counted, output.numpy(), strict=True):
+                    by_image[number] = rows[:count]
+            return [by_image[number] for number in sorted(by_image)]
         counts = []
 
         def crops() -> Iterator[np.ndarray]:
@@ -233,12 +260,12 @@ class RegionExtractor:
         return np.split(features, np.cumsum(counts)[:-1]) if counts else []
 
     def _buckets(self, images: Iterable[PreparedImage]) -> Iterator[list[tuple[int, PreparedImage]]]:
-        """Images of one size, as many as one batch takes, with their positions."""
+        """Group images of the same size into batches, with their positions."""
         buckets: dict[tuple[int, ...], list[tuple[int, PreparedImage]]] = {}
-        for place, image in enumerate(images):
+        for number, image in enumerate(images):
             shape = image.pixels.shape
             bucket = buckets.setdefault(shape, [])
-            bucket.append((place, image))
+            bucket.append((number, image))
             full = self.extractor.plan.batch_size * self._crop_pixels // (shape[0] * shape[1])
             if len(bucket) >= full:
                 yield buckets.pop(shape)
@@ -246,7 +273,7 @@ class RegionExtractor:
 
 
 def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:
-    """(n, k, 4) float32, as shares of each image's sides, padded with the whole image."""
+    """Return the boxes of n images as shares of their sides: (n, k, 4) float32, padded with the whole image."""
     boxes = np.zeros((len(images), max(len(image.regions.boxes) for image in images), 4), np.float32)
     boxes[:, :, 2:] = 1
     for row, image in zip(boxes, images, strict=True):
@@ -255,30 +282,36 @@ def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:
 
 
 POOLING = {"mean": np.add, "max": np.maximum}
-BATCH = 32
-"""Regions encoded at once."""
+BATCH_REGIONS = 32
+"""Number of regions that PooledEncoder encodes at once."""
 MAX_CROP_SIDE = 1024
-"""Pixels of the side of a crop at most, of which an image has a hundred and more."""
+"""Largest side of a crop in pixels. An image can have more than a hundred crops."""
 
 
 def pool(features: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
-    """(n, dim) float32: the mean or max (`pooling`) of region `features` (total, dim); those of image i are the rows
-    offsets[i] to offsets[i + 1], at least one."""
+    """Pool the features (total, dim) of the regions of n images by their mean or max: (n, dim) float32.
+
+    The regions of image i are the rows offsets[i] to offsets[i + 1] - 1. Each image must have at least one region.
+    """
     pooled = POOLING[pooling].reduceat(features, offsets[:-1], axis=0)
     return pooled / np.diff(offsets)[:, None].astype(np.float32) if pooling == "mean" else pooled
 
 
 class PooledEncoder(ImageEncoder):
-    """Maps images to features (n, dim) float32, pooled over the regions that the section `regions` defines.
+    """Image encoder that pools the features of regions: (n, dim) float32.
 
-    A query image has no boxes from a file or detector; its regions are then the grid windows that fill up.
+    `network` computes the features of regions, and `regions` has the settings of the section `regions`. If the
+    proposals are boxes of a file or of a detector, a query image has no proposals, and its regions are windows of a
+    grid.
     """
 
     def __init__(self, network: ModuleEncoder, regions: Settings, pooling: str) -> None:
         super().__init__(network.preprocessing)
-        self.network, self.regions, self.pooling = network, regions, pooling
+        self.network = network
+        self.regions = regions
+        self.pooling = pooling
         self._cutting = Cutting.from_settings(regions, network.preprocessing)
-        plan = ExtractionPlan(torch.device("cpu"), torch.float32, BATCH)
+        plan = ExtractionPlan(torch.device("cpu"), torch.float32, BATCH_REGIONS)
         self._extractor = RegionExtractor(network, plan, self._cutting.view)
 
     @property
@@ -286,13 +319,16 @@ class PooledEncoder(ImageEncoder):
         return self.network.dim
 
     def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """(n, dim) float32 of RGB images."""
+        """Return the features (n, dim) float32 of n RGB images."""
         features = self._extractor(self._cutting(image, NONE) for image in images)
         return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
-        """Raises UsageError: regions must be extracted first."""
-        raise UsageError("an encoder of pooled regions takes regions, not images; extract-regions and pool-regions do")
+        """Raise UsageError, since `extract` cannot be used for this encoder: regions must be extracted first."""
+        raise UsageError(
+            "an encoder of the kind pooled cannot be used with `jointspace extract`. Use `jointspace extract-regions`"
+            " and `jointspace pool-regions`."
+        )
 
     def settings(self) -> dict[str, Any]:
         network = self.network.settings()
@@ -315,13 +351,13 @@ class PooledEncoder(ImageEncoder):
     def restore(cls, stored: StoredEncoder) -> "PooledEncoder":
         settings = stored.settings
         if (settings["regions"]["crop_side"] or 1) > MAX_CROP_SIDE:
-            raise ValueError(f"its crop_side is more than {MAX_CROP_SIDE}")
+            raise ValueError(f"crop_side is more than {MAX_CROP_SIDE}")
         network = restore_encoder(ImageEncoder, EncoderParts(settings["network"], stored.tensors, stored.library))
         return cls(_require_network(network), settings["regions"], settings["pooling"])
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "PooledEncoder":
-        """Make the encoder of an entry, on the network of the encoder that it names in `of`."""
+        """Make the encoder of an entry, with the network of the encoder that it names in `of`."""
         from pipeline.config.encoders import PooledEntry
 
         assert isinstance(entry, PooledEntry) and material.base is not None
@@ -330,7 +366,7 @@ class PooledEncoder(ImageEncoder):
 
 
 def _require_network(encoder: ImageEncoder) -> ModuleEncoder:
-    """Raise ValueError unless the encoder is a network, which describes regions."""
+    """Return the encoder if it is a network, which can encode regions. Otherwise raise ValueError."""
     if not isinstance(encoder, ModuleEncoder):
-        raise ValueError(f"{type(encoder).__name__} does not describe regions")
+        raise ValueError(f"{type(encoder).__name__} cannot encode regions")
     return encoder

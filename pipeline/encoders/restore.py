@@ -1,4 +1,4 @@
-"""Stored encoders, restored. Settings and files may be a stranger's."""
+"""Restores stored encoders. The settings and files may be from an untrusted source."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,21 +18,24 @@ PREPARE = "prepare-encoder"
 
 
 def stored_spec(settings: Settings, modality: Modality) -> EncoderSpec:
-    """Return the spec of the kind of a stored encoder. Raises IntegrityError if the settings name none."""
+    """Return the spec of the kind of a stored encoder.
+
+    Raises IntegrityError if the settings do not name a registered kind.
+    """
     with known_form("encoder" if modality == "image" else "text encoder", PREPARE):
         if modality == "text":
             return encoder_spec(settings["kind"], modality)
-        # Networks, and kinds without architectures, are stored without a kind.
+        # The settings of networks, and of kinds without architectures, have no kind.
         architecture = settings["architecture"]
         implied = architecture if architecture in {spec.name for spec in encoder_specs(modality)} else "network"
         return encoder_spec(implied if settings.get("kind") is None else settings["kind"], modality)
 
 
 def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: object = "") -> "AnyEncoder":
-    """Restore an encoder of images (`expected` is ImageEncoder) or of texts (TextEncoder) from its stored parts.
+    """Restore an image encoder (`expected` is ImageEncoder) or a text encoder (TextEncoder) from its stored parts.
 
-    `where` is the place of the parts in errors. Raises IntegrityError if they have another form than their class
-    writes, and UsageError if the library of the encoder is not installed.
+    `where` is the location of the parts for messages. Raises IntegrityError if the parts do not have the form that
+    their class writes, and UsageError if the library of the encoder is not installed.
     """
     modality = expected.modality
     what = "encoder" if modality == "image" else "text encoder"
@@ -40,8 +43,8 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
     spec = stored_spec(stored.settings, modality)
     if spec.library and stored.library is None:
         raise IntegrityError(
-            f"the stored {what} is of an earlier version, without the files of {spec.name}; run {PREPARE} and the"
-            " stages after it again, and build indexes of it again"
+            f"the stored {what} is from an earlier version of jointspace, without the files of {spec.name}. Run"
+            f" {PREPARE} and the stages after it again, and build the indexes that use the encoder again."
         )
     registered = spec.load()
     with known_form(what, PREPARE), limited(stored.tensors, _weight_bytes(stored)):
@@ -56,7 +59,7 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
 
 
 def _weight_bytes(stored: StoredEncoder) -> int:
-    """Return the size of all files of weights of a stored encoder of a library."""
+    """Return the number of bytes of all weight files that a library has saved for a stored encoder."""
     if stored.library is None:
         return 0
     paths = [Path(stored.library.folder, name) for name in stored.library.names if name.endswith(".safetensors")]

@@ -1,4 +1,4 @@
-"""The standard visual features: GIST, colours and pooled local descriptors, each reduced, then concatenated."""
+"""The image encoder `standard`: GIST, colours and pooled local descriptors, each reduced and then concatenated."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry
 
 KMEANS_BATCH = 4096
+"""Number of descriptors in a batch of k-means."""
 MAX_POINTS = 512
-"""Points of the grid along a side at most."""
+"""Largest number of grid points along a side of an image."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class StandardSpec:
-    """A standard encoder before learning; `flip` averages over mirror images."""
+    """The settings of a standard encoder. If `flip` is true, an image and its mirror image are averaged."""
 
     preprocessing: Preprocessing
     grid: PatchGrid
@@ -40,9 +41,9 @@ class StandardSpec:
 
 
 class PartwiseProjection(nn.Module):
-    """Centres and projects each part of a description: (n, sum of sizes) to (n, dim) float32.
+    """Centres and projects each kind of descriptor: (n, sum of sizes) to (n, dim) float32.
 
-    parts: name -> (mean (size,), directions (part_dim, size)), in the order of the description.
+    `parts` maps each kind, in the order of the input, to its mean (size,) and its directions (part_dim, size).
     """
 
     def __init__(self, parts: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -59,16 +60,17 @@ class PartwiseProjection(nn.Module):
         return torch.cat([x @ self.get_buffer(f"{name}_directions").T for name, x in centred.items()], dim=1)
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "PartwiseProjection":
-        """A copy on `device`, in `dtype`."""
+        """Return a copy on `device`, in `dtype`."""
         return PartwiseProjection(self.parts).to(device, dtype)
 
 
 class StandardEncoder(ImageEncoder):
-    """Descriptors, pooled and projected (Gong et al. 2014, Table 1).
+    """Image encoder with pooled and projected descriptors (Gong et al. 2014, Table 1).
 
-    `describer` works on one picture, in the decoding process; `projection` on a batch of the results. The paper's VLADs
-    of 6,400 dimensions cannot be 500 words of whole descriptors; here descriptors are reduced before quantisation, and
-    the configuration sets the number of words and their dimension.
+    `describer` computes the descriptors of one image, in the process that decodes it. `projection` reduces the
+    descriptors of a batch. The VLAD vectors of the paper have 6,400 dimensions, which cannot be 500 words of unreduced
+    descriptors. Here descriptors are reduced before they are quantised, and the configuration sets the number of words
+    and the reduced dimension.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class StandardEncoder(ImageEncoder):
         return self.projection(torch.from_numpy(np.stack([self.describer(picture) for picture in pixels.numpy()])))
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
-        """Describes pictures in the decoding processes, and projects in float32."""
+        """Prepare the encoder for many images. The precision is always float32."""
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Extractor(self.projection, plan, View(self.preprocessing, self.describer))
 
@@ -97,7 +99,7 @@ class StandardEncoder(ImageEncoder):
         return {"architecture": "standard", "layer": layer, **asdict(self.spec), "weights": dict(self.weights)}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """What was learned, by names such as `hog.codebook.words` and `gist.directions`."""
+        """Return the codebooks and projections, by names such as `hog.codebook.words` and `gist.directions`."""
         tensors = {}
         for kind, codebook in self.describer.codebooks.items():
             tensors |= {f"{kind}.codebook.{name}": value for name, value in codebook._asdict().items()}
@@ -110,7 +112,7 @@ class StandardEncoder(ImageEncoder):
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = StandardSpec(preprocessing, PatchGrid(**settings["grid"]), settings["flip"])
         if not (0 < spec.grid.patch <= preprocessing.side and preprocessing.side <= MAX_POINTS * spec.grid.step):
-            raise ValueError(f"its grid does not fit a picture of {preprocessing.side} pixels a side")
+            raise ValueError(f"the grid does not fit an image of {preprocessing.side} x {preprocessing.side} pixels")
         codebooks = {kind: Codebook(*(tensors[f"{kind}.codebook.{n}"] for n in Codebook._fields)) for kind in LOCAL}
         parts = {part: (tensors[f"{part}.mean"], tensors[f"{part}.directions"]) for part in (*GLOBAL, *LOCAL)}
         return cls(spec, codebooks, PartwiseProjection(parts), settings["weights"])
@@ -125,7 +127,10 @@ class StandardEncoder(ImageEncoder):
         train = material.images
         photographs = train.draw(entry.images, seed)
         if len(photographs) < 2:
-            raise UsageError(f"encoder {entry.name} needs 2 train images, and there are {len(photographs)}; add some")
+            raise UsageError(
+                f"encoder {entry.name} needs at least 2 train images, but the run has {len(photographs)}. Add images to"
+                " the split train."
+            )
         spec = StandardSpec(preprocessing_of(entry), PatchGrid(entry.grid_step, entry.patch), entry.flip)
         sampler = DescriptorSampler(spec.grid, entry.descriptors, seed)
         samples = train.describe("codebooks", photographs[: entry.codebook_images], spec.preprocessing, sampler)
@@ -140,14 +145,14 @@ class StandardEncoder(ImageEncoder):
 def learn_codebooks(
     samples: Sequence[Mapping[str, np.ndarray]], words: int, dim: int, seed: int
 ) -> dict[str, Codebook]:
-    """A codebook for each kind of local descriptor, from the `samples` of a DescriptorSampler, one per picture.
+    """Learn a codebook for each kind of local descriptor.
 
-    Descriptors are reduced to at most `dim` dimensions, then clustered into `words` words, or as many as there are
-    descriptors.
+    `samples` has the result of a DescriptorSampler for each image. Descriptors are reduced to at most `dim` dimensions
+    by PCA, and then clustered into `words` words by k-means, or into fewer words if there are fewer descriptors.
     """
     codebooks = {}
     for kind in LOCAL:
-        # float64, rounded at the end, hides the order of the sums.
+        # With float64, rounded to float32 at the end, the result does not depend on the order of the sums.
         descriptors = np.concatenate([sample[kind] for sample in samples]).astype(np.float64)
         with threadpool_limits(1):
             reduction = PCA(min(dim, *descriptors.shape), random_state=seed).fit(descriptors)
@@ -161,9 +166,11 @@ def learn_codebooks(
 def learn_projection(
     described: Sequence[Mapping[str, np.ndarray]], dims: Mapping[str, int], seed: int
 ) -> PartwiseProjection:
-    """The first `dims` principal directions of each part of `described`, the pictures' `StandardDescriber.parts`.
+    """Learn the projection of each kind of descriptor on its first principal components.
 
-    There are fewer directions than pictures. Each part is scaled to a total variance of 1, so that all weigh the same.
+    `described` has the result of `StandardDescriber.parts` for each image, and `dims` the number of components for each
+    kind. There are fewer components than images. Each kind is scaled to a total variance of 1, so that all kinds have
+    the same weight.
     """
     parts, short = {}, []
     for part in (*GLOBAL, *LOCAL):
@@ -177,5 +184,8 @@ def learn_projection(
         if len(components) < dims[part]:
             short.append(f"{part} {len(components)} instead of {dims[part]}")
     if short:
-        log.warning("dimensions from %d images: %s; more images allow more", len(described), ", ".join(short))
+        log.warning(
+            "%d images are too few for the dimensions of the configuration: %s. Add images to the split train.",
+            len(described), ", ".join(short),
+        )  # fmt: skip
     return PartwiseProjection(parts)

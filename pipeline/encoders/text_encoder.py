@@ -1,4 +1,4 @@
-"""The contract of text encoders."""
+"""The base class of text encoders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,24 +17,25 @@ if TYPE_CHECKING:
 
 
 class TextEncoder:
-    """Maps texts to vectors of `dim` values. This base knows every word.
+    """Base class of text encoders, which map n texts to vectors (n, dim) float32.
 
-    A kind has `dim` and `encode`. A kind that has to be made also has `prepare`, which makes it from its entry in the
-    configuration, and `settings` and `tensors`, which `from_parts` turns back into the encoder. The settings of a
-    registered kind have its name under `kind`. A kind that does not know every word has `knows`, `searches`, `unknown`,
-    `count_words` and `suggest`, as `pipeline.text.vocabulary.KnownTerms` does, and zeros for a text of unknown words. A
-    model of another library writes its files by `save`, and `restore` reads them.
+    A subclass must define `dim` and `encode`. An encoder that is made from its entry in the configuration defines
+    `prepare`, which makes it, and `settings` and `tensors`, from whose results `from_parts` makes it again. The
+    settings of a registered kind have its name under `kind`. This base class knows every word. An encoder with unknown
+    words defines `knows`, `searches`, `unknown`, `count_words` and `suggest`, for example by inheriting from
+    `pipeline.text.vocabulary.KnownTerms`, and returns zeros for a text of unknown words. A model of another library
+    writes its files in `save` and reads them in `restore`.
     """
 
     modality: ClassVar[Literal["text"]] = "text"
     kind: ClassVar[str] = ""
-    """The name of a registered kind. A class with an import path has none."""
+    """The name of a registered kind. It is empty for a class that the configuration names by an import path."""
     dim: int
     terms: Sequence[str] = ()
-    """The words, and pairs of words, of which it knows the meaning, if these can be listed."""
+    """The known words and n-grams, if they can be listed."""
 
     def encode(self, texts: Sequence[str]) -> "Rows":
-        """(n, dim) float32, a csr_array if its spec says `sparse`."""
+        """Return the vectors (n, dim) float32 of n texts, as a csr_array if the spec of the kind is `sparse`."""
         raise NotImplementedError
 
     @classmethod
@@ -51,54 +52,60 @@ class TextEncoder:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "TextEncoder":
-        """Make the encoder that `settings` and `tensors` came from. Raises ValueError if they do not fit together."""
+        """Make an encoder from the results of `settings` and `tensors`. Raises ValueError if they do not match."""
         return cls()
 
     @classmethod
     def restore(cls, stored: StoredEncoder) -> "TextEncoder":
-        """Make the encoder whose parts these are."""
+        """Make an encoder from its stored parts."""
         return cls.from_parts(stored.settings, stored.tensors)
 
     def save(self, folder: Path) -> None:
-        """Write the files of the library of the encoder into an empty folder."""
+        """Write the encoder into an empty folder in the format of its library. Other encoders write nothing."""
 
     def on_device(self, device: str, precision: str, batch_size: int) -> "Callable[[Sequence[str]], Rows]":
-        """Return `encode` for many texts on a device (auto, cpu, cuda, cuda:N), `batch_size` at once.
+        """Return a function that encodes many texts on a `device` (auto, cpu, cuda, cuda:N), in batches of
+        `batch_size`.
 
-        This base computes on the CPU, in float32.
+        The function of this base class is `encode`, which computes on the CPU in float32.
         """
         return self.encode
 
     def encode_query(self, texts: Sequence[str]) -> "Rows":
-        """As `encode`, of a few texts, in whatever form is made sooner."""
+        """Return the vectors (n, dim) float32 of a few texts, dense or sparse, whichever is faster to compute."""
         return self.encode(texts)
 
     def encode_words(self, words: Sequence[str]) -> "Rows":
-        """(n, dim): what each word alone adds to the vector of a sentence, up to the sentence's own factor; zeros for
-        an unknown word. Only of a kind whose spec says that it `adds_words`."""
+        """Return the contribution (n, dim) of each of n words to the vector of a sentence that contains it.
+
+        The vector of a sentence is the sum of these contributions, times a factor that depends on the sentence. The
+        contribution of an unknown word is zero. Only a kind whose spec has `adds_words` needs this method.
+        """
         return self.encode(words) * self.word_factors(words)[:, None]
 
     def word_factors(self, words: Sequence[str]) -> np.ndarray:
-        """(n,): how much each word counts in the vector of a sentence, which is the weighted mean of those of its
-        words."""
+        """Return the weight (n,) of each of n words in the vector of a sentence.
+
+        The vector of a sentence is the weighted mean of the vectors of its words.
+        """
         raise NotImplementedError
 
     def knows(self, text: str) -> bool:
-        """Whether the vector of `text` means anything."""
+        """Return whether `text` has at least one known word. Otherwise its vector is meaningless."""
         return bool(text.strip())
 
     def searches(self, text: str) -> bool:
-        """Whether it makes sense to search for `text`: it has known words that are not stop words alone."""
+        """Return whether `text` has known words other than stop words, so that a search for it makes sense."""
         return self.knows(text)
 
     def unknown(self, text: str) -> list[str]:
-        """The words of `text` that it does not know, each once."""
+        """Return the unknown words of `text`, each once."""
         return []
 
     def count_words(self, text: str) -> tuple[int, int]:
-        """How many words `text` has, and how many of them it does not know."""
+        """Return the number of words in `text`, and the number of unknown words among them."""
         return len(text.split()), 0
 
     def suggest(self, word: str) -> str | None:
-        """The known word that is nearest to `word` by its spelling; None where none is near."""
+        """Return the known word whose spelling is most similar to `word`, or None if no known word is similar."""
         return None

@@ -1,4 +1,4 @@
-"""Sentences as sparse tf-idf vectors over a vocabulary."""
+"""The text encoder `tf-idf`, which represents a text by a sparse tf-idf vector over a vocabulary."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy  # whose parts it imports when they are used: queries do without
+import scipy  # it imports its submodules when they are used, so queries do not load them
 
 from pipeline.compute.precision import scale_to_unit_length
 from pipeline.encoders.material import EncoderMaterial, Settings
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def encode(texts: Iterable[str], vocabulary: Vocabulary) -> "csr_array":
-    """(n_texts, n_terms) float32: term count times idf, with rows of unit length if `vocabulary.normalise`.
+    """Return the tf-idf vectors (n_texts, n_terms) float32 of texts: the count of each term times its idf.
 
-    The row of a text without known terms is zero.
+    If `vocabulary.normalise` is true, vectors are scaled to unit length. The vector of a text without known terms is
+    zero.
     """
     found = list(map(vocabulary.rows, texts))
     columns = np.fromiter(chain.from_iterable(found), np.int32)
@@ -36,7 +37,7 @@ def encode(texts: Iterable[str], vocabulary: Vocabulary) -> "csr_array":
 
 
 class TfidfEncoder(KnownTerms, TextEncoder):
-    """`encode` over a vocabulary."""
+    """Text encoder that returns sparse tf-idf vectors over a vocabulary."""
 
     kind = "tf-idf"
 
@@ -48,9 +49,10 @@ class TfidfEncoder(KnownTerms, TextEncoder):
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "TfidfEncoder":
-        """Take the vocabulary that the user has given, or the most common terms of the training captions.
+        """Make the encoder with the vocabulary that the entry names, or else with a vocabulary of the training
+        captions.
 
-        Raises InputError as `learn_vocabulary` does.
+        Raises InputError if no term of the training captions is frequent enough.
         """
         from pipeline.config.encoders import TfidfEntry
 
@@ -66,14 +68,14 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         return encode(texts, self.vocabulary)
 
     def encode_query(self, texts: Sequence[str]) -> np.ndarray:
-        """Dense: the import of sparse matrices takes a third of a search."""
+        """Return dense vectors, since the import of sparse matrices takes a third of the time of a search."""
         rows, idf = np.zeros((len(texts), self.dim), np.float32), np.asarray(self.vocabulary.idf, np.float32)
         for row, columns in zip(rows, map(self.vocabulary.rows, texts), strict=True):
             np.add.at(row, columns, idf[columns])
         return scale_to_unit_length(rows) if self.vocabulary.normalise else rows
 
     def encode_words(self, words: Sequence[str]) -> "csr_array":
-        """As `encode`, but not of unit length."""
+        """Return the contribution of each word as in `encode`, but without scaling to unit length."""
         return encode(words, replace(self.vocabulary, normalise=False))
 
     def settings(self) -> dict[str, Any]:
@@ -85,7 +87,7 @@ class TfidfEncoder(KnownTerms, TextEncoder):
 
 
 def unit_rows(matrix: "csr_array") -> "csr_array":
-    """Return `matrix` with every nonzero row scaled to unit length. Squares are summed in double precision."""
+    """Scale every nonzero row of a matrix to unit length. Squares are summed in double precision."""
     assert matrix.shape is not None
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(matrix.data, dtype=np.float64)))[rows]
@@ -94,5 +96,8 @@ def unit_rows(matrix: "csr_array") -> "csr_array":
 
 
 def join_fields(documents: Iterable[Mapping[str, str | None]], fields: Sequence[str]) -> list[str]:
-    """One text per document: its `fields` (title, tags, description), without missing ones."""
+    """Join the fields of each weak text, such as title, tags and description, to one text.
+
+    Missing fields are left out.
+    """
     return [" . ".join(filter(None, (document[field] for field in fields))) for document in documents]

@@ -1,7 +1,7 @@
-"""torchvision's models without torch's compiler, and pretrained weights, checked against their network.
+"""Imports torchvision's models without torch's compiler, and reads pretrained weights and checks them.
 
-An operation of torchvision's detectors asks torch._dynamo whether there is a compiler; importing that takes about as
-long as importing all else. Here the question is passed on when it is asked.
+The import of torchvision's detectors imports torch._dynamo, to ask whether there is a compiler. That import takes about
+as long as all other imports together. Here torch._dynamo is imported only when the question is really asked.
 """
 
 import io
@@ -17,9 +17,11 @@ import torch
 from pipeline.errors import InputError
 
 COMPILER = ("torch._dynamo", "torch._dynamo.utils")
+"""Modules of torch's compiler, which are replaced while torchvision is imported."""
 
 
 def _import_models() -> ModuleType:
+    """Import torchvision.models with a replacement for the modules COMPILER."""
     if any(name in sys.modules for name in COMPILER):
         from torchvision import models
 
@@ -31,7 +33,7 @@ def _import_models() -> ModuleType:
     sys.modules |= stand_ins
     try:
         from torchvision import models
-    except ImportError:  # this torchvision asks for more: it is imported again, with what it asks for
+    except ImportError:  # this version of torchvision needs more of these modules, and is imported again with them
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
     finally:
@@ -58,11 +60,12 @@ State = Mapping[str, torch.Tensor]
 
 
 def parse(data: bytes, source: str) -> State:
-    """The tensors in the bytes of the safetensors file or `.pt` / `.pth` state dict `source`.
+    """Read tensors from the content of a safetensors file or of a state dict (`.pt`, `.pth`).
 
-    Runs no code from the file. Raises InputError for anything but a mapping of names to tensors.
+    `source` is the name of the file. Code in the file is never run. Raises InputError if the file is not a mapping of
+    names to tensors.
     """
-    import safetensors.torch  # not needed by encoders that have their weights
+    import safetensors.torch  # stored encoders do not need it
 
     try:
         if source.endswith(".safetensors"):
@@ -71,46 +74,53 @@ def parse(data: bytes, source: str) -> State:
     except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"{source} is neither a safetensors file nor a state dict of tensors alone ({reason});"
-            " save the network's state_dict() with safetensors"
+            f"{source} is neither a safetensors file nor a state dict that contains only tensors ({reason}). Save the"
+            " state_dict() of the network with safetensors."
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
-        raise InputError(f"{source} is not a mapping of names to tensors; save the network's state_dict() alone")
+        raise InputError(f"{source} is not a mapping of names to tensors. Save only the state_dict() of the network.")
     return state
 
 
 def fetch(architecture: str, remedy: str) -> tuple[State, str]:
-    """Torchvision's best weights of any of its models, and their name; `remedy` says how to configure a file instead.
-    Raises InputError if the download fails."""
+    """Download torchvision's best weights for one of its models. Return the weights and their name.
+
+    Downloads are cached. `remedy` says, for the message, how the configuration names a file instead. Raises InputError
+    if the download fails.
+    """
     weights = models.get_model_weights(architecture).DEFAULT
     try:
         return weights.get_state_dict(progress=True, check_hash=True), str(weights)
     except (URLError, OSError, RuntimeError) as error:
         raise InputError(
-            f"cannot download {weights.url} ({error}); go online, or put that file under weights_root and {remedy}"
+            f"cannot download {weights.url} ({error}). Connect to the internet, or put this file under weights_root and"
+            f" {remedy}."
         ) from error
 
 
 def select(state: State, needed: State, known: State, source: str) -> dict[str, torch.Tensor]:
-    """The tensors of `state` that `needed` names, in its dtypes; `known` has the names in the whole network.
+    """Select the tensors that a part of a network needs from a state dict, and convert them to the needed dtypes.
 
-    Other tensors (the classifier, for most layers) may be missing. Raises InputError naming `source` and the first
-    tensor that is missing, has another shape, is not finite, or is unknown to the network.
+    `needed` has the tensors of the part, and `known` has the tensors of the whole network. Tensors of the rest of the
+    network (usually the classifier) may be missing. Raises InputError, with the name `source` of the weights and the
+    first tensor that is missing, has another shape, is not finite, or is unknown to the network.
     """
     if unknown := sorted(set(state) - set(known)):
-        raise InputError(f"{source} holds {unknown[0]}, which the architecture does not have; check `architecture`")
+        raise InputError(
+            f"{source} has the tensor {unknown[0]}, which the architecture does not have. Correct `architecture`."
+        )
     chosen = {}
     for name, expected in needed.items():
         if name.endswith("num_batches_tracked"):  # a count of training steps that many files omit
             chosen[name] = torch.zeros_like(expected)
             continue
         if name not in state:
-            raise InputError(f"{source} lacks {name}, which the architecture needs; check `architecture`")
+            raise InputError(f"{source} lacks the tensor {name}, which the architecture needs. Correct `architecture`.")
         # Check the shape first: a file of a few bytes can claim a tensor of any size.
         if state[name].shape != expected.shape:
             shapes = f"{tuple(state[name].shape)} and not {tuple(expected.shape)}"
-            raise InputError(f"{source}: {name} has the shape {shapes}; check `architecture`")
+            raise InputError(f"{source}: {name} has the shape {shapes}. Correct `architecture`.")
         chosen[name] = state[name].to(expected.dtype).contiguous()
         if not torch.isfinite(chosen[name]).all():
-            raise InputError(f"{source}: {name} holds NaN or infinity; get the file again")
+            raise InputError(f"{source}: {name} contains NaN or infinity. Download the file again.")
     return chosen

@@ -70,10 +70,10 @@ def test_an_honest_folder_is_accepted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("forge", "message"),
     [
-        (write("pytorch_model.bin", "pickle"), r"it holds pytorch_model\.bin, and only \.safetensors, "),
-        (write("weights.pt", "pickle"), r"it holds weights\.pt"),
-        (write("sub/model.pkl", "pickle"), r"it holds sub/model\.pkl"),
-        (write("modeling_evil.py", "import os"), r"it holds modeling_evil\.py"),
+        (write("pytorch_model.bin", "pickle"), r"it contains pytorch_model\.bin, but only files of the types \.safetensors, "),
+        (write("weights.pt", "pickle"), r"it contains weights\.pt"),
+        (write("sub/model.pkl", "pickle"), r"it contains sub/model\.pkl"),
+        (write("modeling_evil.py", "import os"), r"it contains modeling_evil\.py"),
         (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: its auto_map names code"),
         (change("tokenizer_config.json", auto_map={"AutoTokenizer": ["e.T", None]}), "in tokenizer_config.json"),
         (change("config.json", backbone_config={"model_type": "resnet"}), "its backbone_config names code"),
@@ -107,7 +107,7 @@ def test_a_forged_folder_is_refused(folder: Path, forge: Forge, message: str) ->
 def test_a_file_that_the_commit_record_does_not_list_is_refused(folder: Path) -> None:
     files = listed(folder)
     (folder / "extra.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"it holds extra\.json, which its commit record does not list"):
+    with pytest.raises(ValueError, match=r"it contains extra\.json, which its commit record does not list"):
         check_folder(files)
     (folder / "extra.json").unlink()
     (folder / "config.json").unlink()
@@ -188,7 +188,7 @@ def edit_modules(number: int, **values: str) -> Forge:
         (change("2_Dense/config.json", activation_function="os.system"), "its dense layer names the activation os.sys"),
         (change("2_Dense/config.json", activation_function="torch.hub.load"), "names the activation torch.hub.load"),
         (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: its auto_map"),
-        (write("pytorch_model.bin", "pickle"), "it holds pytorch_model.bin"),
+        (write("pytorch_model.bin", "pickle"), "it contains pytorch_model.bin"),
         (write("modules.json", "{}"), "its modules.json is not a list"),
     ],
 )  # fmt: skip
@@ -237,7 +237,7 @@ def edit_open_clip(**values: Any) -> Forge:
         (edit_open_clip(text_cfg={"hf_model_name": "someone/net"}), "its hf_model_name names code or another network"),
         (edit_open_clip(text_cfg={"tokenizer_kwargs": {"cache_dir": "/etc"}}), "has the option cache_dir"),
         (edit_open_clip(vision_cfg={"width": 64}), ""),
-        (write("open_clip_pytorch_model.bin", "pickle"), "it holds open_clip_pytorch_model.bin"),
+        (write("open_clip_pytorch_model.bin", "pickle"), "it contains open_clip_pytorch_model.bin"),
         (swap_tensors("open_clip_model.safetensors"), ""),
     ],
 )  # fmt: skip
@@ -255,7 +255,7 @@ def test_a_forged_model_of_open_clip_is_refused(tmp_path: Path, forge: Forge, me
         (change("config.json", architecture="evil"), "its architecture is not a network of timm"),
         (change("config.json", model_args={"checkpoint_path": "/etc/evil.pth"}), "its model_args name checkpoint_path"),
         (change("config.json", pretrained_cfg={"file": "local-dir:/etc"}), "it names 'local-dir:/etc'"),
-        (write("pytorch_model.bin", "pickle"), "it holds pytorch_model.bin"),
+        (write("pytorch_model.bin", "pickle"), "it contains pytorch_model.bin"),
         (swap_tensors("model.safetensors"), ""),
     ],
 )

@@ -1,7 +1,7 @@
-"""The folder in which a library has saved an encoder, checked before the library reads it. It may be a stranger's.
+"""Checks the folder in which a library has saved an encoder before the library reads it. The folder is not trusted.
 
-A folder holds safetensors, JSON and text, so that nothing in it can be code. Its configurations name no other network,
-no other folder and no hub.
+A folder may contain only safetensors, JSON and text files, so that nothing in it can be code. Its configurations must
+not name another network, another folder or a hub.
 """
 
 import json
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 ALLOWED_SUFFIXES = (".safetensors", ".json", ".txt", ".jinja", ".md")
-"""Endings of the files that a folder may hold."""
+"""Suffixes of the files that a folder may contain."""
 
 MAX_JSON_BYTES = 1 << 28
-"""Size of a tokenizer or vocabulary at most."""
+"""Largest size of a tokenizer or vocabulary in bytes."""
 
 MAX_CONFIG_BYTES = 1 << 22
-"""Size of a configuration at most."""
+"""Largest size of a configuration in bytes."""
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
-"""Files of words. All other JSON files are configurations."""
+"""Names of tokenizers and vocabularies. All other JSON files are configurations."""
 
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
-"""Beginnings of the names of networks that lie in a folder or on a hub, and of networks of another library."""
+"""Beginnings of the names of networks in a folder, on a hub, or of another library."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",
@@ -47,22 +47,26 @@ LOADER_KEYS = frozenset((
 """Keys by which the loader of a library reads files of other folders, or runs other code."""
 
 ATTENTION = re.compile(r"_?attn_implementation(_internal)?")
+"""Keys that name an implementation of attention."""
 KNOWN_ATTENTION = (None, "eager", "sdpa")
-"""Attention without kernels from elsewhere."""
+"""Implementations of attention that need no kernels from a hub."""
 
 LAYERS = re.compile("layers|depth|blocks|heads|experts|stages")
+"""Parts of keys that name a number of layers or of parts of a layer."""
 MAX_LAYERS = 1 << 10
+"""Largest value of such a key."""
 MAX_WIDTH = 1 << 24
+"""Largest value of any other key with an integer."""
 
-SHOWN = 80
-"""Characters of a name that an error quotes."""
+MAX_QUOTED_CHARACTERS = 80
+"""Largest number of characters of a name in a message."""
 
 
 def check_folder(files: LibraryFiles) -> Path:
-    """Check the folder of a stored encoder, and return it. Raises ValueError for the first thing that is wrong.
+    """Check the folder of a stored encoder, and return it. Raises ValueError for the first fault.
 
-    The folder has exactly the files of the commit record, which are regular files of known kinds and of modest size.
-    There is no link. The configurations are plain, as `require_plain_config` says.
+    The folder must have exactly the files that the commit record lists. They must be regular files of known kinds and
+    of limited size, and not links. `require_plain_config` checks the configurations.
     """
     if files.folder.is_symlink():
         raise ValueError("its folder is a link")
@@ -73,19 +77,19 @@ def check_folder(files: LibraryFiles) -> Path:
                 raise ValueError(f"its file {name} is {'a link' if S_ISLNK(mode) else 'not a regular file'}")
         found |= {Path(parent, name).relative_to(files.folder).as_posix() for name in names}
     if unlisted := sorted(found - files.names):
-        raise ValueError(f"it holds {unlisted[0]}, which its commit record does not list")
+        raise ValueError(f"it contains {unlisted[0]}, which its commit record does not list")
     if missing := sorted(files.names - found):
         raise ValueError(f"its file {missing[0]} is missing")
     for name in sorted(found):
         if not name.endswith(ALLOWED_SUFFIXES):
-            raise ValueError(f"it holds {name}, and only {', '.join(ALLOWED_SUFFIXES)} are read")
+            raise ValueError(f"it contains {name}, but only files of the types {', '.join(ALLOWED_SUFFIXES)} are read")
         if not name.endswith(".safetensors"):
             check_text_file(files.folder, name)
     return files.folder
 
 
 def check_text_file(folder: Path, name: str) -> None:
-    """Check a file of words by its size, and a configuration by its content. Raises ValueError."""
+    """Check the size of a text file, and the content of a configuration. Raises ValueError if it is not acceptable."""
     path = folder / name
     is_config = name.endswith(".json") and path.name not in TOKENIZER_FILES
     limit = MAX_CONFIG_BYTES if is_config else MAX_JSON_BYTES
@@ -109,10 +113,15 @@ def is_file_name(name: "JsonValue") -> bool:
 
 
 def require_plain_config(config: "JsonValue") -> None:
-    """Check a configuration, however deep. Raises ValueError for a value that names a folder, a hub or another network
-    that its library would load, and for more layers than any network has."""
+    """Check a configuration with all values that are nested in it.
+
+    Raises ValueError for a value by which the library would load another folder, a hub or another network, and for a
+    number that is larger than in any network.
+    """
     if isinstance(config, str) and ELSEWHERE.match(config):
-        raise ValueError(f"it names {config[:SHOWN]!r}, and a network inside another is not restored")
+        raise ValueError(
+            f"it names {config[:MAX_QUOTED_CHARACTERS]!r}, and a network inside another network is not restored"
+        )
     pairs: Iterator[tuple[str | int, JsonValue]] = iter(())
     if isinstance(config, Mapping):
         pairs = iter(config.items())
@@ -134,7 +143,7 @@ def require_plain_config(config: "JsonValue") -> None:
 
 @contextmanager
 def malformed() -> Iterator[None]:
-    """Raise ValueError for whatever a library raises about files that it cannot read."""
+    """Convert any exception that a library raises for malformed files to a ValueError."""
     try:
         yield
     except (JointspaceError, ModuleNotFoundError, ValueError):
@@ -145,7 +154,7 @@ def malformed() -> Iterator[None]:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Ask nothing of Hugging Face's hub meanwhile, whatever a stored configuration names."""
+    """Prevent requests to the Hugging Face hub in the block, whatever a stored configuration names."""
     try:
         from huggingface_hub import constants
     except ModuleNotFoundError:

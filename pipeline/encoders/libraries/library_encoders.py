@@ -1,7 +1,7 @@
-"""The bases of encoders that are models of other libraries: of images, and of texts.
+"""Base classes of image encoders and text encoders that are models of other libraries.
 
-`prepare-encoder` fetches a model and saves it in the library's own files; `restore` reads these files again, offline. A
-subclass says how its library does both.
+`prepare-encoder` fetches a model and saves it in the format of its library. `restore` reads these files without network
+access. A subclass defines both for its library.
 """
 
 import copy
@@ -30,29 +30,32 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry, LibraryImagesEntry, LibraryTextsEntry
 
 PREPROCESSING = ("resize", "crop", "mean", "std", "interpolation")
-BATCH = 64
-"""Texts in one forward pass of a query or of an encoder on the CPU."""
+BATCH_TEXTS = 64
+"""Number of texts in one forward pass of `encode`, which computes on the CPU."""
 PROBE_TEXTS = (
     "a",
     "two dogs run on a beach",
     "A man in a red coat is climbing a steep wall of rock.",
     "snow, at night",
 )
-"""Texts by which precisions are compared."""
+"""Texts on which two precisions are compared."""
 
 
 class FetchedImages(NamedTuple):
-    """A library's network of images: its `body`, the preprocessing as far as the model states it, and its origin."""
+    """A network for images that was fetched from a library, the preprocessing as far as it is known, and the origin."""
 
     body: nn.Module
     preprocessing: Mapping[str, Any]
     weights: WeightsOrigin
     about: Settings = MappingProxyType({})
-    """Whatever else `load` has to know."""
+    """Further settings that `load` needs."""
 
 
 class LibraryImages(ModuleEncoder):
-    """A network of images of another library. `about` has its architecture, layer, flip, and the origin of weights."""
+    """Base class of image encoders of other libraries.
+
+    `about` has the architecture, the layer, whether mirror images are averaged (`flip`), and the origin of the weights.
+    """
 
     kind: ClassVar[str]
 
@@ -63,7 +66,7 @@ class LibraryImages(ModuleEncoder):
     @staticmethod
     @abstractmethod
     def fetch(entry: "LibraryImagesEntry", material: EncoderMaterial) -> FetchedImages:
-        """Get the network of an entry from the library's hub, or from a folder or file of the user."""
+        """Get the network of an entry from the hub of the library, or from a folder or file of the user."""
 
     @staticmethod
     @abstractmethod
@@ -72,7 +75,10 @@ class LibraryImages(ModuleEncoder):
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "LibraryImages":
-        """Raises InputError if the network cannot be fetched, or does not map images to vectors."""
+        """Make the encoder of an entry.
+
+        Raises InputError if its network cannot be fetched or does not return vectors.
+        """
         from pipeline.config.encoders import LibraryImagesEntry
 
         assert isinstance(entry, LibraryImagesEntry)
@@ -102,7 +108,10 @@ class LibraryImages(ModuleEncoder):
 
 
 class LibraryTexts(TextEncoder):
-    """A network of texts of another library. `body` maps the tensors of `tokenise` to (n, dim) float32."""
+    """Base class of text encoders of other libraries.
+
+    `body` maps the tensors that `tokenise` returns to vectors (n, dim) float32.
+    """
 
     kind: ClassVar[str]
 
@@ -113,8 +122,11 @@ class LibraryTexts(TextEncoder):
 
     @classmethod
     @abstractmethod
-    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path) -> "LibraryTexts":
-        """Get the model from a `place`, the user's folder or the name of the entry, and add to `weights`."""
+    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path) -> "LibraryTexts":
+        """Get the model of an entry. `repository` is a folder of the user, or the name of a model on the hub.
+
+        Details of the origin of the weights are added to `weights`.
+        """
 
     @classmethod
     @abstractmethod
@@ -123,11 +135,14 @@ class LibraryTexts(TextEncoder):
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
-        """Turn n texts into tensors (n, ...) that the body takes."""
+        """Convert n texts to the tensors (n, ...) that `body` takes."""
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "LibraryTexts":
-        """Raises InputError if the network cannot be fetched, or makes vectors that are not finite."""
+        """Make the encoder of an entry.
+
+        Raises InputError if its network cannot be fetched, or if it returns vectors that are not finite.
+        """
         from pipeline.config.encoders import LibraryTextsEntry
 
         assert isinstance(entry, LibraryTextsEntry)
@@ -135,7 +150,9 @@ class LibraryTexts(TextEncoder):
         with fetching(entry.name, entry.architecture, cls.kind):
             encoder = cls.fetch(entry, weights, folder or entry.architecture)
             if not np.isfinite(encoder.encode(["a", "two words"])).all():
-                raise InputError(f"text encoder {entry.name} makes vectors that are not finite; get its weights again")
+                raise InputError(
+                    f"text encoder {entry.name} returns vectors that are not finite. Download its weights again."
+                )
         return encoder
 
     def settings(self) -> dict[str, Any]:
@@ -149,11 +166,14 @@ class LibraryTexts(TextEncoder):
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         with torch.inference_mode():
-            rows = [self.body(*batch).numpy() for batch in self._batches(texts, BATCH)]
+            rows = [self.body(*batch).numpy() for batch in self._batches(texts, BATCH_TEXTS)]
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def on_device(self, device: str, precision: str, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
-        """Encode in batches as images are: on a GPU that runs out of memory, the batches are halved."""
+        """Return a function that encodes many texts on a device, in batches of `batch_size`.
+
+        If a GPU runs out of memory, the batch size is halved.
+        """
         extractor = Extractor(self, choose_plan(self, device, precision, batch_size))
 
         def encode(texts: Sequence[str]) -> np.ndarray:
@@ -171,7 +191,7 @@ class LibraryTexts(TextEncoder):
         return Float32Output(copy.deepcopy(self.body).to(device, dtype))
 
     def probe(self) -> tuple[torch.Tensor, ...]:
-        """Return the input of a few texts, by which precisions are compared."""
+        """Return the input tensors of a few texts, for comparing precisions."""
         return self.tokenise(PROBE_TEXTS)
 
 
@@ -196,57 +216,68 @@ def user_folder(
 
 @contextmanager
 def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
-    """Raise InputError for whatever a library, or its hub, raises, and UsageError if a library is not installed."""
+    """Convert any exception of a library or its hub to an InputError, and a missing library to a UsageError."""
     try:
         yield
     except JointspaceError:
         raise
     except ModuleNotFoundError as error:
-        remedy = f"pip install 'jointspace[{library.replace('_', '-')}]', or {error.name} by itself"
-        raise UsageError(f"encoder {encoder}: {library} encoders need {error.name}; {remedy}") from error
+        extra = library.replace("_", "-")
+        raise UsageError(
+            f"encoder {encoder}: encoders of the kind {library} need {error.name}. Install it with"
+            f" `pip install 'jointspace[{extra}]'`, or install {error.name} alone."
+        ) from error
     except Exception as error:
         raise InputError(
-            f"encoder {encoder}: cannot get {architecture} from {library} ({brief(error)}); correct architecture and"
-            " weights, go online, or put the model's folder under weights_root"
+            f"encoder {encoder}: cannot get {architecture} from {library} ({brief(error)}). Correct architecture and"
+            " weights, connect to the internet, or put the folder of the model under weights_root."
         ) from error
 
 
 def choose_preprocessing(entry: "LibraryImagesEntry", stated: Settings) -> Preprocessing:
-    """Return the preprocessing of an entry, with the values that the model has `stated` in place of null.
+    """Return the preprocessing of an encoder: the keys of its entry, and the model's values for keys that are null.
 
-    The geometry (`resize` and `crop`) is the entry's or the model's as a whole. Raises InputError for a key that
-    neither says.
+    `stated` has the model's values, as far as they are known. `resize` and `crop` are taken together, from the entry if
+    it has `resize`. Raises InputError for a key that neither the entry nor the model has.
     """
-    said = {name: getattr(entry, name) for name in PREPROCESSING[2:] if getattr(entry, name) is not None}
+    configured = {name: getattr(entry, name) for name in PREPROCESSING[2:] if getattr(entry, name) is not None}
     if entry.resize is not None:
-        said |= {"resize": entry.resize, "crop": entry.crop}
-    chosen = {**stated, **said}
+        configured |= {"resize": entry.resize, "crop": entry.crop}
+    chosen = {**stated, **configured}
     if missing := [name for name in PREPROCESSING if name not in chosen]:
         raise InputError(
-            f"encoder {entry.name}: {entry.architecture} does not say its preprocessing; give {', '.join(missing)}"
+            f"encoder {entry.name}: the preprocessing of {entry.architecture} is not known. Set"
+            f" {', '.join(missing)} for this encoder in the configuration."
         )
     return Preprocessing.from_dict({name: chosen[name] for name in PREPROCESSING})
 
 
 def require_vectors(encoder: ImageEncoder, name: str, side: int | None = None) -> None:
-    """Raise InputError unless an encoder makes one finite vector of an image, of its own or another `side`."""
+    """Check that an encoder maps each image to one finite vector, and raise InputError if it does not.
+
+    `side` is the side of the images in pixels, by default the side in the encoder's preprocessing.
+    """
     side = side or encoder.preprocessing.side
     try:
         with torch.inference_mode():
             vectors = encoder(torch.zeros(2, side, side, 3, dtype=torch.uint8))
-        reason = "" if vectors.ndim == 2 and len(vectors) == 2 else f"it makes {tuple(vectors.shape)} of two images"
+        reason = "" if vectors.ndim == 2 and len(vectors) == 2 else f"two images give the shape {tuple(vectors.shape)}"
         reason = reason or ("" if torch.isfinite(vectors).all() else "its features are not finite")
     except MALFORMED as error:
         reason = brief(error)
     if reason:
         raise InputError(
-            f"encoder {name}: the model does not map images of {side} x {side} pixels to vectors ({reason}); name one"
-            " that describes images, or correct resize and crop, or regions.crop_side"
+            f"encoder {name}: the model does not map images of {side} x {side} pixels to vectors ({reason}). If the"
+            " model is not for images of this size, correct resize and crop, or regions.crop_side. Otherwise choose"
+            " another architecture."
         )
 
 
 def only_side(size: int | Sequence[int]) -> int:
-    """Return the side of a square that is given as a number or as two. Raises ValueError for a rectangle."""
+    """Return the side of a square that is given by one number or by two equal numbers.
+
+    Raises ValueError if the numbers differ.
+    """
     sides = {size} if isinstance(size, int) else set(size)
     if len(sides) != 1:
         raise ValueError(f"its input {size} is not a square")
@@ -254,7 +285,11 @@ def only_side(size: int | Sequence[int]) -> int:
 
 
 def load_half(model: nn.Module, state: Mapping[str, torch.Tensor], dropped: Callable[[str], bool]) -> None:
-    """Load a state that lacks the parameters that are `dropped`. Raises ValueError if it lacks or has any others."""
+    """Load the weights of one side of a model.
+
+    `dropped(name)` says whether a parameter belongs to the other side. Raises ValueError if another parameter is
+    missing, or if there is an unknown parameter.
+    """
     missing, unexpected = model.load_state_dict(state, strict=False)
     if wrong := [*(name for name in missing if not dropped(name)), *unexpected]:
         raise ValueError(f"its weights lack, or should not have, {wrong[0]}")

@@ -1,6 +1,6 @@
-"""OpenCLIP's models as encoders: the image side and the text side.
+"""Image encoders and text encoders that are one side of an OpenCLIP model.
 
-Each side is saved as OpenCLIP's own configuration, `open_clip_config.json`, and the weights of this side alone.
+A side is saved with the configuration of the whole model, `open_clip_config.json`, and with the weights of this side.
 """
 
 import copy
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import LibraryImagesEntry, LibraryTextsEntry
 
 HUB = "hf-hub:"
-"""Beginning of the names of models on the hub."""
+"""Prefix of the names of models on the Hugging Face hub."""
 CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
 TOKENIZER_OPTIONS = ("clean", "strip_sep_token")
@@ -54,7 +54,7 @@ class ImageTower(nn.Module):
 
 
 class TextTower(nn.Module):
-    """A model without its image side."""
+    """The text side of a model, with the configuration of the whole model."""
 
     model: "open_clip.CLIP"
     config: Settings
@@ -80,19 +80,19 @@ class OpenClipImages(LibraryImages):
 
         assert isinstance(entry, OpenClipImagesEntry)
         folder, weights = user_folder(entry, material)
-        place = f"local-dir:{folder}" if folder else entry.architecture
-        if folder or place.startswith(HUB):
-            model = open_clip.create_model(place, require_pretrained=True)
+        name = f"local-dir:{folder}" if folder else entry.architecture
+        if folder or name.startswith(HUB):
+            model = open_clip.create_model(name, require_pretrained=True)
         elif entry.file is not None:
             data, sha256 = material.weights(entry.file, entry.sha256)
-            model = open_clip.create_model(place, load_weights=False)
+            model = open_clip.create_model(name, load_weights=False)
             model.load_state_dict(parse(data, entry.file))
             weights = {"origin": entry.file, "sha256": sha256}
         else:
             require_tag(entry.architecture, None if entry.weights == "hub" else entry.weights)
-            model = open_clip.create_model(place, pretrained=entry.weights)
+            model = open_clip.create_model(name, pretrained=entry.weights)
             weights = {"origin": f"{entry.architecture}, {entry.weights}"}
-        body = ImageTower(model.visual, config_of(place, model))
+        body = ImageTower(model.visual, config_of(name, model))
         return FetchedImages(body, read_preprocessing(model.visual.preprocess_cfg), weights)
 
     def save(self, folder: Path) -> None:
@@ -124,16 +124,18 @@ class OpenClipTexts(LibraryTexts):
         super().__init__(body, weights)
 
     @classmethod
-    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path) -> "OpenClipTexts":
+    def fetch(
+        cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path
+    ) -> "OpenClipTexts":
         from pipeline.config.encoders import OpenClipTextsEntry
 
         assert isinstance(entry, OpenClipTextsEntry)
         tag = entry.weights
-        source = f"local-dir:{place}" if isinstance(place, Path) else place
-        if not isinstance(place, Path) and not source.startswith(HUB):
+        source = f"local-dir:{repository}" if isinstance(repository, Path) else repository
+        if not isinstance(repository, Path) and not source.startswith(HUB):
             require_tag(source, tag)
         if "hf_model_name" in (open_clip.get_model_config(source) or {}).get("text_cfg", {}):
-            raise ValueError("its text side is of transformers; name that model, kind transformers")
+            raise ValueError("its text side is a model of transformers; use that model with kind: transformers")
         model = open_clip.create_model(source, pretrained=tag, require_pretrained=True).float()
         weights |= {"tag": tag} if tag else {}
         return cls(TextTower(model, config_of(source, model)), weights, open_clip.get_tokenizer(source))
@@ -155,15 +157,15 @@ class OpenClipTexts(LibraryTexts):
 
 
 def require_tag(architecture: str, tag: str | None) -> None:
-    """Raise ValueError, with the tags that exist, if an entry names none."""
+    """Raise ValueError, with the known tags of pretrained weights, if `tag` is None."""
     if tag is None:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
-        raise ValueError(f"name in weights which of its pretrained weights are meant: {tags}")
+        raise ValueError(f"set the key weights to one of its pretrained weights: {tags}")
 
 
-def config_of(place: str, model: nn.Module) -> dict[str, Any]:
-    """Return the configuration of a model that was created at a `place`, as it really is."""
-    config = copy.deepcopy(open_clip.get_model_config(place))
+def config_of(name: str, model: nn.Module) -> dict[str, Any]:
+    """Return the configuration of a model that was created by its `name`, with the activation that it really has."""
+    config = copy.deepcopy(open_clip.get_model_config(name))
     assert config is not None
     quick = any(isinstance(module, open_clip.transformer.QuickGELU) for module in model.modules())
     vision = {name: value for name, value in config["vision_cfg"].items() if name != "timm_model_pretrained"}
@@ -178,13 +180,13 @@ def write_side(folder: Path, config: Settings, state: Mapping[str, torch.Tensor]
 
 
 def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
-    """Build the model that a folder describes, without its weights."""
+    """Build the model that a folder describes, without its weights, and return it with its configuration."""
     config: Any = read_config(folder, CONFIG)
     config = config["model_cfg"]
     if unknown := set(config["text_cfg"].get("tokenizer_kwargs") or {}).difference(TOKENIZER_OPTIONS):
         raise ValueError(f"its tokenizer has the option {min(unknown)}")
     plain = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
-    logging.disable(logging.WARNING)  # it warns that the weights are missing, which are loaded next
+    logging.disable(logging.WARNING)  # OpenCLIP warns of missing weights, which are loaded next
     try:
         return open_clip.create_model(f"local-dir:{folder}", **plain), config
     finally:
@@ -192,7 +194,7 @@ def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
 
 
 def read_preprocessing(config: Settings) -> dict[str, Any]:
-    """Return the preprocessing of an OpenCLIP model. Raises ValueError if ours cannot express it."""
+    """Return the preprocessing of an OpenCLIP model. Raises ValueError if `Preprocessing` cannot express it."""
     side = only_side(config["size"])
     if config["resize_mode"] not in ("shortest", "squash"):
         raise ValueError(f"its resize_mode {config['resize_mode']} is not supported")

@@ -1,4 +1,4 @@
-"""Models of sentence-transformers as encoders, saved by the library's own `save`."""
+"""Text encoders that are models of sentence-transformers. The library's own `save` writes their files."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import LibraryTextsEntry
 
 MODULES = {"Transformer": Transformer, "Pooling": Pooling, "Dense": Dense, "Normalize": Normalize}
-"""The modules that a stored model may have, by the last part of their type in `modules.json`."""
+"""The modules that a stored model may have, by the last component of their type in `modules.json`."""
 
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
-"""Activations of a dense layer, of torch.nn."""
+"""The activations of torch.nn that a dense layer may have."""
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""The inputs of a transformer, in the order in which they are passed to it."""
 
 
 class SentenceFeatures(nn.Module):
-    """The modules of a model, which map the tensors of its tokenizer, in the order of `names`, to vectors (n, dim)."""
+    """The modules of a model, which map the tensors of its tokenizer to vectors (n, dim). `names` is their order."""
 
     def __init__(self, modules: SentenceTransformer, names: Sequence[str]) -> None:
         super().__init__()
@@ -44,7 +45,10 @@ class SentenceFeatures(nn.Module):
 
 
 class SentenceTransformersTexts(LibraryTexts):
-    """A transformer, a pooling, and dense layers. A last Normalize is left out, since the text view normalises."""
+    """Text encoder that consists of a transformer, a pooling, and dense layers.
+
+    Normalize modules at the end are removed, because `normalise` of the text encoder scales vectors to unit length.
+    """
 
     kind = "sentence-transformers"
 
@@ -62,9 +66,9 @@ class SentenceTransformersTexts(LibraryTexts):
 
     @classmethod
     def fetch(
-        cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path
+        cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path
     ) -> "SentenceTransformersTexts":
-        whole = open_model(place)
+        whole = open_model(repository)
         modules = list(whole)
         while isinstance(modules[-1], Normalize):
             modules.pop()
@@ -89,21 +93,21 @@ class SentenceTransformersTexts(LibraryTexts):
         return tuple(features[name] for name in self.names)
 
     def _features(self, texts: Sequence[str]) -> Mapping[str, Any]:
-        """Tokenise by the method that versions from 6.0 on call `preprocess`."""
+        """Tokenise texts. The method of the library is called `preprocess` from version 6.0 on."""
         preprocess = getattr(self.whole, "preprocess", None) or self.whole.tokenize
         return preprocess(list(texts))
 
 
-def open_model(place: str | Path, local_files_only: bool = False) -> SentenceTransformer:
-    """Open the model of a folder or of the hub. Only safetensors are read, and no code of the hub is run."""
+def open_model(repository: str | Path, local_files_only: bool = False) -> SentenceTransformer:
+    """Open the model in a folder or on the hub. Only safetensors are read, and no code of the hub is run."""
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     options: dict[str, Any] = {"local_files_only": local_files_only, "model_kwargs": {"use_safetensors": True}}
     with quiet():
-        return SentenceTransformer(str(place), device="cpu", trust_remote_code=False, **options).float().eval()
+        return SentenceTransformer(str(repository), device="cpu", trust_remote_code=False, **options).float().eval()
 
 
 def check_modules(folder: Path) -> None:
-    """Check the modules that a stored model names. Raises ValueError for a class or a folder that is not known."""
+    """Check the modules that a stored model names. Raises ValueError for an unknown class, folder or activation."""
     modules = read_config(folder, "modules.json")
     if not isinstance(modules, list):
         raise ValueError("its modules.json is not a list")
@@ -128,7 +132,7 @@ def check_modules(folder: Path) -> None:
 
 
 def known_types(module: type) -> tuple[str, ...]:
-    """Return the names under which a class of the library may stand in `modules.json`, in any of its versions."""
+    """Return the names that the versions of the library write for a class into `modules.json`."""
     name = module.__name__
     former = (f"sentence_transformers.models.{name}", f"sentence_transformers.models.{name}.{name}")
     return (f"{module.__module__}.{name}", *former)

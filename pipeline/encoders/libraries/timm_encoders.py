@@ -1,4 +1,4 @@
-"""Networks of timm as encoders: what they compute before their classifier."""
+"""Image encoders that are networks of timm. Their features are the input of the network's classifier."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ WEIGHTS = "model.safetensors"
 
 
 class TimmImages(LibraryImages):
-    """A network of timm, in the folder of timm's `save_for_hf`."""
+    """Image encoder with a network of timm. timm's `save_for_hf` writes its files."""
 
     kind = "timm"
 
@@ -64,7 +64,7 @@ class TimmImages(LibraryImages):
 
 
 def read_preprocessing(body: nn.Module) -> dict[str, Any]:
-    """Return the preprocessing of a network of timm. Raises ValueError if ours cannot express it."""
+    """Return the preprocessing of a network of timm. Raises ValueError if `Preprocessing` cannot express it."""
     data = timm.data.resolve_data_config({}, model=body)
     side = only_side(data["input_size"][1:])
     if data["crop_mode"] not in ("center", "squash"):

@@ -1,6 +1,6 @@
-"""Models of Hugging Face's transformers as encoders: CLIP, SigLIP, DINOv2, ViT, ConvNeXt, BERT and others.
+"""Image encoders and text encoders that are models of transformers: CLIP, SigLIP, DINOv2, ViT, ConvNeXt, BERT, ...
 
-A side is saved by `save_pretrained`. Only the weights of this side of a dual encoder are saved.
+`save_pretrained` of the library writes their files. Only the weights of one side of a dual encoder are saved.
 """
 
 import inspect
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import LibraryImagesEntry, LibraryTextsEntry
 
 TEXT_PARTS = ("text_",)
+"""Prefixes of the names of the parts of a dual encoder that only its text side uses."""
 IMAGE_PARTS = ("vision_", "visual_", "image_")
-"""Beginnings of the names of the parts of a dual encoder that only its text side, or its image side, uses."""
+"""Prefixes of the names of the parts of a dual encoder that only its image side uses."""
 
 MIN_SIZE_WITHOUT_CROP = 384
 """ConvNeXt's processor resizes the whole image at this size and above. Below this size it crops the centre."""
@@ -46,12 +47,14 @@ PIXEL_TOLERANCE = 2 / 255
 """Largest difference that rounding can cause. A wrong crop, scale or channel order differs by at least 0.06."""
 
 MAX_TOKENS = 512
-"""Tokens of a text, if neither the tokenizer nor the model says how many."""
+"""Largest number of tokens of a text, for any model."""
 
 SIGLIP = ("siglip", "siglip2")
-"""Types of models that were trained on lower case without punctuation, padded to the full length, without a mask."""
+"""Types of models that were trained on texts in lower case without punctuation. The texts were padded to the full
+length, without an attention mask."""
 
 WITHOUT_PUNCTUATION = str.maketrans("_", " ", string.punctuation.replace("_", ""))
+"""Translation table that removes ASCII punctuation and replaces underscores by spaces."""
 
 
 class ImageFeatures(nn.Module):
@@ -78,21 +81,21 @@ class ImageFeatures(nn.Module):
 
 
 class TransformersImages(LibraryImages):
-    """An image model, or the image side of a dual encoder."""
+    """Image encoder that is an image model, or the image side of a dual encoder."""
 
     kind = "transformers"
 
     @staticmethod
     def fetch(entry: "LibraryImagesEntry", material: EncoderMaterial) -> FetchedImages:
         folder, weights = user_folder(entry, material)
-        place = folder or entry.architecture
-        model, missing = load_model(place)
+        repository = folder or entry.architecture
+        model, missing = load_model(repository)
         require_weights(missing, ("pooler.",))
-        # A vision transformer without a pooling layer has None for it.
+        # In a vision transformer without a pooling layer, the attribute is None.
         pooled = not missing and getattr(model, "pooler", True) is not None
         stated = {name: getattr(entry, name) for name in PREPROCESSING}
         if None in [value for name, value in stated.items() if name != "crop"]:
-            stated = load_preprocessing(place, entry.name)
+            stated = load_preprocessing(repository, entry.name)
         if commit := getattr(model.config, "_commit_hash", None):
             weights["commit"] = commit
         return FetchedImages(ImageFeatures(model, pooled), stated, weights, {"pooled": pooled})
@@ -134,7 +137,7 @@ class TextFeatures(nn.Module):
 
 
 class TransformersTexts(LibraryTexts):
-    """A text model, or the text side of a dual encoder, and its tokenizer."""
+    """Text encoder that is a text model, or the text side of a dual encoder, with its tokenizer."""
 
     kind = "transformers"
 
@@ -158,12 +161,14 @@ class TransformersTexts(LibraryTexts):
         super().__init__(TextFeatures(model, masked and not self.siglip), weights)
 
     @classmethod
-    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], place: str | Path) -> "TransformersTexts":
-        model, missing = load_model(place)
+    def fetch(
+        cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path
+    ) -> "TransformersTexts":
+        model, missing = load_model(repository)
         require_weights(missing, ("pooler.",))
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(repository, trust_remote_code=False)
         if model.config.model_type in SIGLIP and not hasattr(tokenizer, "backend_tokenizer"):
-            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(place)
+            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(repository)
         if commit := getattr(model.config, "_commit_hash", None):
             weights["commit"] = commit
         return cls(model, tokenizer, weights)
@@ -189,7 +194,7 @@ class TransformersTexts(LibraryTexts):
 
 
 def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerFast) -> int:
-    """Return the number of tokens that a model takes of a text."""
+    """Return the largest number of tokens of a text for a model. Longer texts are truncated."""
     config = getattr(model.config, "text_config", model.config)
     limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", MAX_TOKENS), MAX_TOKENS)
     if (length := int(min(limits))) < 1:
@@ -198,13 +203,13 @@ def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreT
 
 
 def canonical(text: str) -> str:
-    """Clean a text as SigLIP's own processor does: lower case, no ASCII punctuation, one space between words."""
+    """Clean a text like the processor of SigLIP: lower case, no ASCII punctuation, one space between words."""
     return " ".join(text.translate(WITHOUT_PUNCTUATION).lower().split())
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the library from reporting the weights of the side that is not stored, and from showing progress."""
+    """Suppress the library's messages about weights of the side that is not stored, and its progress bars."""
     logs = transformers.utils.logging
     before = logs.get_verbosity()
     bars = logs.is_progress_bar_enabled()
@@ -218,39 +223,45 @@ def quiet() -> Iterator[None]:
             logs.enable_progress_bar()
 
 
-def load_model(place: str | Path, local_files_only: bool = False) -> tuple[transformers.PreTrainedModel, list[str]]:
-    """Load the model of a folder or of the hub, in float32, and the names of parameters that its weights lack.
+def load_model(
+    repository: str | Path, local_files_only: bool = False
+) -> tuple[transformers.PreTrainedModel, list[str]]:
+    """Load the model in a folder or on the hub, in float32. Return it with the names of missing parameters.
 
-    Only safetensors are read, and no code of the hub is run.
+    Only safetensors are read, and no code of the hub is run. Raises ValueError if the weights do not fit the
+    configuration of the model.
     """
     options = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": local_files_only}
     with quiet():
-        model, loading = transformers.AutoModel.from_pretrained(place, **options, output_loading_info=True)
+        model, loading = transformers.AutoModel.from_pretrained(repository, **options, output_loading_info=True)
     if wrong := sorted(map(str, [*loading["mismatched_keys"], *loading["error_msgs"]])):
         raise ValueError(f"its weights do not fit its configuration ({wrong[0]})")
     return model.float().eval(), sorted(loading["missing_keys"])
 
 
 def require_weights(missing: Sequence[str], but: tuple[str, ...]) -> None:
-    """Raise ValueError for a missing parameter, unless its name begins with an element of `but`."""
+    """Raise ValueError if a parameter is missing whose name does not begin with one of the prefixes in `but`."""
     if lost := [name for name in missing if not name.startswith(but)]:
         raise ValueError(f"its weights lack {lost[0]}")
 
 
 def drop_parts(model: transformers.PreTrainedModel, beginnings: tuple[str, ...]) -> transformers.PreTrainedModel:
-    """Remove the parts of a dual encoder whose names begin so. An image-only or text-only model stays whole."""
+    """Remove the parts of a dual encoder whose names begin with one of the prefixes in `beginnings`.
+
+    An image-only or text-only model is not changed.
+    """
     if hasattr(model, "get_image_features") and hasattr(model, "get_text_features"):
         for name in [name for name, _ in model.named_children() if name.startswith(beginnings)]:
             setattr(model, name, nn.Identity())
     return model
 
 
-def load_preprocessing(place: str | Path, encoder_name: str) -> dict[str, Any]:
-    """Load a model's image processor and convert it to our preprocessing.
+def load_preprocessing(repository: str | Path, encoder_name: str) -> dict[str, Any]:
+    """Load a model's image processor and convert it to the settings of `Preprocessing`.
 
-    Raises InputError if the processor does something that our preprocessing cannot express.
+    Raises InputError if the processor does something that `Preprocessing` cannot express.
     """
-    processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
+    processor = transformers.AutoImageProcessor.from_pretrained(repository, trust_remote_code=False)
     try:
         preprocessing = convert_processor(processor.to_dict())
         check_same_pixels(processor, preprocessing)
