@@ -203,7 +203,7 @@ def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given(
         ("models: [nca]", ["unknown model nca", "did you mean ncca?"]),
         ("variants: {v: {model: gru, marign: 3}}", ["variants.v.marign", "margin?"]),
         ("variants: {v: {model: ncca, fit: {dimensions: [x]}}}", ["variants.v.fit.dimensions.0"]),
-        ("variants: {v: {model: gru, fit: {search: grid}}}", ["variants.v.fit.search changes nothing for gru"]),
+        ("variants: {v: {model: gru, fit: {search: grid}}}", ["variants.v.fit.search has no effect on gru"]),
         ("variants: {v: {model: ncca, encoders: [e]}}", ["variants.v", "unknown encoder e", "squeezenet-boxes"]),
         ("variants: {v: {model: ensemble}}", ["variants.v.model"]),
         ("variants: {v: {model: gru, seeds: [2, 2]}}", ["variants.v.seeds", "twice"]),
@@ -213,10 +213,10 @@ def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given(
         (f"models: [two-x]\n{FINE}".replace("two-refit: {members: [fine,", "two-x: {members: [fine-scaled,"), ["dev"]),
         ("models: [x]\nvariants: {x: {model: cca, csls: true}}", ["x: cca does not compare by cosine"]),
         ("encoders: [{name: net, architecture: resnet5}]", ["encoders.0 (net)", "did you mean resnet50?"]),
-        ("encoders: [{name: net, architecture: resnet18, layer: fc7}]", ["(net)", "no layer fc7"]),
-        ("encoders: [{name: net, architecture: vit_b_16}]", ["(net)", "no map of activations"]),
+        ("encoders: [{name: net, architecture: resnet18, layer: fc7}]", ["(net)", "does not have the layer fc7"]),
+        ("encoders: [{name: net, architecture: vit_b_16}]", ["(net)", "does not have an activation map"]),
         ("encoders: [{name: net, architecture: alexnet, weights: file}]", ["(net)", "`file`"]),
-        ("encoders: [{name: net, architecture: alexnet, resize: 100, crop: 200}]", ["(net)", "`resize`"]),
+        ("encoders: [{name: net, architecture: alexnet, resize: 100, crop: 200}]", ["(net)", "Raise resize"]),
         ("data_root: s3://bucket/photos", ["data_root", "must be a folder or file of this machine"]),
         ("text_encoders: [{name: tokens, kind: tf-idf}]", ["text encoder tokens"]),
         ("text_encoders: [{name: one, kind: tf-idf, centre: mean}]", ["text encoder one", "centre"]),
@@ -224,8 +224,8 @@ def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given(
         ("text_encoders: [{name: one, kind: tf-idf, weight: 0}]", ["no text encoder has a positive weight"]),
         (f"{ONE}\nregions: {{encoders: [net], proposals: faster-rcnn, detector: {{architecture: fasterrcnn_res}}}}",
          ["regions.detector", "fasterrcnn_resnet50_fpn?"]),
-        (f"{TWO}\nmodels: [x]\nvariants: {{x: {{model: ncca-refined, encoders: [b]}}}}", ["x starts from a model of"]),
-        ("models: [x]\nvariants: {x: {model: lstm, training: sae}}", ["x: lstm learns by training target, not sae"]),
+        (f"{TWO}\nmodels: [x]\nvariants: {{x: {{model: ncca-refined, encoders: [b]}}}}", ["x starts from a model"]),
+        ("models: [x]\nvariants: {x: {model: lstm, training: sae}}", ["x: lstm supports training target, not sae"]),
         ("models: [dvsa]", ["dvsa needs regions"]),
         ("generators: [sc-nlm]", ["sc-nlm", "language_text.treebank"]),
         ("generators: [lbl]\nmodels: [lstm]", ["describe.space: unknown model ncca"]),
@@ -283,7 +283,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, par
     path.write_bytes("name: é".encode("latin-1"))
     with pytest.raises(UsageError, match="mine.yaml is not UTF-8"):
         load(path)
-    with pytest.raises(UsageError, match=r"min\.yaml does not exist; did you mean .*mine\.yaml"):
+    with pytest.raises(UsageError, match=r"min\.yaml does not exist. Did you mean .*mine\.yaml"):
         load(tmp_path / "min.yaml")
 
 
@@ -309,8 +309,8 @@ def test_roots_are_taken_of_features_without_negative_values() -> None:
         ("collection: {reject_limit: 0,02}", "key collection: 2 is read as the name of a key."),
         ("7: seven", "7 is read as the name of a key."),
         ("'[odd': 1", "unknown key [odd; legal here: name, data_root"),
-        ("encoders: []", "key encoders needs at least 1 value, and has 0"),
-        ("ensembles: {e: {members: [ncca]}}", "key ensembles.e.members needs at least 2 values, and has 1"),
+        ("encoders: []", "key encoders needs at least 1 value, but has 0"),
+        ("ensembles: {e: {members: [ncca]}}", "key ensembles.e.members needs at least 2 values, but has 1"),
         ("ensembles: {e: {members: [ncca, 'a b']}}", "key ensembles.e.members.1: must be text of the pattern"),
         ("collection: {decode_seconds: '2,5'}", 'must be a number, with a point before the decimals, not "2,5"'),
         ("seed: many", 'key seed: must be a whole number, not "many"'),
@@ -326,7 +326,7 @@ def test_a_message_speaks_of_yaml_and_not_of_the_library_that_checks(text: str, 
 def test_removed_hubness_methods_name_the_remaining_ones(method: str) -> None:
     said = fault(yaml.safe_load(f"variants: {{a: {{model: ncca, hubness: {method}}}}}"))
     assert f"hubness: {method} was removed" in said
-    assert "write hubness: csls, or choose another of csls, nnn, sinkhorn and auto" in said
+    assert "Write hubness: csls, or choose another of csls, nnn, sinkhorn and auto" in said
 
 
 @pytest.mark.parametrize("csls", ["true", "false"])
@@ -349,7 +349,7 @@ def _nested_aliases(levels: int) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (_nested_aliases(40), "more than 100,000 values stand here, with all aliases written out"),
+        (_nested_aliases(40), "more than 100,000 values with all aliases expanded"),
         ("name: &a [b, {c: *a}]", "line 1: an alias contains itself"),
         ("name: x\nfit: &f\n  <<: *f", "line 2: an alias contains itself"),
     ],

@@ -69,7 +69,7 @@ def test_entries_of_every_kind_mean_what_the_new_spelling_means(caplog: pytest.L
     values = read_mapping(FORMER / "encoders.yaml")
     replaced = set()
     for line in warned:
-        key, written = re.fullmatch(r"(\S+): .*Write ({.*}) instead", line).groups()
+        key, written = re.fullmatch(r"(\S+): .*Write ({.*}) instead.", line).groups()
         section = values["study"] if key.startswith("study.") else values
         entry = yaml.safe_load(written)
         if key == "text":

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from pipeline.config.collection import LONGEST_NAME
+from pipeline.config.collection import MAX_COLUMN_NAME
 from pipeline.foreign.parquet import pc
 from pipeline.printable import UNSAFE, is_unicode
 
@@ -95,8 +95,8 @@ class OwnColumns:
         if name in self._columns:
             return self._columns[name]
         called = self._names.get(name, name)
-        if not isinstance(called, str) or not called.strip() or len(called) > LONGEST_NAME or UNSAFE.search(called):
-            faults = f"empty, longer than {LONGEST_NAME} characters, or not printable"
+        if not isinstance(called, str) or not called.strip() or len(called) > MAX_COLUMN_NAME or UNSAFE.search(called):
+            faults = f"empty, longer than {MAX_COLUMN_NAME} characters, or not printable"
             self.left_out[f"in columns whose names are {faults}"] += 1
         elif len(self._columns) >= MAX_COLUMNS:
             self.left_out[f"in more columns than {MAX_COLUMNS}"] += 1

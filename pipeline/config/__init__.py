@@ -1,4 +1,4 @@
-"""The configuration: its keys with their defaults, the registry of models and encoders, checks, loading.
+"""The configuration: its keys with their defaults, the registry of models and encoders, and its checks and loading.
 
-Importing the registry costs no import of the keys' sections.
+The registry can be imported without the sections of keys.
 """

@@ -1,4 +1,4 @@
-"""Checks of a configuration whose keys are legal on their own: choices that fail, or have no effect, hours later."""
+"""Checks of a configuration whose keys are valid: choices that would fail, or have no effect, hours later."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,16 +13,16 @@ from pipeline.errors import UsageError, meant
 
 
 def problems(config: Config) -> list[str]:
-    """Return the problems of `config`, one sentence each. Models are checked only if all names have a meaning."""
+    """Return the problems of a configuration as texts. Models are only checked if all names in it are known."""
     named = [*_names(config), *_encoders(config), *_text_encoders(config), *_regions(config), *_variants(config)]
     return [*_places(config), *(named or [*_models(config), *_generators(config)])]
 
 
 def _names(config: Config) -> Iterator[str]:
-    """Yield names that refer to nothing, and names that two things have."""
+    """Yield unknown names, and names that two entries have."""
     models = [*config.single, *config.ensembles]
-    encoders = [one.name for one in config.encoders]
-    texts = [one.name for one in config.text_encoders]
+    encoders = [entry.name for entry in config.encoders]
+    texts = [entry.name for entry in config.text_encoders]
     yield from _unknown("regions.encoders", "encoder", config.regions.encoders, encoders)
     yield from _unknown("reproduce.in_place_of", "encoder", config.reproduce.in_place_of, encoders)
     for where, section in {"fit": config.fit, "study.fit": config.study.fit}.items():
@@ -34,29 +34,32 @@ def _names(config: Config) -> Iterator[str]:
             yield from _unknown(where, "text encoder", variant.text_encoders or (), texts)
             yield from _unknown(where, "documents", [variant.documents], config.documents)
         if name in {spec.name for spec in (MODELS if isinstance(variant, Variant) else GENERATORS)}:
-            yield f"{where}: this is the name of a registered one; choose another"
+            kind = "model" if isinstance(variant, Variant) else "generator"
+            yield f"{where}: {name} is the name of a registered {kind}. Choose another name"
     for name, ensemble in config.ensembles.items():
         if name in config.single:
-            yield f"ensembles.{name}: this is the name of another model; choose another"
+            yield f"ensembles.{name}: {name} is the name of another model. Choose another name"
         yield from _unknown(f"ensembles.{name}", "member", ensemble.members, config.single)
-        if refits := [one for one in ensemble.members if one in config.variants and config.variants[one].refit]:
+        if refits := [
+            member for member in ensemble.members if member in config.variants and config.variants[member].refit
+        ]:
             yield (
-                f"ensembles.{name}: {refits[0]} has learned from dev, on which weights are chosen; take what it refits,"
-                " and give the ensemble `refit: true`"
+                f"ensembles.{name}: the member {refits[0]} is refitted to dev, on which the weights are chosen. Use the"
+                " member without refit, and set `refit: true` for the ensemble"
             )
     registered = [*(spec.name for spec in GENERATORS), *config.generator_variants]
     yield from _unknown("generators", "generator", config.generators, registered)
     yield from _unknown("evaluate.generators", "generator", config.evaluate.generators, config.generators)
     yield from _unknown("phrases.models", "model", config.phrases.models or (), config.models)
-    yield from _unknown("models", "model", config.models, models, "; write others into variants")
+    yield from _unknown("models", "model", config.models, models, ". Define other models in variants")
 
 
 def _unknown(where: str, kind: str, names: Iterable[str], known: Iterable[str], more: str = "") -> Iterator[str]:
     known = list(known)
     for name in names:
         if name not in known:
-            there = ", ".join(known) or "none"
-            yield f"{where}: unknown {kind} {name}; {meant(name, known)}there are {there}{more}"
+            listed = ", ".join(known) or "none"
+            yield f"{where}: unknown {kind} {name}; {meant(name, known)}there are {listed}{more}"
 
 
 def _encoders(config: Config) -> Iterator[str]:
@@ -64,22 +67,22 @@ def _encoders(config: Config) -> Iterator[str]:
     for key, encoders in (("study.encoders", config.study.encoders), ("query_encoders", config.query_encoders)):
         for encoder in encoders:
             if encoder.finetuned or encoder.spec.reads == "regions":
-                yield f"{key}: {encoder.name} is made by another stage; give it among encoders"
-    makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
+                yield f"{key}: the encoder {encoder.name} is made by another stage. Move it to encoders"
+    makers = {entry.name for entry in config.prepared_encoders if entry.spec.reads == "pixels"}
     for encoder in config.every_encoder:
         if encoder.spec.reads == "vectors" and encoder.base is not None and encoder.base not in makers:
-            yield from _maker(f"encoder {encoder.name}", encoder.base, "encoder of photos", sorted(makers))
+            yield from _maker(f"encoder {encoder.name}", encoder.base, "image encoder of pixels", sorted(makers))
 
 
 def _each_once(kind: str, encoders: Iterable[Named]) -> Iterator[str]:
     names = [encoder.name for encoder in encoders]
     if len(set(names)) < len(names):
-        yield f"two {kind} of one name among {', '.join(names)}"
+        yield f"two {kind} have the same name, among {', '.join(names)}. Give each its own name"
 
 
 def _maker(where: str, name: str, kind: str, makers: list[str]) -> Iterator[str]:
-    known = ", ".join(makers) or "query encoders, and there is none"
-    yield f"{where}: made_by {name} is no {kind}; name one of {known}"
+    remedy = f"Name one of {', '.join(makers)}" if makers else "Add such an encoder to the query encoders"
+    yield f"{where}: made_by {name} is not a {kind}. {remedy}"
 
 
 def _text_encoders(config: Config) -> Iterator[str]:
@@ -89,14 +92,14 @@ def _text_encoders(config: Config) -> Iterator[str]:
     for encoder in every:
         where = f"text encoder {encoder.name}"
         if encoder.name.partition(".")[0].lower() in RESERVED:
-            yield f"{where}: this is the name of something else among a run's texts; choose another"
+            yield f"{where}: another artefact in the folder `text` of a run has this name. Choose another name"
         if encoder.centre != "none" and (encoder.spec.sparse or encoder.spec.reads == "vectors"):
-            yield f"{where}: vectors that are sparse, or made elsewhere, are not centred; set centre to none"
+            yield f"{where}: sparse vectors and precomputed vectors cannot be centred. Set centre to none"
         if encoder.base is not None and encoder.base not in makers:
-            yield from _maker(where, encoder.base, "dense encoder of texts", makers)
+            yield from _maker(where, encoder.base, "dense text encoder", makers)
     for encoder in config.query_text_encoders:
         if encoder.spec.reads == "vectors":
-            yield f"query_text_encoders: {encoder.name} encodes no text; give it among text_encoders"
+            yield f"query_text_encoders: {encoder.name} cannot encode texts. Move it to text_encoders"
 
 
 def _regions(config: Config) -> Iterator[str]:
@@ -104,23 +107,31 @@ def _regions(config: Config) -> Iterator[str]:
     for encoder in config.encoders:
         pools = encoder.spec.reads == "regions"
         if pools and encoder.base not in regions.encoders:
-            yield f"encoder {encoder.name}: {encoder.base} is not in regions.encoders; add it"
+            yield f"encoder {encoder.name}: {encoder.base} is not in regions.encoders. Add it to regions.encoders"
         if pools and regions.score == "classifier":
-            yield f"encoder {encoder.name} pools regions; set regions.score to proposal"
+            yield f"regions.score: the encoder {encoder.name} pools regions. Set regions.score to proposal"
         if encoder.name not in regions.encoders:
             continue
         if not encoder.spec.regions:
-            yield f"regions.encoders: {encoder.name} describes whole images only; name a network"
+            yield f"regions.encoders: {encoder.name} can only encode whole images. Name an encoder of the kind network"
         elif regions.features == "roi-align" and not isinstance(encoder, NetworkEntry):
-            yield f"regions.features: roi-align needs a network of torchvision's, not {encoder.name}; choose crops"
+            yield (
+                f"regions.features: roi-align needs an encoder of the kind network, but {encoder.name} is not. Set"
+                " regions.features to crops"
+            )
         elif regions.features == "roi-align" and isinstance(encoder, NetworkEntry) and encoder.layer != "average":
-            yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
+            yield (
+                f"regions.features: roi-align needs the layer average, but {encoder.name} has the layer"
+                f" {encoder.layer}. Set regions.features to crops"
+            )
         elif regions.score == "classifier" and not encoder.finetuned:
-            yield f"regions.score: finetune makes the classifier; set weights of {encoder.name} to finetuned"
+            yield (
+                f"regions.score: only a finetuned encoder has a classifier. Set weights of {encoder.name} to finetuned"
+            )
 
 
 def _variants(config: Config) -> Iterator[str]:
-    """Yield settings of variants that their model or generator does not have or does not use."""
+    """Yield settings of variants that their model or generator does not have, or does not use."""
     for name, variant in config.variants.items():
         try:
             words = config.meaning(name, variant).word_vectors
@@ -135,8 +146,8 @@ def _variants(config: Config) -> Iterator[str]:
             ("word_vectors", set(type(words).model_fields) - shared if spec.words and not spec.starts_from else ()),
         ):
             if idle := set(getattr(variant, part)) - set(used):
-                by = f"{spec.name} by training {variant.training}"
-                yield f"variants.{name}.{part}.{min(idle)} changes nothing for {by}; leave it out"
+                by = f"{spec.name} with training {variant.training}"
+                yield f"variants.{name}.{part}.{min(idle)} has no effect on {by}. Remove the key"
     for name in config.generator_variants:
         try:
             config.generator(name)
@@ -159,7 +170,7 @@ def _models(config: Config) -> Iterator[str]:
 def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]:
     """Yield a problem if no text encoder has a positive weight."""
     if not any(weight > 0 for tried in weights.values() for weight in tried):
-        yield f"{name}: no text encoder has a positive weight; give one to {' or '.join(weights)}"
+        yield f"{name}: no text encoder has a positive weight. Give {' or '.join(weights)} a positive weight"
 
 
 def _model(config: Config, name: str, model: Model) -> Iterator[str]:
@@ -171,7 +182,7 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
         yield from _members(config, name)
     elif model.training not in model.spec.trainings:
         known = ", ".join(model.spec.trainings)
-        yield f"{name}: {model.spec.name} learns by training {known}, not {model.training}; take ncca"
+        yield f"{name}: {model.spec.name} supports training {known}, not {model.training}. Use ncca instead"
     yield from _model_encoders(config, name, model)
     if config.uncorrected(name):
         yield from _correction(config, name, model)
@@ -186,39 +197,42 @@ def _model_encoders(config: Config, name: str, model: Model) -> Iterator[str]:
     if spec.made_by == "adopt" and (not one_of_each or config.text_encoder(model.text_encoders[0]).spec.sparse):
         named = ", ".join((*model.encoders, *model.text_encoders))
         yield (
-            f"{name} takes the vectors of one encoder and of one dense text encoder as they are, not of {named}; name"
-            " one of each in a variant's encoders and text_encoders"
+            f"{name} needs one image encoder and one dense text encoder, but gets {named}. Define a variant of"
+            " zero-shot that names one encoder in `encoders` and one in `text_encoders`"
         )
     whole = [text for text in model.text_encoders if not config.text_encoder(text).spec.adds_words]
     if spec.starts_from_terms and not config.uncorrected(name) and whole:
         yield (
-            f"{name} starts from what each word adds to a sentence's vector, and those of {whole[0]} are not sums of"
-            f" words; make it a variant, and {spec.starts_from} another, with text_encoders without {whole[0]}"
+            f"{name} needs text encoders whose vectors are sums over words, but {whole[0]} is not one of them. Define a"
+            f" variant of {spec.name} and a variant of {spec.starts_from} whose text_encoders do not have {whole[0]}"
         )
 
 
 def _correction(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield why the scores of the model cannot be corrected for hubs."""
+    """Yield the reasons why the scores of the model cannot be corrected for hubs."""
     spec = model.spec
     if not model.unit:
-        yield f"{name}: {spec.name} does not compare by cosine, and cannot be corrected for hubs; take ncca"
+        yield f"{name}: {spec.name} does not compare by cosine, so it cannot be corrected for hubs. Use ncca instead"
     imported = [text for text in model.text_encoders if not config.text_encoder(text).prepared]
     if config.hubness.queries and (spec.trees or (spec.sentences == "vectors" and imported)):
-        yield f"{name}: queries of hubness.queries have no trees and no imported vectors; leave them out"
+        yield (
+            f"{name}: the queries in hubness.queries have no trees and no precomputed vectors, which this model needs."
+            " Remove hubness.queries"
+        )
 
 
 def _model_regions(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield regions that the model needs and does not get."""
+    """Yield encoders whose regions the model needs but does not get."""
     needed = model.spec.regions
     described = config.regions.encoders
     without_regions = set(model.encoders) - set(described)
     others = set(described) - set(model.encoders)
     if needed != "none" and not described:
-        yield f"{name} needs regions; name their encoders in regions.encoders"
+        yield f"{name} needs regions. Name encoders in regions.encoders"
     if needed == "all-encoders" and without_regions:
-        yield f"{name} maps images and regions alike; add {min(without_regions)} to regions.encoders"
+        yield f"{name} needs regions of all of its encoders. Add {min(without_regions)} to regions.encoders"
     if needed == "its-encoders" and others:
-        yield f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa"
+        yield (f"{name} only uses regions of its own encoders. Add {min(others)} to its encoders, or use dvsa instead")
 
 
 def _losses(name: str, model: Model) -> Iterator[str]:
@@ -227,19 +241,22 @@ def _losses(name: str, model: Model) -> Iterator[str]:
     if not isinstance(settings, TrainSettings):
         return
     if model.spec.own_score and settings.score != "cosine":
-        yield f"{name}: {model.spec.name} has a score of its own; leave out score: {settings.score}"
+        yield f"{name}: {model.spec.name} has a score of its own. Remove score: {settings.score}"
     if model.spec.phrases and (settings.loss == "squared" or settings.negatives == "sampled"):
-        yield f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all"
+        yield f"{name} needs negatives from the batch. Set its loss to info-nce or ranking, and negatives to all"
 
 
 def _members(config: Config, name: str) -> Iterator[str]:
-    """Yield members that an ensemble cannot add up."""
+    """Yield members whose scores an ensemble cannot add."""
     members = {member: config.model(member) for member in config.members(name)}
     if others := [member for member, model in members.items() if not model.unit]:
-        yield f"{name}: {others[0]} does not compare by cosine; leave it out"
+        yield f"{name}: the member {others[0]} does not compare by cosine. Remove this member"
     sums = {model.settings.sum for model in members.values() if isinstance(model.settings, FragmentTrainSettings)}
     if "positive" in sums and len(sums) > 1:
-        yield f"{name} joins members that score by words or by positive products, but not both"
+        yield (
+            f"{name} has members with sum: positive and members with another sum, whose scores cannot be added. Remove"
+            " one of the two kinds"
+        )
 
 
 def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
@@ -250,48 +267,60 @@ def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
         reads_words = spec.made_by == "train" and spec.sentences == "tokens" and not spec.starts_from
         without_regions = set(model.encoders) - set(config.regions.encoders)
         if config.uncorrected(name) or not (spec.phrases or reads_words):
-            yield f"phrases.models: {name} has no vectors of phrases and regions; take one such as hmlstm, dvsa or lstm"
+            yield (
+                f"phrases.models: {name} does not have vectors of phrases and regions. Name a model such as hmlstm,"
+                " dvsa or lstm"
+            )
         elif isinstance(model.settings, FragmentTrainSettings) and model.settings.sum == "positive":
-            yield f"phrases.models: {name} adds up positive products, so a phrase has no vector; leave it out"
+            yield f"phrases.models: {name} has sum: positive, so a phrase has no vector. Remove {name}"
         elif without_regions and not spec.multi_vector:
-            yield f"phrases.models: {name} looks at regions as images; add {min(without_regions)} to regions.encoders"
+            yield (
+                f"phrases.models: {name} needs regions of all of its encoders. Add {min(without_regions)} to"
+                " regions.encoders"
+            )
 
 
 def _generators(config: Config) -> Iterator[str]:
-    """Yield generators that lack an input, or that do not do what is asked of them."""
+    """Yield generators that lack an input, or that cannot be evaluated as the configuration asks."""
     generators = {name: config.generator(name) for name in config.generators}
     models = {name: config.model(name) for name in config.models}
     for name in config.evaluate.generators:
         if not generators[name].spec.likelihood:
             known = ", ".join(spec.name for spec in GENERATORS if spec.likelihood)
-            yield f"evaluate.generators: {name} does not say how probable a sentence is; name one of {known}"
+            yield f"evaluate.generators: {name} cannot compute the probability of a caption. Name one of {known}"
     aligned = [name for name, model in models.items() if model.spec.aligned]
     for name, generator in generators.items():
         spec = generator.spec
         missing = [encoder for encoder in generator.encoders if encoder not in config.regions.encoders]
         if (spec.regions or config.describe.boxes) and missing:
-            yield f"{name} takes regions of each of its encoders; add {missing[0]} to regions.encoders, or leave it out"
+            yield (
+                f"{name} needs regions of each of its encoders. Add {missing[0]} to regions.encoders, or remove it from"
+                f" the encoders of {name}"
+            )
         if spec.regions and generator.snippets not in aligned:
             known = ", ".join(aligned) or "none"
             where = f"generator_variants.{name}" if name in config.generator_variants else spec.key
-            yield f"{where}.snippets: not a model in models with a vector for every word ({known}); name one"
+            yield (
+                f"{where}.snippets: this is not a model among `models` with a vector for every word. Name such a model"
+                f" (there are: {known})"
+            )
         if spec.treebank and config.language_text.treebank is None:
-            yield f"{name} needs parts of speech; name a CoNLL-U file in language_text.treebank"
+            yield f"{name} needs a treebank with parts of speech. Name a CoNLL-U file in language_text.treebank"
     if any(generator.settings.in_space for generator in generators.values()):
         space = models.get(config.describe.space)
         yield from _unknown("describe.space", "model", [config.describe.space], models)
         if space and not (space.spec.joint_space and space.unit):
-            yield f"describe.space: {space.spec.name} has no cosine of an image and words; take one such as ncca"
+            yield f"describe.space: {space.spec.name} does not compare an image and words by cosine. Use ncca instead"
 
 
 def _places(config: Config) -> Iterator[str]:
-    """Yield a problem if the run lies in its collection, or the collection in the run."""
+    """Yield a problem if the folder of the run is in the collection, or the collection is in the run."""
     run = os.path.realpath(os.path.join(config.results_root, config.name))
     data = os.path.realpath(config.data_root)
     if Path(data).is_relative_to(run):
-        yield f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name"
+        yield f"data_root: {config.data_root} is in the folder of the run, {run}. Choose another results_root or name"
     elif Path(run).is_relative_to(data):
         yield (
-            f"results_root: the run's folder {run} would lie in the collection, data_root {config.data_root}; choose a"
-            " results_root outside of it"
+            f"results_root: the folder of the run, {run}, would be in the collection, data_root {config.data_root}."
+            " Choose a results_root outside the collection"
         )

@@ -1,4 +1,4 @@
-"""Sections about the collection and its texts."""
+"""Sections of the configuration about the collection and its texts."""
 
 from typing import Annotated, Literal
 
@@ -7,25 +7,25 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pipeline.config.section import AboveZero, Count, ImportPath, Place, Positive, Section, Seed, Share, Split, key
 from pipeline.printable import UNSAFE
 
-LONGEST_NAME = 64
-"""Maximum number of characters of a column's name."""
+MAX_COLUMN_NAME = 64
+"""Largest number of characters in the name of a column."""
 
 
 def _name_column(value: str) -> str:
     if not value.strip() or UNSAFE.search(value):
-        raise ValueError("a column's name is printable, and not empty")
+        raise ValueError("the name of a column must not be empty or have unprintable characters")
     return value
 
 
 def _join_choices(value: object) -> object:
-    """Write a list of columns, of which the first that is not empty counts, as the readers of tables do."""
+    """Convert a list of columns to `A | B`, the form of the readers of tables. The first column with a value counts."""
     if not isinstance(value, list | tuple):
         return value
     names = [name for name in value if isinstance(name, str)]
     return " | ".join(names) if names and len(names) == len(value) else value
 
 
-OwnName = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name_column)]
+OwnName = Annotated[str, Field(max_length=MAX_COLUMN_NAME), AfterValidator(_name_column)]
 
 
 Format = Literal[
@@ -34,78 +34,107 @@ Format = Literal[
 
 
 class DemoSettings(Section):
-    generate: bool = key(True, "draw the demo collection into data_root first; false for your own data")
-    train: Positive = key(1500, "images with five captions each, to train on")
-    dev: Positive = key(250, "likewise, to choose parameters on")
-    test: Positive = key(250, "likewise, to report on")
-    weak: Count = key(6000, "images with title, tags and description, each partial or missing")
-    seed: Seed = key(0, "another seed draws another collection")
+    generate: bool = key(
+        True, "Whether to draw the synthetic demo collection into data_root first. Set it to false for your own data."
+    )
+    train: Positive = key(1500, "Number of images for training, with five captions each.")
+    dev: Positive = key(250, "Number of images for choosing parameters, with five captions each.")
+    test: Positive = key(250, "Number of images for reporting results, with five captions each.")
+    weak: Count = key(
+        6000, "Number of images with a title, tags and a description, each of which may be partial or missing."
+    )
+    seed: Seed = key(0, "Seed of the collection. Another seed draws other images and captions.")
 
 
 class CollectionSettings(Section):
     format: Format | ImportPath = key(
         "folder",
-        "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet | vectors"
-        " (made elsewhere; no photos) | module:function of yours",
+        "Format of the collection: folder | flickr-token | karpathy | coco | pascal1k | table | "
+        "text-files | webdataset | parquet | vectors (precomputed vectors without photos) | "
+        "module:function (your own reader).",
     )
-    files: dict[str, Place] = key({}, "the format's files, if they do not have their usual names")
+    files: dict[str, Place] = key(
+        {}, "Names of the files of the format, if they are not the usual names (docs/formats.md)."
+    )
     columns: dict[str, Annotated[str, BeforeValidator(_join_choices)]] = key(
-        {}, "formats table and parquet: which column holds file, sentence, split, title, tags, description"
+        {}, "Formats table and parquet: the columns with the file, sentence, split, title, tags and description."
     )
     own_columns: tuple[str, ...] | dict[OwnName, str] | None = key(
-        None, "further columns to keep: their names, or {our name: yours}; null: all"
+        None,
+        "Further columns to keep: a list of their names, or {new name: name in the collection}. "
+        "null keeps all columns.",
     )
     default_split: Split | Literal["divided"] = key(
         "divided",
-        "split of images that no list names: train | dev | test | weak | gallery | divided (docs/own-data.md)",
+        "Split of images that no list names: train | dev | test | weak | gallery | divided "
+        "(jointspace assigns them to splits).",
     )
     draw: tuple[Literal["dev", "test"], ...] = key(
-        (), "take a tenth of train for these splits, if the collection does not name them: dev | test"
+        (), "Splits (dev | test) that each get a tenth of train if the collection does not name them."
     )
-    max_sentence_chars: Positive = key(2000, "longer captions, titles and descriptions are rejected")
-    max_image_pixels: Positive = key(64_000_000, "larger images are rejected before they are decoded")
-    decode_seconds: AboveZero = key(10, "processor seconds to decode an image; slower ones are rejected")
-    follow_links: bool = key(False, "read links that lead out of data_root; otherwise they are rejected")
+    max_sentence_chars: Positive = key(
+        2000, "Largest number of characters of a caption, title or description. Longer texts are rejected."
+    )
+    max_image_pixels: Positive = key(
+        64_000_000, "Largest number of pixels of an image. Larger images are rejected before they are decoded."
+    )
+    decode_seconds: AboveZero = key(
+        10, "Largest number of CPU seconds for decoding an image. Images that take longer are rejected."
+    )
+    follow_links: bool = key(
+        False, "Whether to follow symbolic links that lead out of data_root. Otherwise such files are rejected."
+    )
     exclude: tuple[str, ...] = key(
         (),
-        "patterns of files and folders to leave out: masks, '*_small.jpg', 'raw/2019/*' (docs/own-data.md)",
+        "Patterns of files and folders to ignore, such as masks, '*_small.jpg' or 'raw/2019/*'.",
     )
     takedown: Place | None = key(
-        None, "list of photos, one name per line, or of captions (PHOTO TAB CAPTION), of which the run keeps no trace"
+        None,
+        "File with photos to remove from the run without a trace, one name per line. A line PHOTO "
+        "TAB CAPTION removes one caption.",
     )
-    memory_gb: AboveZero = key(1, "gigabytes of tables that `ingest` keeps in memory; the rest is on disk")
-    reject_limit: Share = key(0.05, "exit code 3 if a larger share, and over one, of images or captions is rejected")
+    memory_gb: AboveZero = key(1, "Gigabytes of tables that `ingest` keeps in memory. Larger tables are kept on disk.")
+    reject_limit: Share = key(
+        0.05,
+        "Largest share of rejected images, or captions, for exit code 0. The exit code is 3 if more "
+        "are rejected, and more than one.",
+    )
 
     @property
     def kept_columns(self) -> dict[str, str] | None:
-        """The user's own columns to keep: name in the collection -> our name. None keeps all."""
+        """The new name of each of the user's own columns to keep, by its name in the collection. None keeps all."""
         own = self.own_columns
         if isinstance(own, dict):
-            return {theirs: ours for ours, theirs in own.items()}
+            return {name: new_name for new_name, name in own.items()}
         return None if own is None else {name: name for name in own}
 
     @model_validator(mode="after")
-    def _one_name_a_column(self) -> "CollectionSettings":
+    def _one_name_per_column(self) -> "CollectionSettings":
         if len(self.kept_columns or ()) < len(self.own_columns or ()):
             raise ValueError("own_columns names a column twice")
         return self
 
 
 class SimulationSettings(Section):
-    """How weak simulated text is. A title is a few words of a caption, and a description is a whole caption."""
+    """The quality of simulated weak text. A title is a few words of a caption, and a description is a whole caption."""
 
-    tag_words: Positive = key(..., "words per tag list")
-    true_words: Count = key(..., "of these, from the image's own captions; the rest from other images'")
-    wrong: Share = key(..., "share of titles and descriptions taken from another image")
-    missing: Share = key(..., "share of each field that is missing")
+    tag_words: Positive = key(..., "Number of words in a list of tags.")
+    true_words: Count = key(
+        ...,
+        "Number of these words that are from the captions of the image. The others are from captions of other images.",
+    )
+    wrong: Share = key(..., "Share of titles and descriptions that are taken from another image.")
+    missing: Share = key(..., "Share of titles, of tags and of descriptions that are missing.")
 
 
 class DocumentsSettings(Section):
     fields: Annotated[tuple[Literal["title", "tags", "description"], ...], Field(min_length=1)] = key(
-        ("title", "tags", "description"), "fields to join"
+        ("title", "tags", "description"), "Fields that are joined to one text."
     )
-    simulate: SimulationSettings | None = key(None, "null: the collection's own texts; otherwise made from captions")
+    simulate: SimulationSettings | None = key(
+        None, "Settings for weak texts that are simulated from captions. null uses the weak texts of the collection."
+    )
 
 
 class AuxiliarySettings(Section):
-    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("weak",), "splits whose images have weak texts")
+    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("weak",), "Splits whose images have weak texts.")

@@ -1,6 +1,6 @@
-"""The entries of `encoders` and `text_encoders`: one class for each kind of encoder, with the keys of that kind.
+"""The entries of `encoders` and `text_encoders`: one class for each kind of encoder, with the keys of this kind.
 
-`EncoderEntry` is the base of all of them. The kinds themselves are listed in `ENCODERS` of pipeline.config.registry.
+`EncoderEntry` is the base class. `ENCODERS` in pipeline.config.registry lists the kinds.
 """
 
 import re
@@ -30,14 +30,14 @@ VECTOR_FORMATS = ".npy, .npz, .pt, .safetensors, Parquet, HDF5, clip-retrieval's
 
 
 class EncoderEntry(Section):
-    """The base of all entries. A subclass has the keys of its kind, and the class attribute `modality`."""
+    """Base class of all entries. A subclass has the keys of its kind, and the class attribute `modality`."""
 
     modality: ClassVar[Modality]
     remedy: ClassVar[str] = ""
-    """Advice for a text encoder that does not know many words of dev."""
+    """Advice for the user if a text encoder does not know many words of the dev captions."""
 
-    name: Name = key(..., "a name of your choice")
-    kind: str = key(..., "see below")
+    name: Name = key(..., "Name of the encoder, which you choose.")
+    kind: str = key(..., "Kind of the encoder, see below.")
 
     @property
     def spec(self) -> EncoderSpec:
@@ -50,48 +50,51 @@ class EncoderEntry(Section):
 
     @property
     def base(self) -> str | None:
-        """The name of the encoder that this encoder is made from, or None."""
+        """The name of the encoder from which this encoder is made, or None."""
         return None
 
     @property
     def learns(self) -> bool:
-        """Whether the encoder is made from the train split."""
+        """Whether the encoder is learned from the train split."""
         return self.spec.learned
 
     @property
     def finetuned(self) -> bool:
-        """Whether the stage `finetune` makes the encoder, and not `prepare-encoder`."""
+        """Whether the stage `finetune` makes the encoder, in place of `prepare-encoder`."""
         return False
 
     @property
     def corpus(self) -> bool:
-        """Whether the encoder is made from the run's own word vectors."""
+        """Whether the encoder uses the word vectors that `train-word-vectors` learns in the run."""
         return False
 
     def files(self, weights_root: str) -> dict[str, Path]:
-        """Return the files of the user that the encoder is made from, by their names in the commit record."""
+        """Return the paths of the user's files from which the encoder is made, by their names in the commit record."""
         return {}
 
     def folder(self, weights_root: str) -> Path | None:
-        """Return the folder of a model that the encoder is made from, if it lies under `weights_root`."""
+        """Return the folder of the model from which the encoder is made, if it is under `weights_root`, or None."""
         return None
 
     def without_weights(self) -> "EncoderEntry | None":
-        """Return the entry of the same network with untrained weights, or None if the kind has none."""
+        """Return the entry with untrained weights, or None if the kind does not support untrained weights."""
         return None
 
     def max_dim(self, word_dim: int) -> int | None:
-        """Return the most dimensions that vectors can have, with word vectors of `word_dim`, or None."""
+        """Return the largest possible number of dimensions of the vectors, or None if it is not known.
+
+        `word_dim` is the number of dimensions of word vectors.
+        """
         return None
 
     def decisive(self) -> dict[str, Any]:
-        """Return the keys that decide what the encoder computes."""
+        """Return the keys on which the vectors of the encoder depend."""
         keys = self.model_dump()
         return {name: value for name, value in keys.items() if (name, value) != ("kind", "network")}
 
     @property
     def label(self) -> str:
-        """The encoder in the words of the papers' tables."""
+        """The name of the encoder in tables of papers."""
         return self.kind
 
 
@@ -104,23 +107,26 @@ NETWORKS = re.compile(
     r"|resnext(50_32x4d|101_32x8d|101_64x4d)|shufflenet_v2_x(0_5|1_0|1_5|2_0)|squeezenet1_[01]|swin_(v2_)?[bst]"
     r"|vgg1[1369](_bn)?|vit_([bl]_(16|32)|h_14)|wide_resnet(50|101)_2"
 )
-"""Classification networks of torchvision. Importing torchvision to ask for the names takes seconds."""
+"""Classification networks of torchvision. They are listed here because the import of torchvision takes seconds."""
 
 NETWORKS_WITH_HIDDEN_LAYERS = ("alexnet", "vgg")
-"""Beginnings of the names of networks that have the layers fc6 and fc7."""
+"""Prefixes of the names of networks that have the layers fc6 and fc7."""
 
 NETWORKS_WITHOUT_MAPS = ("vit_",)
-"""Beginnings of the names of networks that have no map of activations."""
+"""Prefixes of the names of networks without an activation map."""
 
 Deviation = Annotated[Number, Field(ge=0.001)]
 """Standard deviation of a channel with values in [0, 1]. With a smaller deviation, features would not be finite."""
 
 OWN_PREPROCESSING = ("resize", "mean", "std", "interpolation")
-"""Keys that only the models of libraries may leave out."""
+"""Keys that may be null only for models of other libraries."""
 
 
 def require_torchvision(name: str, kind: str) -> None:
-    """Raise ValueError, with the nearest name, unless the installed torchvision has the network or detector."""
+    """Check that the installed torchvision has a network or detector. `kind` is `architecture` or `detector`.
+
+    Raises ValueError, with similar names, if it does not.
+    """
     from torchvision import models
 
     module = models.detection if kind == "detector" else models
@@ -131,56 +137,64 @@ def require_torchvision(name: str, kind: str) -> None:
 
 
 class ImageEntry(EncoderEntry):
-    """An encoder of images that reads pixels."""
+    """Base class of image encoders that read pixels."""
 
     modality = "image"
 
-    resize: Side | None = key(256, "shorter side in pixels, before the crop")
-    crop: Side | None = key(224, "side of the central square; null squashes the whole image to resize x resize")
-    mean: tuple[Number, Number, Number] | None = key((0.485, 0.456, 0.406), "mean of each channel, in [0, 1]")
+    resize: Side | None = key(256, "Shorter side in pixels to which an image is resized, before the crop.")
+    crop: Side | None = key(
+        224, "Side in pixels of the central square. null squashes the whole image to resize x resize pixels."
+    )
+    mean: tuple[Number, Number, Number] | None = key((0.485, 0.456, 0.406), "Mean of each channel, in [0, 1].")
     std: tuple[Deviation, Deviation, Deviation] | None = key(
-        (0.229, 0.224, 0.225), "standard deviation of each channel"
+        (0.229, 0.224, 0.225), "Standard deviation of each channel, in [0, 1]."
     )
     interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None = key(
-        "bilinear", "bilinear | bicubic | lanczos | nearest, with antialiasing"
+        "bilinear", "Interpolation: bilinear | bicubic | lanczos | nearest, with antialiasing."
     )
-    flip: bool = key(False, "average the features of the image and its mirror image")
+    flip: bool = key(False, "Whether to average the features of an image and of its mirror image.")
 
     @model_validator(mode="after")
     def _has_a_geometry(self) -> "ImageEntry":
         if self.crop is not None and self.crop > (self.resize or 0):
-            raise ValueError(f"crop {self.crop} is larger than the shorter side, {self.resize}; give a larger `resize`")
+            raise ValueError(f"crop ({self.crop}) exceeds resize ({self.resize}). Raise resize or lower crop")
         for name in () if self.spec.library else OWN_PREPROCESSING:
             if getattr(self, name) is None:
-                raise ValueError(f"kind {self.kind} needs `{name}`; do not set it to null")
+                raise ValueError(f"kind {self.kind} needs `{name}`. Do not set it to null")
         return self
 
 
 class ImageWeights(Section):
-    """The keys of a file of weights."""
+    """The keys of a weights file."""
 
-    file: Place | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
-    sha256: str | None = key(None, "of that file; null accepts any and records it")
+    file: Place | None = key(
+        None, "Weights file under weights_root, for weights: file. It is a safetensors file or a state dict."
+    )
+    sha256: str | None = key(None, "SHA-256 of the weights file. null accepts any file and records its SHA-256.")
 
     def files(self, weights_root: str) -> dict[str, Path]:
         return {"weights": Path(weights_root, self.file)} if self.file else {}
 
 
 WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
-"""Beginning of the name of a network of torchvision -> channels of its average pooling."""
+"""Number of channels of the last average pooling, by the prefix of the name of a network of torchvision."""
 UNTRAINED = {"weights": "untrained", "file": None, "sha256": None}
+"""The keys of an entry with untrained weights."""
 
 
 class NetworkEntry(ImageWeights, ImageEntry):
     """A classification network of torchvision."""
 
-    kind: Literal["network"] | ImportPath = key("network", "network | standard | pooled | timm | ..., see below")
-    architecture: str = key(..., "a classification network of torchvision")
+    kind: Literal["network"] | ImportPath = key(
+        "network", "Kind of the encoder: network | standard | pooled | timm | ..., see below."
+    )
+    architecture: str = key(..., "Name of a classification network of torchvision.")
     weights: Literal["untrained", "torchvision", "file", "finetuned"] = key(
-        "torchvision", "untrained (drawn from `seed`) | torchvision (downloaded) | file | finetuned (on boxes)"
+        "torchvision",
+        "Weights: untrained (drawn from `seed`) | torchvision (downloaded) | file | finetuned (on labelled boxes).",
     )
     layer: Literal["average", "fc6", "fc7"] = key(
-        "average", "average (the last average pooling) | fc6 | fc7 (AlexNet and VGG)"
+        "average", "Layer of the features: average (the last average pooling) | fc6 | fc7 (both for AlexNet and VGG)."
     )
 
     _file = file_goes_with("weights")
@@ -207,33 +221,48 @@ class NetworkEntry(ImageWeights, ImageEntry):
         if not NETWORKS.fullmatch(name):
             require_torchvision(name, "architecture")
         if self.layer != "average" and not name.startswith(NETWORKS_WITH_HIDDEN_LAYERS):
-            raise ValueError(f"{name} has no layer {self.layer}, only AlexNet and VGG do; set layer to average")
+            raise ValueError(
+                f"{name} does not have the layer {self.layer}, which only AlexNet and VGG have. Set layer to average"
+            )
         if self.layer == "average" and name.startswith(NETWORKS_WITHOUT_MAPS):
-            raise ValueError(f"{name} has no map of activations to average; choose a convolutional network")
+            raise ValueError(f"{name} does not have an activation map to average. Choose a convolutional network")
         return self
 
 
 class StandardDimensionsSettings(Section):
-    gist: Positive = key(500, "of 960")
-    rgb: Positive = key(500, "of 512")
-    csift: Positive = key(1000, "of descriptor_dim x codebook")
-    rgbsift: Positive = key(1000, "likewise")
-    hog: Positive = key(1000, "of (descriptor_dim, at most 36) x codebook")
+    gist: Positive = key(500, "Dimensions of GIST, of 960.")
+    rgb: Positive = key(500, "Dimensions of the colour histogram, of 512.")
+    csift: Positive = key(1000, "Dimensions of the VLAD of CSIFT, of descriptor_dim x codebook.")
+    rgbsift: Positive = key(1000, "Dimensions of the VLAD of RGBSIFT, of descriptor_dim x codebook.")
+    hog: Positive = key(1000, "Dimensions of the VLAD of HOG, of (descriptor_dim, at most 36) x codebook.")
 
 
 class StandardEntry(ImageEntry):
-    """Descriptors: GIST, colours, VLAD of CSIFT, RGBSIFT and HOG. It needs jointspace[standard]."""
+    """GIST, a colour histogram, and VLAD vectors of CSIFT, RGBSIFT and HOG. It needs jointspace[standard]."""
 
     kind: Literal["standard"] | ImportPath = key(...)
-    images: Annotated[Positive, Field(ge=2)] = key(4000, "train images that the reductions are learned from")
-    codebook_images: Positive = key(1000, "those of them whose local descriptors the codebooks are learned from")
-    descriptors: Positive = key(100, "of each kind from each of these")
-    grid_step: Positive = key(8, "pixels between local descriptors")
-    patch: Annotated[Positive, Field(ge=4, multiple_of=2)] = key(16, "side of the square that one describes; even")
-    descriptor_dim: Positive = key(64, "dimensions that local descriptors are reduced to before the codebook")
-    codebook: Positive = key(100, "words; a VLAD has descriptor_dim x codebook dimensions")
+    images: Annotated[Positive, Field(ge=2)] = key(
+        4000, "Number of train images from which the projections are learned."
+    )
+    codebook_images: Positive = key(
+        1000, "Number of these images from whose local descriptors the codebooks are learned."
+    )
+    descriptors: Positive = key(
+        100, "Number of local descriptors of each kind that are sampled from each of the codebook images."
+    )
+    grid_step: Positive = key(8, "Distance of local descriptors in pixels.")
+    patch: Annotated[Positive, Field(ge=4, multiple_of=2)] = key(
+        16, "Side in pixels of the square that a local descriptor describes, an even number."
+    )
+    descriptor_dim: Positive = key(
+        64, "Number of dimensions to which local descriptors are reduced before the codebook."
+    )
+    codebook: Positive = key(
+        100, "Number of words in a codebook. A VLAD vector has descriptor_dim x codebook dimensions."
+    )
     dimensions: StandardDimensionsSettings = key(
-        StandardDimensionsSettings, "that each part is reduced to; at most one fewer than images"
+        StandardDimensionsSettings,
+        "Number of dimensions to which each descriptor is reduced, less than the number of images.",
     )
 
     def max_dim(self, word_dim: int) -> int:
@@ -243,18 +272,18 @@ class StandardEntry(ImageEntry):
     def _fits_its_patches(self) -> "StandardEntry":
         side = self.crop or self.resize or 0
         if self.patch > side:
-            raise ValueError(f"patch {self.patch} exceeds the side {side}")
+            raise ValueError(f"patch ({self.patch}) exceeds the side of the image ({side}). Lower patch")
         return self
 
 
 class PooledEntry(EncoderEntry):
-    """Features pooled over the regions of an image."""
+    """Features that are pooled over the regions of an image."""
 
     modality = "image"
 
     kind: Literal["pooled"] | ImportPath = key(...)
-    of: Name = key(..., "the encoder of regions.encoders whose regions are pooled")
-    pooling: Literal["mean", "max"] = key("mean", "mean | max over the regions of an image")
+    of: Name = key(..., "Encoder among regions.encoders whose regions are pooled.")
+    pooling: Literal["mean", "max"] = key("mean", "Pooling over the regions of an image: mean | max.")
 
     @property
     def base(self) -> str:
@@ -264,14 +293,17 @@ class PooledEntry(EncoderEntry):
 class PrecomputedKeys(Section):
     """The keys of precomputed vectors."""
 
-    path: Place = key(..., f"precomputed vectors, under data_root: {VECTOR_FORMATS}")
-    features: str | None = key(None, "the column, array or dataset of the vectors; null: the only one")
+    path: Place = key(..., f"File or folder with the precomputed vectors, under data_root: {VECTOR_FORMATS}.")
+    features: str | None = key(None, "Name of the column, array or dataset with the vectors. null uses the only one.")
     names: str | None = key(
         None,
-        "the column of the names, or a text file; of captions IMAGE#k or the words; null: FILE.txt, the only column, or"
-        " for captions the order of the manifest",
+        "Column or text file with the names of the rows. A row of a caption is named IMAGE#k, or by "
+        "the words of the caption. null: the text file FILE.txt, the only column of texts, or, for "
+        "captions, the order of the manifest.",
     )
-    made_by: Name | None = key(None, "the encoder that made them, for queries; null: no such queries")
+    made_by: Name | None = key(
+        None, "Encoder that made the vectors, for encoding queries. With null, such queries are not possible."
+    )
 
     @property
     def base(self) -> str | None:
@@ -289,7 +321,7 @@ class ImportedImagesEntry(PrecomputedKeys, EncoderEntry):
 class LibraryEntry(Section):
     """The keys of a model of another library."""
 
-    architecture: str = key(..., "a name of the library, hf-hub:NAME, or a folder under weights_root")
+    architecture: str = key(..., "Name of a model of the library, hf-hub:NAME, or a folder under weights_root.")
 
     def folder(self, weights_root: str) -> Path | None:
         path = Path(weights_root, self.architecture)
@@ -301,12 +333,12 @@ class LibraryEntry(Section):
 
 
 class LibraryImagesEntry(LibraryEntry, ImageEntry, resize=None, crop=None, mean=None, std=None, interpolation=None):
-    """The base of image models of other libraries. A key that is null takes the value that the model states."""
+    """Base class of image models of other libraries. A key that is null takes the value of the model."""
 
     @model_validator(mode="before")
     @classmethod
     def _choose_weights(cls, values: object) -> object:
-        """Take the weights from the file that the entry names. Without a file, take them from the hub."""
+        """Set the default of `weights`: `file` if the entry names a file, and else `hub`."""
         if isinstance(values, Mapping) and values.get("weights") is None:
             return {**values, "weights": "file" if values.get("file") else "hub"}
         return values
@@ -316,7 +348,7 @@ class OpenClipImagesEntry(ImageWeights, LibraryImagesEntry):
     """The image side of an OpenCLIP model. It needs jointspace[open-clip]."""
 
     kind: Literal["open_clip"] | ImportPath = key(...)
-    weights: str = key("hub", "OpenCLIP's name for its pretrained weights | hub | file")
+    weights: str = key("hub", "Weights: OpenCLIP's name for its pretrained weights | hub | file.")
 
     _file = file_goes_with("weights")
 
@@ -325,7 +357,7 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
     """A network of timm. It needs jointspace[timm]."""
 
     kind: Literal["timm"] | ImportPath = key(...)
-    weights: Literal["hub", "file", "untrained"] = key("hub", "hub | file | untrained")
+    weights: Literal["hub", "file", "untrained"] = key("hub", "Weights: hub | file | untrained.")
 
     _file = file_goes_with("weights")
 
@@ -337,16 +369,16 @@ class TransformersImagesEntry(LibraryImagesEntry):
     """An image model, or the image side of a dual encoder, of transformers. It needs jointspace[transformers]."""
 
     kind: Literal["transformers"] | ImportPath = key(...)
-    weights: Literal["hub"] = key("hub", "hub")
+    weights: Literal["hub"] = key("hub", "Weights: hub.")
 
 
 class OwnImageEntry(ImageWeights, ImageEntry):
-    """A class of your own, `module:Class`, that is not a subclass of a class above."""
+    """A class of your own, `module:Class`, that is not a subclass of one of jointspace's encoders."""
 
     kind: ImportPath = key(...)
-    architecture: str = key("", "for your class")
-    weights: str | None = key("torchvision", "for your class")
-    layer: str = key("average", "for your class")
+    architecture: str = key("", "Setting for your class.")
+    weights: str | None = key("torchvision", "Setting for your class.")
+    layer: str = key("average", "Setting for your class.")
 
 
 # --- texts
@@ -360,26 +392,33 @@ Weights = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidato
 
 
 class TextEntry(EncoderEntry):
-    """The base of the encoders of texts, and a class of your own, `module:Class`."""
+    """A class of your own, `module:Class`. This is also the base class of the other text encoders."""
 
     modality = "text"
 
-    kind: str = key(..., "tf-idf | averaged | fisher | ..., see below")
-    normalise: tuple[Literal["sqrt", "l2"], ...] = key(("l2",), "steps on each vector, in order: sqrt (signed) | l2")
-    centre: Literal["none", "mean", "whiten"] = key(
-        "none", "dense vectors: none | mean (subtract the training captions' mean) | whiten (and decorrelate)"
+    kind: str = key(..., "Kind of the encoder: tf-idf | averaged | fisher | ..., see below.")
+    normalise: tuple[Literal["sqrt", "l2"], ...] = key(
+        ("l2",), "Transforms of the vectors, in order: sqrt (signed square root) | l2 (unit length)."
     )
-    weight: Weights = key((1,), "factor on its vectors; of several, dev chooses")
-    storage: Literal["float16", "float32"] = key("float16", "dense vectors: float16 | float32")
+    centre: Literal["none", "mean", "whiten"] = key(
+        "none",
+        "Centring of dense vectors: none | mean (the mean of the training captions is subtracted) | "
+        "whiten (they are also decorrelated).",
+    )
+    weight: Weights = key((1,), "Factor on the vectors. If several are given, the best on dev is chosen.")
+    storage: Literal["float16", "float32"] = key("float16", "Number type of stored dense vectors: float16 | float32.")
 
     @property
     def own(self) -> "TextEntry":
-        """This entry. Classes of users may ask for it, since the settings of a kind used to be a section."""
+        """This entry itself.
+
+        Classes of users may use this property, since the settings of a kind used to be a section.
+        """
         return self
 
     @property
     def learns(self) -> bool:
-        """Whether the encoder is made from the training captions, or may be because its class is the user's own."""
+        """Whether the encoder is learned from the training captions. It is always true for a class of the user."""
         return self.spec.learned or self.centre != "none" or ":" in self.kind
 
     def decisive(self) -> dict[str, Any]:
@@ -387,22 +426,30 @@ class TextEntry(EncoderEntry):
 
 
 class TermKeys(Section):
-    """Terms, and how often they occur."""
+    """The keys of a vocabulary of terms."""
 
-    lemmatise: bool = key(True, "use lemmas (simplemma) if most words of the training captions are English")
-    stop_words: bool = key(False, "leave out scikit-learn's English stop words ('under' is one of them)")
-    max_ngram: Annotated[Positive, Field(le=3)] = key(
-        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples (of characters, see docs/encoders.md)"
+    lemmatise: bool = key(
+        True,
+        "Whether to replace words by their lemmas (simplemma), if most words of the training captions are English.",
     )
-    size: Positive = key(3000, "number of terms: the most common of the training captions")
-    min_count: Positive = key(2, "training captions that a term must occur in")
-    idf: bool = key(True, "weight terms by inverse document frequency")
-    unit_length: bool = key(True, "scale every caption to unit length")
-    vocabulary: Place | None = key(None, "model.json of a tf-idf encoder to keep as a collection grows")
+    stop_words: bool = key(False, "Whether to remove scikit-learn's English stop words ('under' is one of them).")
+    max_ngram: Annotated[Positive, Field(le=3)] = key(
+        2,
+        "Largest number of words in a term: 1, 2 (pairs of neighbouring words) or 3. "
+        "docs/encoders.md describes scripts without spaces.",
+    )
+    size: Positive = key(3000, "Number of terms in the vocabulary: the most common terms of the training captions.")
+    min_count: Positive = key(2, "Smallest number of training captions that have a term of the vocabulary.")
+    idf: bool = key(True, "Whether to weight terms by their inverse document frequency.")
+    unit_length: bool = key(True, "Whether to scale the vector of every caption to unit length.")
+    vocabulary: Place | None = key(
+        None,
+        "model.json of a tf-idf encoder whose vocabulary is used, so that it stays the same as a collection grows.",
+    )
 
 
 class TfidfEntry(TermKeys, TextEntry):
-    """Terms and how often they occur. A key that an entry leaves out is taken from the section `text`."""
+    """Counts of terms, weighted by idf. A key that is missing in the entry is taken from the section `text`."""
 
     remedy: ClassVar[str] = "raise text.size, lower text.min_count, or add a text encoder that knows the language"
 
@@ -420,14 +467,18 @@ class TfidfEntry(TermKeys, TextEntry):
 
 
 class WordVectorsEntry(TextEntry):
-    """The base of encoders that are made from vectors of words."""
+    """Base class of text encoders that use word vectors."""
 
-    remedy: ClassVar[str] = "use vectors of words in the language of the sentences, or source: corpus"
+    remedy: ClassVar[str] = "use word vectors in the language of the captions, or source: corpus"
 
-    source: Literal["corpus", "file"] = key("corpus", "corpus (what train-word-vectors learned) | file")
-    file: Place | None = key(None, "source file: GloVe or word2vec, under weights_root")
-    format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
-    words: Positive = key(50_000, "source file: words to keep, besides those of the training captions")
+    source: Literal["corpus", "file"] = key(
+        "corpus", "Origin of the word vectors: corpus (the vectors that `train-word-vectors` learned) | file."
+    )
+    file: Place | None = key(None, "File of GloVe or word2vec vectors under weights_root, for source: file.")
+    format: Literal["text", "binary"] = key("text", "Format of the file: text | binary (word2vec).")
+    words: Positive = key(
+        50_000, "Number of words that are kept from the file, besides the words of the training captions."
+    )
 
     @property
     def corpus(self) -> bool:
@@ -440,31 +491,34 @@ class WordVectorsEntry(TextEntry):
 
 
 class AveragedEntry(WordVectorsEntry):
-    """The mean vector of a text's words."""
+    """The mean of the word vectors of a text."""
 
     kind: Literal["averaged"] | ImportPath = key(...)
-    idf: bool = key(True, "weight words by inverse document frequency")
+    idf: bool = key(True, "Whether to weight words by their inverse document frequency.")
 
     def max_dim(self, word_dim: int) -> int:
         return word_dim
 
 
 class FisherEntry(WordVectorsEntry):
-    """The Fisher vector of a text's words. It needs jointspace[fisher]."""
+    """The Fisher vector of the word vectors of a text. It needs jointspace[fisher]."""
 
     kind: Literal["fisher"] | ImportPath = key(...)
     components: Annotated[Positive, Field(ge=2)] = key(
-        16, "components of the Gaussian mixture; a vector has this times (2 x word dimensions + 1)"
+        16,
+        "Number of components of the Gaussian mixture. A vector has components x (2 x word dimensions + 1) dimensions.",
     )
-    principal: Positive | None = key(50, "principal components of word vectors; null: the vectors themselves")
-    sample: Positive = key(200_000, "words of the training captions to fit the mixture to")
+    principal: Positive | None = key(
+        50, "Number of principal components to which word vectors are reduced. null uses the unchanged word vectors."
+    )
+    sample: Positive = key(200_000, "Number of words of the training captions to which the mixture is fitted.")
 
     def max_dim(self, word_dim: int) -> int:
         return self.components * (2 * (self.principal or word_dim) + 1)
 
 
 class LibraryTextsEntry(LibraryEntry, TextEntry):
-    """The base of encoders that are models of other libraries."""
+    """Base class of text encoders that are models of other libraries."""
 
 
 class TransformersTextsEntry(LibraryTextsEntry):
@@ -483,7 +537,7 @@ class OpenClipTextsEntry(LibraryTextsEntry):
     """The text side of an OpenCLIP model. It needs jointspace[open-clip]."""
 
     kind: Literal["open_clip"] | ImportPath = key(...)
-    weights: str | None = key(None, "OpenCLIP's name for its pretrained weights")
+    weights: str | None = key(None, "OpenCLIP's name for its pretrained weights.")
 
 
 class ImportedTextsEntry(PrecomputedKeys, TextEntry):
@@ -498,12 +552,15 @@ AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 
 
 def _kind_of(value: object) -> object:
-    """Return the kind that an entry, or its mapping, names."""
+    """Return the kind of an entry or of the mapping of an entry."""
     return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 
 def _tag_of(modality: Modality) -> Discriminator:
-    """Choose the class of an entry by its kind. An entry of an image encoder without a kind is a network."""
+    """Return a discriminator that chooses the class of an entry by its kind.
+
+    The entry of an image encoder without a kind is a network.
+    """
 
     def tag(value: object) -> str | None:
         kind = _kind_of(value) or ("network" if modality == "image" else None)
@@ -521,7 +578,7 @@ def _tag_of(modality: Modality) -> Discriminator:
 
 
 def _require_kind(modality: Modality) -> BeforeValidator:
-    """Refuse a kind that does not exist, with the nearest name."""
+    """Return a validator that refuses an unknown kind, with the most similar name."""
     known = [spec.name for spec in encoder_specs(modality)]
 
     def require(value: object) -> object:
@@ -547,7 +604,7 @@ ImageEncoderEntry = Annotated[
     _tag_of("image"),
     _require_kind("image"),
 ]
-"""An entry of `encoders`. The tags have brackets, so that messages leave them out of the path of a key."""
+"""An entry of `encoders`. The tags have brackets, because messages omit parts with brackets from the path of a key."""
 
 TextEncoderEntry = Annotated[
     Annotated[TfidfEntry, Tag("[TfidfEntry]")]

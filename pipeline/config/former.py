@@ -1,7 +1,7 @@
-"""The former spelling of encoders in configurations, which is accepted for one release with a warning.
+"""Converts the former spelling of encoders in configurations. It is accepted, with a warning, for one release.
 
-The settings of a text encoder and of `standard` stood in a section named after the kind, `kind: averaged, averaged:
-{idf: false}`. They are now keys of the entry itself, `kind: averaged, idf: false`.
+The settings of a text encoder, and of `standard`, used to be in a section with the name of the kind, such as
+`{kind: averaged, averaged: {idf: false}}`. They are now keys of the entry itself: `{kind: averaged, idf: false}`.
 """
 
 import logging
@@ -12,12 +12,12 @@ import yaml
 log = logging.getLogger(__name__)
 
 Values = dict[str, object]
-"""Keys and values as YAML has them, before they are checked."""
+"""Keys and values of a YAML mapping, before they are checked."""
 
 TEXT_SECTIONS = (
     "tf_idf", "averaged", "fisher", "transformers", "sentence_transformers", "open_clip", "imported"
 )  # fmt: skip
-"""Sections that an entry of text_encoders could have."""
+"""Sections that an entry of text_encoders could contain."""
 
 WEIGHT_KEYS = ("architecture", "weights", "layer", "file", "sha256")
 PIXEL_KEYS = ("resize", "crop", "mean", "std", "interpolation", "flip")
@@ -28,14 +28,15 @@ IMAGE_KEYS = {
     "open_clip": ("pooling", *VECTOR_KEYS, "layer"), "timm": ("pooling", *VECTOR_KEYS, "layer"),
     "transformers": ("pooling", *VECTOR_KEYS, "layer", "file", "sha256"),
 }  # fmt: skip
-"""Kind of image encoder -> keys that its entry could have without any effect."""
+"""Keys without any effect that the entry of an image encoder could have, by its kind."""
 
 NULLS = ("kind", "of", "path")
-"""Keys that the entry of every kind of image encoder could have with the value null."""
+"""Keys that any entry of an image encoder could have with the value null."""
 
 
 def accept_former_spelling(values: Mapping[str, object]) -> Values:
-    """Return the configuration in the spelling of this version. Each change is logged with its new spelling."""
+    """Convert a configuration to the spelling of this version. A warning with the new spelling is logged for each
+    change."""
     full = dict(values)
     if isinstance(text := full.get("text"), dict) and "normalise" in text:
         full["text"] = _warn(text, _rename_normalise(text), "text")
@@ -47,7 +48,7 @@ def accept_former_spelling(values: Mapping[str, object]) -> Values:
 
 
 def _rewrite(values: Values, names: tuple[str, ...], rewrite: Callable[[Values, str], Values]) -> Values:
-    """Rewrite each entry of the lists under some keys."""
+    """Apply `rewrite` to each entry of the lists under the keys `names`."""
     full = dict(values)
     for name in names:
         entries = values.get(name)
@@ -79,12 +80,12 @@ def _text_entry(entry: Values, where: str) -> Values:
 
 
 def _rename_normalise(section: Values) -> Values:
-    """Rename `normalise` of tf-idf, since `normalise` of a text encoder lists the steps on its vectors."""
+    """Rename the former key `normalise` of tf-idf. The key `normalise` now lists the transforms of the vectors."""
     return {"unit_length" if name == "normalise" else name: value for name, value in section.items()}
 
 
 def _warn(before: Values, now: Values, where: str) -> Values:
     if {name: value for name, value in before.items() if (name, value) != ("kind", None)} != now:
         spelling = yaml.safe_dump(now, default_flow_style=True, sort_keys=False, width=10**6).strip()
-        log.warning("%s: the next release will not read this spelling. Write %s instead", where, spelling)
+        log.warning("%s: the next release will not accept this spelling. Write %s instead.", where, spelling)
     return now

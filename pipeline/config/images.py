@@ -1,4 +1,4 @@
-"""Sections about features of images and of regions. The encoders themselves are in pipeline.config.encoders."""
+"""Sections of the configuration about image features and regions. Encoders are in pipeline.config.encoders."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -23,37 +23,51 @@ from pipeline.config.section import (
 )
 
 DETECTORS = re.compile(r"fasterrcnn_(resnet50_fpn(_v2)?|mobilenet_v3_large_(320_)?fpn)")
-"""Detectors of torchvision. Importing torchvision to ask for the names takes seconds."""
+"""The names of torchvision's detectors. They are listed here because the import of torchvision takes seconds."""
 
 
 class ExtractSettings(Section):
-    precision: Precision = key("auto", "auto (bfloat16 where it is fast and changes little) | float32 | bfloat16")
+    precision: Precision = key(
+        "auto", "Number type: auto (bfloat16 if it is fast and changes the features little) | float32 | bfloat16."
+    )
     batch_size: Positive | None = key(
-        None, "images per forward pass; null: 32 on a processor; on a GPU 256, doubled while that is faster and fits"
+        None,
+        "Number of images per forward pass. null: 32 on a CPU. On a GPU it starts with 256 and is "
+        "doubled as long as that is faster and fits into memory.",
     )
-    checkpoint_images: Positive = key(1024, "a killed job repeats about this many images")
+    checkpoint_images: Positive = key(
+        1024, "Number of images between two checkpoints. A killed job repeats about this many images."
+    )
     decode_workers: Count | None = key(
-        None, "decoding processes; a crash costs one image; null: 2, with a GPU the job's threads less 2"
+        None, "Number of decoding processes. null: 2 on a CPU, and the threads of the job less 2 if it has a GPU."
     )
-    storage: Literal["float16", "float32"] = key("float16", "float16 | float32")
+    storage: Literal["float16", "float32"] = key("float16", "Number type of stored features: float16 | float32.")
     mapped: dict[Name, Name] = key(
-        {}, "encoders whose features are mapped from another's, {new: old}; `migrate` sets it"
+        {},
+        "Encoders whose features are mapped from the features of another encoder, as {new: old}. "
+        "The command `migrate` sets this key.",
     )
-    mapping_images: Positive = key(1000, "images that both encoders see for the map")
+    mapping_images: Positive = key(1000, "Number of images that both encoders encode, from which the map is learned.")
 
     def decisive(self) -> dict[str, Any]:
-        """The keys that decide the features. What `auto` takes follows from the machine: the shards' cards say it."""
+        """Return the keys on which features depend. The commit records of the shards have the choice of `auto`."""
         return self.model_dump(include={"precision", "storage"})
 
 
 class DetectorSettings(Section):
     architecture: str = key(
-        "fasterrcnn_mobilenet_v3_large_320_fpn", "a detector of torchvision whose name begins with fasterrcnn"
+        "fasterrcnn_mobilenet_v3_large_320_fpn", "Name of a detector of torchvision that begins with fasterrcnn."
     )
-    weights: Literal["torchvision", "file"] = key("torchvision", "torchvision (downloaded) | file")
-    file: Place | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
-    sha256: str | None = key(None, "of that file; null accepts any and records it")
-    stage: Literal["detections", "rpn"] = key("detections", "detections | rpn (the region proposal network alone)")
+    weights: Literal["torchvision", "file"] = key(
+        "torchvision", "Weights of the detector: torchvision (downloaded) | file."
+    )
+    file: Place | None = key(
+        None, "Weights file under weights_root, for weights: file. It is a safetensors file or a state dict."
+    )
+    sha256: str | None = key(None, "SHA-256 of the weights file. null accepts any file and records its SHA-256.")
+    stage: Literal["detections", "rpn"] = key(
+        "detections", "Output that is used as proposals: detections | rpn (the output of the region proposal network)."
+    )
 
     _file = file_goes_with("weights")
 
@@ -66,46 +80,74 @@ class DetectorSettings(Section):
 
 
 class RegionsSettings(Section):
-    encoders: tuple[Name, ...] = key((), "encoders that extract features of regions")
-    geometry: bool = key(False, "give models of regions the position and size of each region too")
+    encoders: tuple[Name, ...] = key((), "Encoders that extract features of regions.")
+    geometry: bool = key(False, "Whether models of regions also get the position and the size of each region.")
     proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"] = key(
-        "boxes", "boxes (the collection's or a file's) | grid | selective-search | faster-rcnn"
+        "boxes",
+        "Origin of the regions: boxes (of the collection or of a file) | grid | selective-search | faster-rcnn.",
     )
-    boxes: Place | None = key(None, "a file or folder of boxes under data_root; null: the collection's")
-    count: Positive = key(19, "regions per image, besides the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)")
-    iou: Share = key(0.7, "of two proposals that overlap more, the one with the lower score is dropped")
-    fill: bool = key(True, "fill up with windows of a grid")
-    detector: DetectorSettings = key(DetectorSettings)
+    boxes: Place | None = key(
+        None, "File or folder of boxes under data_root, for proposals: boxes. null uses the boxes of the collection."
+    )
+    count: Positive = key(
+        19, "Number of regions per image, besides the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)."
+    )
+    iou: Share = key(
+        0.7,
+        "Largest overlap (intersection over union) of two regions. If two proposals overlap more, "
+        "the proposal with the lower score is dropped.",
+    )
+    fill: bool = key(True, "Whether to add windows of a grid if an image has fewer proposals.")
+    detector: DetectorSettings = key(DetectorSettings, "Detector for proposals: faster-rcnn.")
     features: Literal["crops", "roi-align"] = key(
-        "crops", "crops (each region through the network) | roi-align (of one map)"
+        "crops",
+        "Features of a region: crops (each region is a separate input of the network) | roi-align "
+        "(all regions are pooled from one activation map).",
     )
-    crop_side: Side | None = key(None, "crops: side in pixels that a region is warped to; null: the encoder's own")
-    context: Count = key(16, "crops: pixels of context on each side of the box")
+    crop_side: Side | None = key(
+        None,
+        "Side in pixels to which a region is warped, for features: crops. null uses the side of the encoder's input.",
+    )
+    context: Count = key(16, "Number of pixels of context on each side of a box in a crop, for features: crops.")
     score: Literal["proposal", "classifier"] = key(
-        "proposal", "how regions are ranked: proposal | classifier (of a finetuned encoder, as in R-CNN)"
+        "proposal", "Score by which regions are ranked: proposal | classifier (of a finetuned encoder, as in R-CNN)."
     )
-    checkpoint_images: Positive = key(256, "a killed job repeats about this many images")
+    checkpoint_images: Positive = key(
+        256, "Number of images between two checkpoints. A killed job repeats about this many images."
+    )
 
     def decisive(self) -> dict[str, Any]:
-        """The keys that decide which regions an image has and what their features are."""
+        """Return the keys on which the regions and their features depend."""
         return self.model_dump(mode="json", exclude={"encoders", "boxes", "geometry", "checkpoint_images"})
 
 
 class FinetuneSettings(Section):
     start: Literal["untrained", "torchvision", "file"] = key(
-        "untrained", "untrained (drawn from `seed`) | torchvision (downloaded) | file"
+        "untrained", "Weights at the start: untrained (drawn from `seed`) | torchvision (downloaded) | file."
     )
-    file: Place | None = key(None, "start: file; safetensors or a state dict, under weights_root")
-    sha256: str | None = key(None, "of that file; null accepts any and records it")
-    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("train", "weak"), "splits whose boxes are used")
-    side: Positive = key(64, "side in pixels that regions are warped to")
-    context: Count = key(8, "pixels of context on each side of the box")
-    iterations: Positive = key(300, "steps of gradient descent")
-    images: Positive = key(32, "images per batch")
-    learning_rate: AboveZero = key(0.03, "peak, after a tenth of the iterations; then a cosine decay")
-    body_rate: NonNegative = key(0.1, "learning rate of pretrained weights, as a share of that")
-    precision: Precision = key("auto", "auto (bfloat16 where the hardware has it) | float32 | bfloat16")
-    checkpoint_seconds: NonNegative = key(30, "a killed job repeats at most about this many seconds")
+    file: Place | None = key(
+        None, "Weights file under weights_root, for start: file. It is a safetensors file or a state dict."
+    )
+    sha256: str | None = key(None, "SHA-256 of the weights file. null accepts any file and records its SHA-256.")
+    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(
+        ("train", "weak"), "Splits whose labelled boxes are used."
+    )
+    side: Positive = key(64, "Side in pixels to which a region is warped.")
+    context: Count = key(8, "Number of pixels of context on each side of a box.")
+    iterations: Positive = key(300, "Number of steps of gradient descent.")
+    images: Positive = key(32, "Number of images per batch.")
+    learning_rate: AboveZero = key(
+        0.03,
+        "Largest learning rate. It is reached after a tenth of the iterations, and then decreases "
+        "to zero by a half cosine.",
+    )
+    body_rate: NonNegative = key(
+        0.1, "Factor on the learning rate for the weights of the network below the classifier."
+    )
+    precision: Precision = key("auto", "Number type: auto (bfloat16 if the hardware supports it) | float32 | bfloat16.")
+    checkpoint_seconds: NonNegative = key(
+        30, "Number of seconds between two checkpoints. A killed job repeats at most about this many seconds."
+    )
 
     _file = file_goes_with("start")
 
@@ -113,6 +155,7 @@ class FinetuneSettings(Section):
 class ImageViewSettings(Section):
     normalise: tuple[Literal["sqrt", "l2"], ...] | None = key(
         None,
-        "steps on each encoder's features, in order: sqrt (signed) | l2; null: [sqrt, l2] for networks, timm and"
-        " descriptors, [l2] for open_clip, transformers, imported vectors and your own code",
+        "Transforms of each encoder's features, in order: sqrt (signed square root) | l2 (unit "
+        "length). null: [sqrt, l2] for the kinds network, standard, pooled and timm, and [l2] for "
+        "open_clip, transformers, imported and your own classes.",
     )

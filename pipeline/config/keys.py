@@ -1,4 +1,7 @@
-"""All keys of a configuration, in the order of config/default.yaml, which `python -m pipeline.config.keys` writes."""
+"""All keys of a configuration, in their order in config/default.yaml.
+
+`python -m pipeline.config.keys` writes config/default.yaml from the keys, their defaults and their descriptions.
+"""
 
 import sys
 import sysconfig
@@ -44,83 +47,103 @@ SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
 DEMO_ENCODER = {
     "name": "squeezenet-boxes", "architecture": "squeezenet1_1", "weights": "finetuned", "resize": 224, "crop": None
 }  # fmt: skip
-"""The encoder of the demo, which is trained on the collection's own boxes."""
+"""The image encoder of the demo, which is trained on the labelled boxes of the collection."""
 OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
-"""Key of the configuration -> the registered model or generator whose settings it holds."""
+"""The registered models and generators that have settings of their own, by the key of these settings."""
 SHOWN_BELOW = {
     "fit": [spec.key for spec in MODELS if spec.section and spec.made_by == "fit"],
     "train_defaults": [spec.key for spec in MODELS if spec.section and spec.defaults == "train_defaults"],
     "language_defaults": [spec.key for spec in GENERATORS],
 }
-"""Key -> the sections of registered models and generators that config/default.yaml shows below it."""
+"""The sections of registered models and generators that config/default.yaml shows below a key."""
 COMMENT_COLUMN = 40
-"""Column of the comments in config/default.yaml."""
+"""Column in which comments begin in config/default.yaml."""
 YAML_HEAD = """\
-# Every key of jointspace with its default: the demo. A configuration of your own names only what differs:
-#   snakemake all --cores 2 --configfile my.yaml
-# Unknown keys are errors; lists are replaced as a whole, mappings are merged. By python -m pipeline.config.keys.
+# This file lists every key of jointspace with its default. The defaults run the demo.
+# A configuration of your own needs only the keys that differ from the defaults. Run it with:
+#   jointspace run my.yaml
+# An unknown key is an error. A list in your configuration replaces the default list, and a mapping is merged with the
+# default mapping. `python -m pipeline.config.keys` writes this file. Do not edit it by hand.
 """
 
 
 class ClusterSettings(Section):
     """A Dask cluster."""
 
-    workers: Positive = key(2, "number of workers")
+    workers: Positive = key(2, "Number of workers.")
     options: dict[str, Any] = key(
-        {}, "options of dask's LocalCluster, dask_jobqueue's SLURMCluster, dask_kubernetes' KubeCluster"
+        {}, "Options of dask's LocalCluster, dask_jobqueue's SLURMCluster or dask_kubernetes' KubeCluster."
     )
 
 
 class Keys(Section):
     """All keys, without the sections of registered models and generators."""
 
-    name: Name = key("demo", "results are in results_root/name", title="The run")
-    data_root: Place = key("results/demo-collection", "folder of the photos and their texts")
-    weights_root: Place = key(".", "folder of weight files")
-    results_root: Place = key("results", "folder of all runs")
+    name: Name = key("demo", "Name of the run. Its results are in results_root/name.", title="The run")
+    data_root: Place = key("results/demo-collection", "Folder of the photos and their texts.")
+    weights_root: Place = key(".", "Folder of weight files.")
+    results_root: Place = key("results", "Folder of all runs.")
     models: Names = key(
-        ("cca", "ncca", "sae"), "models, variants and ensembles; or {name: ..., and the keys of a variant}"
+        ("cca", "ncca", "sae"),
+        "Models to train: names of registered models, variants and ensembles, or {name: ..., and "
+        "the keys of a variant}.",
     )
-    seed: Seed = key(0, "for all random choices; at most 4294967294")
-    shard_size: Positive = key(4096, "images per shard")
+    seed: Seed = key(0, "Seed of all random choices, at most 4294967294.")
+    shard_size: Positive = key(4096, "Number of images per shard.")
     parts: Annotated[Positive, Field(le=99_999)] = key(
-        1, "jobs that share the shards of a stage: 1 on one machine, one per node on a cluster"
+        1, "Number of jobs that share the shards of a stage: 1 on one machine, about one per node on a cluster."
     )
-    device: Device = key("auto", "where tensors are computed: auto (a GPU if there is one) | cpu | cuda | cuda:N")
-    workers: Positive = key(1, "processes that share the shards of a job; at least one per GPU")
+    device: Device = key(
+        "auto", "Device for networks and matrix products: auto (a GPU if there is one) | cpu | cuda | cuda:N."
+    )
+    workers: Positive = key(
+        1, "Number of processes that share the shards of a job. With several GPUs there is one process per GPU."
+    )
     scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None = key(
-        None, "null: this machine | local, slurm, kubernetes: a Dask cluster | tcp://HOST:PORT"
+        None,
+        "Where the shards of a job are processed: null (this machine) | local, slurm or kubernetes "
+        "(a new Dask cluster) | tcp://HOST:PORT (a running Dask scheduler).",
     )
-    cluster: ClusterSettings = key(ClusterSettings, "the Dask cluster that is started for each job")
-    demo: DemoSettings = key(DemoSettings, title="Collection: make-demo, ingest")
-    collection: CollectionSettings = key(CollectionSettings)
+    cluster: ClusterSettings = key(ClusterSettings, "Dask cluster that is started for each job.")
+    demo: DemoSettings = key(DemoSettings, "Synthetic demo collection.", title="Collection: make-demo, ingest")
+    collection: CollectionSettings = key(CollectionSettings, "Collection of photos and captions.")
     encoders: Annotated[tuple[ImageEncoderEntry, ...], Field(min_length=1)] = key(
         (DEMO_ENCODER,),
-        "image encoders, whose features are concatenated",
+        "Image encoders. Their features are concatenated.",
         title="Images: prepare-encoder, extract, extract-regions, finetune",
     )  # fmt: skip
-    query_encoders: tuple[ImageEncoderEntry, ...] = key((), "encoders for queries only, see made_by")
-    extract: ExtractSettings = key(ExtractSettings)
-    regions: RegionsSettings = key(RegionsSettings)
-    finetune: FinetuneSettings = key(FinetuneSettings, "makes the encoders whose `weights` are finetuned")
+    query_encoders: tuple[ImageEncoderEntry, ...] = key((), "Image encoders that only encode queries, see made_by.")
+    extract: ExtractSettings = key(ExtractSettings, "Extraction of image features.")
+    regions: RegionsSettings = key(RegionsSettings, "Image regions.")
+    finetune: FinetuneSettings = key(FinetuneSettings, "Training of the encoders with weights: finetuned.")
     text: TermKeys = key(
         TermKeys,
-        "tf-idf; an entry of text_encoders may override these keys",
+        "Defaults for the tf-idf encoders in text_encoders.",
         title="Text: prepare-encoder, encode-sentences",
     )
     text_encoders: Annotated[tuple[TextEncoderEntry, ...], Field(min_length=1)] = key(
         ({"name": "tfidf", "kind": "tf-idf", "normalise": []},),
-        "text encoders, whose vectors are concatenated",
+        "Text encoders. Their vectors are concatenated.",
     )
-    query_text_encoders: tuple[TextEncoderEntry, ...] = key((), "text encoders for queries only, see made_by")
-    image_view: ImageViewSettings = key(ImageViewSettings, title="Linear models: accumulate, fit")
-    fit: FitSettings = key(FitSettings, "values to try on dev")
-    parse: ParseSettings = key(ParseSettings, title="Neural models: parse, encode-tokens, train")
-    tokens: TokenVocabularySettings = key(TokenVocabularySettings, "")
-    word_vectors: WordVectorsSettings = key(WordVectorsSettings)
-    train_defaults: TrainSettings = key(TrainSettings, "defaults of the models below; bow and gru have no other keys")
+    query_text_encoders: tuple[TextEncoderEntry, ...] = key((), "Text encoders that only encode queries, see made_by.")
+    image_view: ImageViewSettings = key(
+        ImageViewSettings, "Image side of linear models.", title="Linear models: accumulate, fit"
+    )
+    fit: FitSettings = key(FitSettings, "Linear models. Each value of a list is tried on dev.")
+    parse: ParseSettings = key(
+        ParseSettings,
+        "Parses of captions, for models that read trees.",
+        title="Neural models: parse, encode-tokens, train",
+    )
+    tokens: TokenVocabularySettings = key(TokenVocabularySettings, "Vocabulary of models that read words.")
+    word_vectors: WordVectorsSettings = key(WordVectorsSettings, "First word vectors of models that read words.")
+    train_defaults: TrainSettings = key(
+        TrainSettings, "Defaults of the trained models below. bow and gru have no other keys."
+    )
     auxiliary: AuxiliarySettings = key(
-        AuxiliarySettings, title="Titles, tags and descriptions: encode-documents, accumulate, study"
+        AuxiliarySettings,
+        "Auxiliary pairs of images and weak texts.",
+        title="Titles, tags and descriptions: encode-documents, accumulate, study",
     )
     documents: dict[Name, DocumentsSettings] = key(
         {
@@ -129,36 +152,43 @@ class Keys(Section):
             "tags": {"fields": ["tags"]},
             "description": {"fields": ["description"]},
         },
-        "weak texts by name: the fields to join, and where they come from; the last three are for Table 3",
+        "Weak texts by name: the fields to join, and their origin. Table 3 of Gong et al. 2014 uses the last three.",
     )
-    transfer: TransferSettings = key(TransferSettings, "training with auxiliary pairs; lists are tried on dev")
-    study: StudySettings = key(StudySettings)
+    transfer: TransferSettings = key(
+        TransferSettings, "Training with auxiliary pairs. Each value of a list is tried on dev."
+    )
+    study: StudySettings = key(StudySettings, "Experiments for the tables of Gong et al. 2014.")
     variants: dict[Name, Variant] = key(
         {"sae": {"model": "ncca", "training": "sae"}},
-        "NAME: {model: a registered model, any of its own settings, any of the keys below}; sae is the Stacked"
-        " Auxiliary Embedding, which learns from the weak texts too",
+        "Models with settings of their own, as NAME: {model: a registered model, its own settings, "
+        "and the keys below}. sae is the Stacked Auxiliary Embedding, which learns from weak texts "
+        "too.",
         title="Variants and ensembles: fit-hubness, align, embed-phrases, rank-phrases",
     )
-    ensembles: dict[Name, EnsembleSettings] = key({}, "NAME: {members: [models], weights: ...}")
-    hubness: HubnessSettings = key(HubnessSettings, "hubness correction: values to try on dev")
-    align: AlignSettings = key(AlignSettings)
-    phrases: PhrasesSettings = key(PhrasesSettings)
-    index: IndexSettings = key(IndexSettings, title="Results: build-index, evaluate")
-    evaluate: EvaluateSettings = key(EvaluateSettings)
+    ensembles: dict[Name, EnsembleSettings] = key(
+        {}, "Ensembles of models, as NAME: {members: [models], weights: ...}."
+    )
+    hubness: HubnessSettings = key(HubnessSettings, "Hubness correction. Each value of a list is tried on dev.")
+    align: AlignSettings = key(AlignSettings, "Alignment of words with regions by multi-vector models.")
+    phrases: PhrasesSettings = key(PhrasesSettings, "Evaluation of noun phrases against regions.")
+    index: IndexSettings = key(IndexSettings, "Search indexes.", title="Results: build-index, evaluate")
+    evaluate: EvaluateSettings = key(EvaluateSettings, "Evaluation of models.")
     generators: tuple[Name, ...] = key(
         (),
-        "nearest | mrnn | mrnn-regions | ranked-snippets | lbl | mlbl | mnlm | sc-nlm: each learns, describes, is"
-        " judged",
+        "Caption generators to train and evaluate: nearest | mrnn | mrnn-regions | ranked-snippets "
+        "| lbl | mlbl | mnlm | sc-nlm, or variants of them.",
         title="Generated captions: train-generator, describe, evaluate-descriptions",
     )
     generator_variants: dict[Name, GeneratorVariant] = key(
-        {}, "NAME: {generator: one of these, any of its own settings, any of the keys below}"
+        {},
+        "Generators with settings of their own, as NAME: {generator: a registered generator, its "
+        "own settings, and the keys below}.",
     )
-    language_defaults: OptimisationSettings = key(OptimisationSettings, "defaults of the generators below")
-    language_text: ExtraTextSettings = key(ExtraTextSettings, "more text for lbl, mlbl, mnlm and sc-nlm")
-    describe: DescribeSettings = key(DescribeSettings)
-    serve: ServeSettings = key(ServeSettings, title="Page and papers: serve, reproduce")
-    reproduce: ReproduceSettings = key(ReproduceSettings)
+    language_defaults: OptimisationSettings = key(OptimisationSettings, "Defaults of the generators below.")
+    language_text: ExtraTextSettings = key(ExtraTextSettings, "Additional text for lbl, mlbl, mnlm and sc-nlm.")
+    describe: DescribeSettings = key(DescribeSettings, "Generated captions.")
+    serve: ServeSettings = key(ServeSettings, "Search page.", title="Page and papers: serve, reproduce")
+    reproduce: ReproduceSettings = key(ReproduceSettings, "Comparison with the tables of papers.")
 
 
 OwnKeys = with_kinds(Keys, OWN.values())
@@ -166,16 +196,16 @@ OwnKeys = with_kinds(Keys, OWN.values())
 
 
 class Row(NamedTuple):
-    """A key in config/default.yaml."""
+    """A key in config/default.yaml, with its description `sentence`."""
 
     path: tuple[str, ...]
     default: str | None
-    """The default as YAML, or None for a section and for a key that is required."""
+    """The default as YAML. It is None for a section and for a required key."""
     sentence: str
     title: str | None
-    """The title of the group that begins with this key."""
+    """The title of the group of keys that begins with this key, if it begins one."""
     entry: bool
-    """Whether it is a key of an entry, of a list or of a mapping of names, that is not among the defaults."""
+    """Whether the key belongs to the entries of a list or of a mapping. Such keys are shown as comments."""
 
 
 def rows() -> Iterator[Row]:
@@ -190,8 +220,8 @@ def rows() -> Iterator[Row]:
 def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry: bool = False) -> Iterator[Row]:
     """Yield a key and the keys below it.
 
-    `shown` are the sections that have been shown, with their paths. A section that extends one of them shows only the
-    keys that it adds, and its sentence lists the defaults that differ.
+    `shown` has the paths of the sections that were yielded before. For a section that extends one of them, only the
+    additional keys are yielded, and its description lists the defaults that differ.
     """
     if kinds := _kinds(field.annotation):
         yield Row(path, _written(field.default), field.description or "", field.title, entry)
@@ -200,7 +230,7 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
             yield from _kind_rows((*path[:-1], f"{path[-1]}[]"), kinds, shown)
         return
     is_section = _as_section(field.annotation) is not None
-    place, section = _entries(path, field.annotation)
+    below_path, section = _entries(path, field.annotation)
     sentence = field.description or ""
     below: dict[str, FieldInfo] = dict(section.model_fields) if section else {}
     if section:
@@ -213,19 +243,22 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
                 for name in like.model_fields
                 if name not in same
             ]
-            alike = f"defaults as {shown[like]}" + (f", but {', '.join(changed)}" if changed else "")
-            sentence = "; ".join(filter(None, [sentence, alike]))
-        shown.setdefault(section, ".".join(place))
+            defaults = f"Defaults as in {shown[like]}" + (f", but {', '.join(changed)}." if changed else ".")
+            sentence = " ".join(filter(None, [sentence, defaults]))
+        shown.setdefault(section, ".".join(below_path))
     default = None if field.is_required() else _written(field.default)
     if is_section:
         default = None if below else "{}"
     yield Row(path, default, sentence, field.title, entry)
     for name, part in sorted(below.items(), key=lambda named: not named[1].is_required()):
-        yield from _rows((*place, name), part, shown, entry or not is_section)
+        yield from _rows((*below_path, name), part, shown, entry or not is_section)
 
 
 def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: dict[type, str]) -> Iterator[Row]:
-    """Yield the kinds of an entry, and each key once. Its sentence begins with the kinds that have it."""
+    """Yield the kinds of an entry, and then each of their keys once.
+
+    The description of a key begins with the kinds that have it, unless all kinds have it.
+    """
     variants: dict[tuple[str, str, str], list[type[EncoderEntry]]] = {}
     for kind in kinds:
         yield Row((*path, "kind"), _kind_name(kind), " ".join((kind.__doc__ or "").split()), None, True)
@@ -241,20 +274,20 @@ def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: di
 
 
 def _kind_name(kind: type[EncoderEntry]) -> str:
-    """Return the name of the kind of an entry; module:Class for a class of the user's."""
+    """Return the name of the kind of an entry, or module:Class for a class of the user."""
     literals = [value for part in get_args(kind.model_fields["kind"].annotation) for value in get_args(part)]
     return next((value for value in literals if isinstance(value, str)), "module:Class")
 
 
 def _kinds(annotation: object) -> list[type[EncoderEntry]]:
-    """Return the classes of entries in the annotation of a list of encoders; nothing for other annotations."""
+    """Return the classes of entries in the annotation of a list of encoders, or [] for other annotations."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, EncoderEntry) else []
     return [kind for part in get_args(annotation) for kind in _kinds(part)]
 
 
 def _entries(path: tuple[str, ...], annotation: object) -> tuple[tuple[str, ...], type[Section] | None]:
-    """Return the path and the section of the entries of a list or of a mapping of names, if these are sections."""
+    """Return the path and the section of the entries of a list or mapping. The section is None if they have none."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         found = [_entries(path, kind) for kind in get_args(annotation)]
         return next((one for one in found if one[1]), (path, None))
@@ -276,7 +309,7 @@ def inherited(section: type[Section], base: type[Section]) -> list[str]:
 
 
 def _written(default: object) -> str:
-    """Return a default as YAML on one line; empty for a required key."""
+    """Return a default as YAML on one line, or an empty text for a required key."""
     if default is PydanticUndefined:
         return ""
     text = yaml.safe_dump(to_jsonable_python(default), default_flow_style=True, width=10**6, sort_keys=False)
@@ -284,7 +317,7 @@ def _written(default: object) -> str:
 
 
 def default_yaml() -> str:
-    """Return the text of config/default.yaml. Keys of entries stand in it as comments."""
+    """Return the text of config/default.yaml. The keys of entries are comments in it."""
     lines = [YAML_HEAD.rstrip()]
     for row in rows():
         if row.title:

@@ -1,4 +1,5 @@
-"""Reading a configuration: YAML is laid over the defaults, after inherited values and short forms are written out."""
+"""Loads a configuration: reads YAML, expands short forms and inherited values, and merges the result with the
+defaults."""
 
 from collections.abc import Hashable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from pipeline.config.messages import explain, listed
 from pipeline.config.names import Config
 from pipeline.config.registry import allow, named_places
 from pipeline.config.section import merge, section_of
-from pipeline.errors import UsageError, meant
+from pipeline.errors import UsageError, similar_name
 
 if TYPE_CHECKING:
     from yaml import SafeLoader
@@ -22,21 +23,21 @@ else:
     SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
 
 MAX_YAML_NODES = 100_000
-"""Number of keys and values that a configuration may have after its aliases are written out."""
+"""Largest number of keys and values of a configuration, with its aliases expanded."""
 
 MERGED_KEYS = ("documents", "variants")
-"""Keys whose values are laid over the default entries and do not replace them."""
+"""Keys whose entries are merged with the default entries and do not replace them."""
 
 
 class UniqueKeys(SafeLoader):
-    """YAML loader that refuses a key that a mapping has twice. The first value would be lost without a message."""
+    """YAML loader that refuses a repeated key in a mapping. By default, YAML would silently ignore the first value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if str(key.value) in seen:
                 raise ValueError(
-                    f"line {key.start_mark.line + 1}: the key {key.value} is given twice; keep one of them"
+                    f"line {key.start_mark.line + 1}: the key {key.value} is given twice. Remove one of the two"
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
@@ -45,8 +46,8 @@ class UniqueKeys(SafeLoader):
 def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
     """Return the number of keys and values below `node`, with each alias counted as often as it is used.
 
-    `counts` holds the count of each node that was visited, by its id, so that the time follows the size of the file.
-    Raises ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES keys and values.
+    `counts` keeps the count of each visited node by its id, so that each node of the file is only counted once. Raises
+    ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES keys and values.
     """
     if id(node) not in counts:
         counts[id(node)] = 0  # an alias that leads back to this node finds 0
@@ -55,26 +56,28 @@ def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
         counts[id(node)] = 1 + sum(below)
     line = node.start_mark.line + 1
     if not counts[id(node)]:
-        raise ValueError(f"line {line}: an alias contains itself. Write the values out instead")
+        raise ValueError(f"line {line}: an alias contains itself. Write the values instead of the alias")
     if counts[id(node)] > MAX_YAML_NODES:
         raise ValueError(
-            f"line {line}: more than {MAX_YAML_NODES:,} values stand here, with all aliases written out. Write fewer"
+            f"line {line}: this has more than {MAX_YAML_NODES:,} values with all aliases expanded. Use fewer values"
         )
     return counts[id(node)]
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file. Raises UsageError that names the file and, if possible, the wrong line."""
+    """Read the mapping in a YAML file. Raises UsageError, with the file and if possible the line of the error."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        beside = map(str, Path(path).parent.glob("*.yaml"))
-        remedy = meant(str(path), beside) or "give the path of a YAML file"
-        raise UsageError(f"configuration {path} does not exist; {remedy.strip()}") from None
+        near = similar_name(str(path), map(str, Path(path).parent.glob("*.yaml")))
+        remedy = f"Did you mean {near}?" if near else "Give the path of a YAML file."
+        raise UsageError(f"configuration {path} does not exist. {remedy}") from None
     except OSError as error:
-        raise UsageError(f"configuration {path} cannot be read ({error.strerror}); name a file of yours") from error
+        raise UsageError(
+            f"configuration {path} cannot be read ({error.strerror}). Give the path of a readable file."
+        ) from error
     except ValueError as error:
-        raise UsageError(f"configuration {path} is not UTF-8 text ({error}); save it as that") from error
+        raise UsageError(f"configuration {path} is not UTF-8 text ({error}). Save the file as UTF-8.") from error
     try:
         loader = UniqueKeys(text)
         if document := loader.get_single_node():
@@ -88,9 +91,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path | None = None) -> Config:
-    """Load the configuration in `path` over the defaults, or the defaults alone.
+    """Load the configuration in the file `path`, merged with the defaults. Without `path`, load the defaults.
 
-    The configuration is the user's own, so the code that it names may be imported.
+    The file is trusted: classes and functions that it names by import paths may be imported from now on. Raises
+    UsageError if the file cannot be read or the configuration is wrong.
     """
     values = {} if path is None else read_mapping(path)
     allow(named_places(values))
@@ -98,7 +102,10 @@ def load(path: Path | None = None) -> Config:
 
 
 def validate(values: Mapping[str, object], source: Path | str = "configuration") -> Config:
-    """Lay `values` over the defaults and check the configuration. Raises UsageError that lists all problems."""
+    """Merge `values` with the defaults and check the configuration.
+
+    `source` is the name of the configuration for messages. Raises UsageError with a list of all problems.
+    """
     values = accept_former_spelling(values)
     full = dict(values)
     for name in MERGED_KEYS:
@@ -109,17 +116,20 @@ def validate(values: Mapping[str, object], source: Path | str = "configuration")
         config = Config.model_validate(full)
     except ValidationError as error:
         raise UsageError(f"{source}: {explain(error, Config, values)}") from error
-    if found := list(dict.fromkeys(problems(config))):  # variants of several seeds have the same
+    if found := list(dict.fromkeys(problems(config))):  # the variants for several seeds have the same problems
         raise UsageError(f"{source}: {listed(found)}")
     return config
 
 
-# The functions below write short forms out before values are validated. Values of another form are left as they are:
-# the validation reports them.
+# The functions below expand short forms before the values are validated. Malformed values are not changed, since the
+# validation reports them.
 
 
 def _name_models(values: Mapping[str, object]) -> dict[str, object]:
-    """Move each mapping in `models` to `variants`, or to `ensembles` if it has members, and leave its name."""
+    """Replace each mapping in `models` by its name, and move the mapping to `variants`.
+
+    A mapping with `members` is moved to `ensembles` instead.
+    """
     full = dict(values)
     models = full.get("models")
     if not isinstance(models, list | tuple):
@@ -138,7 +148,7 @@ def _name_models(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
-    """Replace each variant that has `seeds` by a variant for each seed, also in all lists that name it."""
+    """Replace each variant that has `seeds` by one variant per seed, also in all lists that name the variant."""
     full = dict(values)
     ensembles = full.get("ensembles")
     members = [("ensembles", name, "members") for name in ensembles] if isinstance(ensembles, Mapping) else []
@@ -163,7 +173,7 @@ def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _seeds(variant: object) -> list[int]:
-    """Return the seeds of a variant. Snakemake's --config passes the numbers of a list as text."""
+    """Return the seeds of a variant. Numbers may be texts, because Snakemake's --config passes them in this form."""
     seeds = variant.get("seeds") if isinstance(variant, Mapping) else None
     texts = [str(seed) for seed in seeds] if isinstance(seeds, list | tuple) else []
     are_seeds = all(text.isdecimal() for text in texts) and len(set(texts)) == len(texts)
@@ -173,7 +183,7 @@ def _seeds(variant: object) -> list[int]:
 def _replace_names(
     values: Mapping[str, object], path: tuple[str, ...], names: Mapping[str, list[str]]
 ) -> dict[str, object]:
-    """Replace the names in the list at `path` by the names that they stand for."""
+    """Replace each name in the list at `path` by the list of names that `names` has for it."""
     full = dict(values)
     inner = full.get(path[0])
     if len(path) > 1 and isinstance(inner, Mapping):
@@ -186,7 +196,10 @@ def _replace_names(
 
 
 def _inherit(values: Mapping[str, object]) -> dict[str, object]:
-    """Lay `train_defaults` and `language_defaults` below models and generators, and `text` below tf-idf encoders."""
+    """Copy shared defaults into the sections that inherit them.
+
+    Trained models inherit from `train_defaults`, generators from `language_defaults`, and tf-idf encoders from `text`.
+    """
     full = dict(values)
     for name, spec in OWN.items():
         own = values.get(name, {})
@@ -203,5 +216,8 @@ def _inherit(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _with_tf_idf(entry: object, text: Mapping[str, object]) -> object:
-    """Lay the section `text` below the entry of a tf-idf encoder."""
+    """Return the entry of a tf-idf encoder with missing keys from the section `text`.
+
+    Return other entries unchanged.
+    """
     return {**text, **entry} if isinstance(entry, Mapping) and entry.get("kind") == "tf-idf" else entry

@@ -1,4 +1,4 @@
-"""Messages about a configuration: pydantic's errors as sentences with the key and the nearest known name."""
+"""Messages about a configuration: converts pydantic's errors to sentences with the key and similar known names."""
 
 import json
 import textwrap
@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 from pipeline.errors import meant
 
 MAX_LISTED = 12
-"""Maximum number of legal names, or of problems, that a message lists."""
+"""Largest number of legal names, or of problems, that a message lists."""
 MAX_VALUE_CHARS = 80
-"""Maximum number of characters of a wrong value that a message shows."""
+"""Largest number of characters of a wrong value that a message shows."""
 EXPECTED = {
     "model_type": "a mapping",
     "dict_type": "a mapping",
@@ -26,7 +26,7 @@ EXPECTED = {
     "bool_type": "true or false",
     "string_type": "text",
 }
-"""Type of a pydantic error -> the expected value, in the words of YAML."""
+"""The expected value in the terms of YAML, by the type of a pydantic error."""
 
 
 def explain(
@@ -36,23 +36,25 @@ def explain(
     where: str = "",
     beside: Sequence[str] = (),
 ) -> str:
-    """Return the problems of a configuration, or of its section `schema` at the key `where`, as one line.
+    """Return the problems of a configuration, or of its section at the key `where`, as one line.
 
-    `beside` are the legal keys beside the keys of `schema`. A value that a section inherits, and that is not `given`
-    there, is reported only where it is given.
+    `schema` is the class of the configuration or of the section, and `beside` are further legal keys. `given` are the
+    user's values. A wrong value that a section inherits is only reported at the key at which the user gave it.
     """
     found = error.errors(include_url=False)
     inside_lists = {
         fault["loc"][:length] for fault in found for length in range(len(fault["loc"]))
-    }  # a list that lost wrong values is also called too short
+    }  # pydantic also reports a list as too short after it has removed wrong values
     faults = [fault for fault in found if fault["type"] != "too_short" or fault["loc"] not in inside_lists]
-    stated = [fault for fault in faults if given is None or fault["type"] == "missing" or _stands(given, fault["loc"])]
+    stated = [
+        fault for fault in faults if given is None or fault["type"] == "missing" or _is_given(given, fault["loc"])
+    ]
     problems: dict[tuple[str, str], list[str]] = {}
     for fault in stated or faults:
-        path = [str(part) for part in fault["loc"] if "[" not in str(part)]  # others are the branches of a union
+        path = [str(part) for part in fault["loc"] if "[" not in str(part)]  # parts with a bracket are union branches
         key = ".".join([where, *path] if where else path)
         context = fault.get("ctx", {})
-        last = str(fault["loc"][-1])  # which is not in the path if the user's key has a bracket
+        last = str(fault["loc"][-1])  # it is not in the path if the user's key has a bracket
         if fault["type"] == "extra_forbidden":
             legal = [*_legal(schema, [str(part) for part in fault["loc"]][:-1]), *(beside if len(path) == 1 else ())]
             problems[f"unknown key {key or last}; {suggest(last, legal, 'legal here:')}", ""] = []
@@ -72,7 +74,7 @@ def explain(
         elif fault["type"] == "too_short":
             least = context["min_length"]
             problems[
-                f"key {key} needs at least {least} value{'s' * (least > 1)}, and has {len(fault['input'])}", ""
+                f"key {key} needs at least {least} value{'s' * (least > 1)}, but has {len(fault['input'])}", ""
             ] = []
         else:
             value = textwrap.shorten(json.dumps(fault["input"], default=str), MAX_VALUE_CHARS, placeholder=" ...")
@@ -83,23 +85,27 @@ def explain(
 
 
 def listed(lines: Sequence[str]) -> str:
-    """Return problems as one line, numbered if there are several."""
-    if len(lines) == 1:
-        return lines[0]
-    shown = "; ".join(f"({number}) {line}" for number, line in enumerate(lines[:MAX_LISTED], 1))
-    return f"{len(lines)} problems: {shown}" + ("; and more" if len(lines) > MAX_LISTED else "")
+    """Join problems to one line of complete sentences. Several problems are numbered."""
+    sentences = [line if line.endswith((".", "?")) else f"{line}." for line in lines]
+    if len(sentences) == 1:
+        return sentences[0]
+    shown = " ".join(f"({number}) {line}" for number, line in enumerate(sentences[:MAX_LISTED], 1))
+    return f"{len(lines)} problems: {shown}" + (" There are more." if len(lines) > MAX_LISTED else "")
 
 
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
-    """Return `did you mean NAME?` with the nearest legal name, or `HEADING NAME, NAME, ...` if no name is near."""
+    """Return `did you mean NAME?` with the most similar legal name.
+
+    If no name is similar, return `HEADING NAME, NAME, ...` with the legal names.
+    """
     if nearest := meant(name, legal):
         return nearest.strip()
     listed = ", ".join(legal[:MAX_LISTED]) + (f" and {len(legal) - MAX_LISTED} more" if len(legal) > MAX_LISTED else "")
     return f"{heading} {listed}"
 
 
-def _stands(values: object, location: Sequence[str | int]) -> bool:
-    """Whether there is a value at `location`. Parts with brackets are branches of a union, not keys."""
+def _is_given(values: object, location: Sequence[str | int]) -> bool:
+    """Whether `values` has a value at a location. Parts with brackets are branches of a union, not keys."""
     for part in location:
         below: Mapping[object, object] = {}
         if isinstance(values, Mapping):
@@ -114,9 +120,10 @@ def _stands(values: object, location: Sequence[str | int]) -> bool:
 
 
 def _legal(schema: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """Return the names of the keys at `path`. Names of the user's and places in lists are of the section above them.
+    """Return the names of the legal keys at `path`.
 
-    A part `[Name]` is the class of a union that an entry belongs to.
+    Parts of the path that are positions in a list, or names that the user chose, are skipped. A part `[Name]` is the
+    class of the entry in a union of classes.
     """
     sections = [schema]
     for part in path:

@@ -1,4 +1,4 @@
-"""Sections about models, their training, variants and ensembles, and the meaning of a model's name."""
+"""Sections of the configuration about models, trainings, variants and ensembles."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,187 +40,246 @@ Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
 
 
 class FitSettings(Section):
-    """The values that a fit tries.
+    """The values that a fit tries on dev.
 
-    `search` says which pairs of ridges are tried. `grid` tries every pair. `lines` tries all image ridges at one text
-    ridge, then all text ridges at the best image ridge, and so on in turn until no ridge changes. `walk` tries the
-    middle pair, then the neighbours of the best pair, until none is better. The values of all other keys are tried in
-    every combination.
+    `search` decides which pairs of ridges are tried. `grid` tries every pair. `lines` tries all image ridges with one
+    text ridge, then all text ridges with the best image ridge, and so on in turn until no ridge changes. `walk` tries
+    the middle pair, and then the neighbours of the best pair until no neighbour is better. The values of all other keys
+    are tried in every combination.
     """
 
-    dimensions: Positives = key((32, 64, 96, 128, 192), "c, dimensions of the joint space")
-    image_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "relative to the mean variance of the features")
-    text_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "likewise")
-    eigenvalue_power: NonNegatives = key((0, 0.5, 1, 2, 4), "t of Gong et al. 2014, equation 2")
+    dimensions: Positives = key(
+        (32, 64, 96, 128, 192), "Number of dimensions of the joint space (c in Gong et al. 2014)."
+    )
+    image_ridge: NonNegatives = key(
+        (0.01, 0.1, 0.3, 1, 3, 10), "Ridge of the image view, relative to the mean variance of its features."
+    )
+    text_ridge: NonNegatives = key(
+        (0.01, 0.1, 0.3, 1, 3, 10), "Ridge of the text view, relative to the mean variance of its features."
+    )
+    eigenvalue_power: NonNegatives = key(
+        (0, 0.5, 1, 2, 4), "Exponent on the canonical correlations (t in Gong et al. 2014, equation 2)."
+    )
     eigenvalues: Eigenvalues = key(
-        ("correlation",), "lambda there: correlation (rho) | gong (1 + rho, as they published)"
+        ("correlation",),
+        "Base of this exponent (lambda in equation 2): correlation (rho) | gong (1 + rho, as in the published code).",
     )
     search: Literal["grid", "lines", "walk"] = key(
-        "lines", "lines (one ridge at a time) | walk (neighbours of the best) | grid (every pair of ridges)"
+        "lines",
+        "Order in which ridges are tried: lines (one ridge at a time) | walk (neighbours of the "
+        "best pair) | grid (every pair).",
     )
-    dev_images: Positive = key(1000, "dev images (the first ones) to judge the grid on")
-    text_weights: dict[Name, NonNegatives] = key({}, "text encoder -> weights to try, instead of its entry's")
+    dev_images: Positive = key(1000, "Number of dev images, from the first, on which the values are compared.")
+    text_weights: dict[Name, NonNegatives] = key(
+        {},
+        "Weights to try for each text encoder, as {text encoder: [weights]}. They replace the key "
+        "`weight` of its entry.",
+    )
 
 
 class TransferSettings(Section):
     """How a fit uses auxiliary pairs. Every combination of values is tried on dev."""
 
-    beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on auxiliary rows")
-    auxiliary_dimensions: Positives = key((128,), "c1 of stacked, sae-linear and sae")
-    auxiliary_power: NonNegatives = key((1,), "t of the auxiliary projection")
-    auxiliary_eigenvalues: Eigenvalues = key(("correlation",), "lambda of it, as in fit")
-    weight: NonNegatives = key((1,), "length of the stacked columns relative to the original ones")
+    beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on the rows of auxiliary pairs.")
+    auxiliary_dimensions: Positives = key(
+        (128,), "stacked, sae-linear, sae: number of dimensions of the auxiliary projection (c1)."
+    )
+    auxiliary_power: NonNegatives = key(
+        (1,), "stacked, sae-linear, sae: exponent on the canonical correlations of the auxiliary projection (t)."
+    )
+    auxiliary_eigenvalues: Eigenvalues = key(
+        ("correlation",), "stacked, sae-linear, sae: base of this exponent, as fit.eigenvalues."
+    )
+    weight: NonNegatives = key((1,), "sae-linear, sae: length of the stacked columns relative to the original columns.")
     second_beta: NonNegatives = key(
-        (0,), "sae, sae-linear: scale of auxiliary rows in the second CCA; the paper's is 0"
+        (0,), "sae-linear, sae: factor on auxiliary rows in the second CCA. The paper has 0."
     )
     rule: Annotated[tuple[Literal["cosine-sine", "paper", "tanh"], ...], Field(min_length=1)] = key(
-        ("cosine-sine",), "sae: phi; how R and b are drawn, cosine-sine | paper, or tanh, without them"
+        ("cosine-sine",),
+        "sae: random features phi. cosine-sine and paper are two ways to draw R and b, and tanh uses neither.",
     )
-    bandwidth: AboveZeros = key((1,), "sae: multiples of sigma, the mean distance to the 50th neighbour (tanh: of z)")
+    bandwidth: AboveZeros = key(
+        (1,), "sae: bandwidth in multiples of sigma, the mean distance to the 50th neighbour (for tanh, a factor on z)."
+    )
     scale: Annotated[tuple[Literal["unit-variance", "unit-sum", "published"], ...], Field(min_length=1)] = key(
         ("unit-variance",),
-        "sae: of the views that phi sees, on which rule `paper` and tanh depend: unit-variance | unit-sum (W'X'XW = I,"
-        " Gong et al. 2014, equation 1) | published (their code: both views together have a variance of 1)",
+        "sae: scale of the views before phi, for the rules paper and tanh: unit-variance | unit-sum "
+        "(W'X'XW = I, Gong et al. 2014, equation 1) | published (as in the published code, both "
+        "views together have a variance of 1).",
     )
-    features: Positive = key(3000, "sae: dimensions of the random Fourier map")
-    neighbours: Positive = key(50, "text-feature: k")
+    features: Positive = key(3000, "sae: number of dimensions of the random Fourier features.")
+    neighbours: Positive = key(50, "text-feature: number of nearest auxiliary images whose texts are averaged (k).")
     neighbour_share: NonNegatives = key(
-        (0.03, 0.1, 0.3, 1), "text-feature: total variance of the mean texts, as a share of the image view's"
+        (0.03, 0.1, 0.3, 1),
+        "text-feature: total variance of the averaged texts, as a share of the variance of the image view.",
     )
 
     @model_validator(mode="after")
     def _frequencies_are_whole(self) -> "TransferSettings":
         if "cosine-sine" in self.rule and self.features % 2:
-            raise ValueError("features: must be even for the rule cosine-sine, which uses every frequency twice")
+            raise ValueError("features must be even for the rule cosine-sine, which uses every frequency twice")
         return self
 
 
 class KernelsSettings(Section):
-    """CCA with kernels"""
+    """Kernel CCA."""
 
-    image_kernel: Kernel = key("rbf", "linear | rbf | laplacian | cosine | polynomial, as scikit-learn has them")
-    text_kernel: Kernel = key("cosine", "likewise")
+    image_kernel: Kernel = key(
+        "rbf", "Kernel of the image view: linear | rbf | laplacian | cosine | polynomial, as in scikit-learn."
+    )
+    text_kernel: Kernel = key(
+        "cosine", "Kernel of the text view: linear | rbf | laplacian | cosine | polynomial, as in scikit-learn."
+    )
     score: Literal["cosine", "product", "distance"] = key(
-        "cosine", "cosine (Gong et al. 2014, equation 2) | product | distance (Socher et al. 2014, section 5)"
+        "cosine",
+        "Score of a pair: cosine (Gong et al. 2014, equation 2) | product | distance (Socher et al. 2014, section 5).",
     )
 
 
 class WsabieSettings(Section):
-    """a ranking loss on two linear maps"""
+    """Two linear maps that are trained with a ranking loss, by SGD."""
 
-    learning_rate: AboveZeros = key((0.5, 1, 2, 4, 8), "on the mean gradient of a batch; chosen on dev, as is max_norm")
-    max_norm: AboveZeros = key((10, 20, 50, 100, 200), "alpha, greatest squared length of a column")
-    batch_size: Positive = key(256, "pairs of a step, whose mean gradient it takes; the paper's is 1")
-    dimensions: Positive = key(96, "c")
-    epochs: Positive = key(300, "most epochs")
+    learning_rate: AboveZeros = key(
+        (0.5, 1, 2, 4, 8), "Learning rates to try on dev, for the mean gradient of a batch."
+    )
+    max_norm: AboveZeros = key((10, 20, 50, 100, 200), "Largest squared lengths of a column (alpha) to try on dev.")
+    batch_size: Positive = key(256, "Number of pairs per step, whose mean gradient is applied. The paper has 1.")
+    dimensions: Positive = key(96, "Number of dimensions of the joint space (c).")
+    epochs: Positive = key(300, "Largest number of epochs.")
 
 
 class WsabieAdaGradSettings(WsabieSettings, learning_rate=(0.2, 0.4, 0.6, 0.8, 1)):
-    """by AdaGrad"""
+    """The same model, trained by AdaGrad."""
 
 
 class TrainSettings(Section):
     dimensions: Positive = key(
-        512, "K, dimensions of the joint space (bow: of the word vectors; ncca-refined: as its start)"
+        512,
+        "Number of dimensions of the joint space (K). bow has the dimensions of its word vectors, "
+        "and ncca-refined the dimensions of the model that it starts from.",
     )
     loss: Loss = key(
-        "info-nce", "info-nce | ranking (Kiros et al. 2014, equation 6) | squared (Socher et al. 2014, section 5)"
+        "info-nce",
+        "Loss: info-nce | ranking (Kiros et al. 2014, equation 6) | squared (Socher et al. 2014, section 5).",
     )
     score: Literal["cosine", "product"] = key(
-        "cosine", "cosine | product (of vectors of any length; Socher et al. 2014, equation 5); squared: distance"
+        "cosine",
+        "Score of a pair: cosine | product (of vectors of any length, Socher et al. 2014, equation "
+        "5). The squared loss uses the distance.",
     )
     negatives: Literal["all", "distinct", "hardest", "sampled"] = key(
         "all",
-        "all (of the batch) | distinct (each image of it once) | hardest (of it) | sampled (from the training set)",
+        "Negative pairs: all (pairs of the batch) | distinct (each image of the batch once) | "
+        "hardest (the best-scoring negative in the batch) | sampled (from the training set).",
     )
-    reduction: Literal["mean", "sum"] = key("mean", "of a batch's losses: mean | sum (as in the papers)")
-    contrastive: Positive = key(100, "negatives sampled: number per batch")
-    margin: NonNegative = key(0.2, "ranking: alpha")
-    temperature: AboveZero = key(0.05, "info-nce")
-    optimiser: Optimiser = key("adam", "adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad")
-    learning_rate: AboveZero = key(0.001, "initial")
-    decay: PositiveShare = key(0.85, "factor on the learning rate after every epoch")
+    reduction: Literal["mean", "sum"] = key(
+        "mean", "Reduction of the losses in a batch: mean | sum (as in the papers)."
+    )
+    contrastive: Positive = key(100, "Number of negatives per batch, for negatives: sampled.")
+    margin: NonNegative = key(0.2, "Margin of the ranking loss (alpha).")
+    temperature: AboveZero = key(0.05, "Temperature of the info-nce loss.")
+    optimiser: Optimiser = key("adam", "Optimiser: adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad.")
+    learning_rate: AboveZero = key(0.001, "Learning rate in the first epoch.")
+    decay: PositiveShare = key(0.85, "Factor on the learning rate after every epoch.")
     weight_decay: NonNegative = key(
-        0, "pull towards zero (models that start from an ncca: to the start; trees: the identity)"
+        0,
+        "Weight decay. It pulls parameters towards zero, or, in models that start from an ncca, "
+        "towards the start. It pulls the matrices of tree models towards the identity.",
     )
-    penalty: NonNegative = key(0, "lambda, penalty on the parameters (Socher et al. 2014, section 5)")
-    averaging: BelowOne = key(0, "share that the running average of the parameters keeps per step; 0: no average")
-    dropout: BelowOne = key(0.3, "on image features, words and caption vectors")
-    encoder_dropout: BelowOne = key(0, "share of images that lack the features of an encoder")
-    clip: AboveZero = key(2, "greatest norm of the gradient")
-    batch_size: Annotated[Positive, Field(ge=2)] = key(128, "pairs per batch")
-    epochs: Positive = key(10, "most epochs")
-    patience: Positive = key(3, "epochs without a better recall sum on dev before training stops")
-    precision: Precision = key("auto", "of recurrent products: auto (bfloat16 where it is fast) | float32 | bfloat16")
-    checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this many seconds")
+    penalty: NonNegative = key(0, "Penalty on the parameters (lambda in Socher et al. 2014, section 5).")
+    averaging: BelowOne = key(0, "Decay of the running average of the parameters per step. 0 turns averaging off.")
+    dropout: BelowOne = key(0.3, "Dropout on image features, words and caption vectors.")
+    encoder_dropout: BelowOne = key(0, "Probability that an image lacks the features of an encoder in training.")
+    clip: AboveZero = key(2, "Largest norm of the gradient.")
+    batch_size: Annotated[Positive, Field(ge=2)] = key(128, "Number of pairs per batch.")
+    epochs: Positive = key(10, "Largest number of epochs.")
+    patience: Positive = key(3, "Number of epochs without a better sum of recalls on dev after which training stops.")
+    precision: Precision = key(
+        "auto", "Number type of recurrent products: auto (bfloat16 if it is fast) | float32 | bfloat16."
+    )
+    checkpoint_seconds: NonNegative = key(
+        60, "Number of seconds between two checkpoints. A killed job repeats at most this many seconds."
+    )
 
     @model_validator(mode="after")
     def _hardest_is_of_the_ranking_loss(self) -> "TrainSettings":
         if self.loss == "info-nce" and self.negatives == "hardest":
-            raise ValueError("negatives: hardest goes with loss: ranking; choose all or sampled for info-nce")
+            raise ValueError("negatives: hardest needs loss: ranking. For info-nce, choose all or sampled")
         return self
 
 
 class LongShortTermTrainSettings(TrainSettings):
-    peepholes: bool = key(False, "whether gates see the cell (Kiros et al. 2014, equations 1, 2 and 4)")
-    forget_bias: Number = key(0, "initial, of the forget gates; 0 forgets half of the cell at every word")
+    peepholes: bool = key(False, "Whether the gates see the cell (Kiros et al. 2014, equations 1, 2 and 4).")
+    forget_bias: Number = key(
+        0, "Initial bias of the forget gates. With 0, half of the cell is forgotten at every word."
+    )
 
 
 class TreeTrainSettings(TrainSettings):
     activation: Literal["tanh", "relu", "sigmoid", "identity"] = key(
-        "tanh", "f of the states: tanh | relu | sigmoid | identity (Socher et al. 2014 try all four)"
+        "tanh", "Activation of the states (f): tanh | relu | sigmoid | identity (Socher et al. 2014 try all four)."
     )
 
 
 class PlainTrainSettings(TreeTrainSettings):
-    bias: bool = key(True, "whether the recurrence adds a bias")
+    bias: bool = key(True, "Whether the recurrence has a bias.")
 
 
 class RelationTrainSettings(TreeTrainSettings):
-    rare: Positive = key(100, "dependency relations of fewer training words share one matrix")
+    rare: Positive = key(
+        100,
+        "Smallest number of training words for a dependency relation with its own matrix. Rarer "
+        "relations share one matrix.",
+    )
 
 
 class RefinedTrainSettings(
     TrainSettings, temperature=0.07, averaging=0.98, encoder_dropout=0.5, batch_size=512, decay=0.9, epochs=12
 ):
-    """strong ridges in `fit` leave it more to refine"""
+    """A refined ncca. With strong ridges in `fit`, it improves more on the ncca."""
 
 
 class RecurrentTrainSettings(RefinedTrainSettings):
-    """ncca-refined whose sentence tower also reads the words in order"""
+    """An ncca-refined whose text side also reads the words in order."""
 
-    hidden: Positive = key(128, "units per direction of the network that reads words")
+    hidden: Positive = key(128, "Number of units per direction of the network that reads the words.")
 
 
 class DenseTrainSettings(TrainSettings):
-    """needs regions of the model's encoders"""
+    """A model of phrases and regions. It needs regions of all encoders of the model."""
 
-    simplified_epochs: Count = key(3, "first epochs, on whole captions only")
-    correspondence_epochs: Positive = key(2, "epochs between two choices of every phrase's region")
-    phrase_share: NonNegative = key(0.3, "weight of the phrases' loss against the sentences'")
+    simplified_epochs: Count = key(3, "Number of first epochs that use only whole captions.")
+    correspondence_epochs: Positive = key(2, "Number of epochs after which the region of every phrase is chosen again.")
+    phrase_share: NonNegative = key(0.3, "Weight of the loss of phrases relative to the loss of sentences.")
     phrase_contrasts: Literal["other-images", "batch", "own-image"] = key(
         "other-images",
-        "of a phrase and its region: other-images (of the batch) | batch (its own image too) | own-image (alone: Niu"
-        " et al. 2017, equation 9, by its index)",
+        "Negatives of a phrase and its region: other-images (of the batch) | batch (regions of its "
+        "own image too) | own-image (only regions of its own image, as in the index of Niu et al. "
+        "2017, equation 9).",
     )
-    forget_bias: Number = key(0, "initial, of the forget gates; 0 halves what a word leaves at every phrase above it")
+    forget_bias: Number = key(
+        0, "Initial bias of the forget gates. With 0, the part of a word is halved at every phrase above it."
+    )
 
 
 class FragmentTrainSettings(TrainSettings):
     sum: FragmentSum = key(
-        "mean-words", "words (the best region of each, summed) | mean-words | positive (all positive products)"
+        "mean-words",
+        "Score of an image and a caption: words (sum over the words of the best product with a "
+        "region) | mean-words (the mean) | positive (sum of all positive products).",
     )
-    global_weight: NonNegative = key(0, "fragments: weight of the product of whole image and whole caption")
-    element_clip: AboveZero | None = key(5, "greatest absolute value of a gradient entry; null: no limit")
+    global_weight: NonNegative = key(0, "fragments: weight of the product of the whole image and the whole caption.")
+    element_clip: AboveZero | None = key(5, "Largest absolute value of an element of the gradient. null sets no limit.")
 
 
 class WordFragmentTrainSettings(
     FragmentTrainSettings,
     clip=1_000_000, temperature=0.1, averaging=0.98, dropout=0.2, batch_size=100, epochs=15,
 ):  # fmt: skip
-    """needs regions; Karpathy and Fei-Fei 2015: sum words, loss ranking, margin 1, optimiser momentum"""
+    """A model of words and regions. It needs regions. Karpathy and Fei-Fei 2015 have sum: words, loss: ranking,
+    margin: 1, optimiser: momentum."""
 
-    hidden: Positive = key(300, "units of the bidirectional network")
+    hidden: Positive = key(300, "Number of units of the bidirectional network.")
 
 
 class RelationFragmentTrainSettings(
@@ -228,15 +287,19 @@ class RelationFragmentTrainSettings(
     sum="words", clip=1_000_000, loss="ranking", reduction="sum", margin=1, optimiser="momentum", learning_rate=4e-5,
     dropout=0.1, batch_size=100, epochs=15,
 ):  # fmt: skip
-    """needs regions; the relations of dependency trees in place of words ("DepTree edges")"""
+    """A model of dependency relations, in place of words, and regions ("DepTree edges"). It needs regions."""
 
-    least_share: Share = key(0.01, "of words with a head that a relation must have (Karpathy et al. 2014)")
+    least_share: Share = key(
+        0.01,
+        "Smallest share of a relation among all words with a head. Rarer relations are not used "
+        "(Karpathy et al. 2014).",
+    )
 
 
 class InstanceTrainSettings(RelationFragmentTrainSettings, sum="positive"):
-    """with the multiple-instance objective of Karpathy et al. 2014"""
+    """A deptree with the multiple-instance objective of Karpathy et al. 2014."""
 
-    instance_weight: NonNegative = key(100, "weight of the multiple-instance objective")
+    instance_weight: NonNegative = key(100, "Weight of the multiple-instance objective.")
 
 
 class GroundedTrainSettings(
@@ -244,67 +307,81 @@ class GroundedTrainSettings(
     global_weight=2, element_clip=None, temperature=0.1, learning_rate=0.0003, decay=0.7, averaging=0.98,
     encoder_dropout=0.5, batch_size=256, epochs=3,
 ):  # fmt: skip
-    """begins from an ncca-recurrent on encoders that have regions"""
+    """A model of words and regions that starts from an ncca-recurrent, on encoders that have regions."""
 
 
 HubnessMethod = Literal["csls", "nnn", "sinkhorn"]
 HUBNESS: tuple[HubnessMethod, ...] = get_args(HubnessMethod)
-"""Methods of hubness correction (models.linear.hubness)."""
+"""Methods of hubness correction (pipeline.models.linear.hubness)."""
 ChosenHubness = Literal["none", "auto", HubnessMethod]
-"""The hubness correction of a model. `auto` takes the best method on dev."""
+"""The hubness correction of a model. `auto` chooses the better of nnn and sinkhorn on dev, for each direction."""
 REMOVED_HUBNESS = ("inverted-softmax", "dual-softmax")
-"""Methods of earlier versions."""
+"""Methods that earlier versions had."""
 
 
 class HubnessSettings(Section):
-    neighbours: Positives = key((10, 20, 50, 100, 200), "csls, nnn: k, neighbours in the bank")
+    neighbours: Positives = key((10, 20, 50, 100, 200), "csls, nnn: number of nearest neighbours in the bank (k).")
     weight: NonNegatives = key(
-        (0, 0.25, 0.5, 0.75, 1), "csls, nnn: weight of the mean of k products; 0.5 is the paper's for csls"
+        (0, 0.25, 0.5, 0.75, 1), "csls, nnn: weight of the mean of the k products. The paper of csls has 0.5."
     )
-    sharpness: AboveZeros = key((0.5, 1, 2, 4, 8), "sinkhorn: beta, times the scores' standard deviation")
-    bank: Positive = key(5000, "images and captions of train to measure on (refit: of train and dev)")
-    queries: Place | None = key(None, "text file of real queries, one per line, instead of train's captions")
+    sharpness: AboveZeros = key(
+        (0.5, 1, 2, 4, 8),
+        "sinkhorn: inverse temperature (beta), in units of the inverse standard deviation of the scores.",
+    )
+    bank: Positive = key(
+        5000,
+        "Number of train images, and of train captions, against which hubs are measured. A refitted "
+        "model uses train and dev.",
+    )
+    queries: Place | None = key(
+        None, "Text file with real queries, one per line, that replace the train captions in the bank."
+    )
 
 
 class Variant(Seeds):
-    """A model with settings of its own. Further keys are settings of its model."""
+    """A model with settings of its own. Keys that are not listed here are settings of its registered model."""
 
     model_config = ConfigDict(extra="allow")
     model: Annotated[str, OneOf(tuple(spec.name for spec in MODELS if spec.made_by != "combine"))] | ImportPath = key(
-        ..., "a registered model, or module:Class of yours"
+        ..., "Name of a registered model, or module:Class of your own."
     )
-    encoders: Names | None = key(None, "some of `encoders`; null: all")
-    text_encoders: Names | None = key(None, "some of `text_encoders`; null: all")
+    encoders: Names | None = key(None, "Image encoders of the model. null uses all of `encoders`.")
+    text_encoders: Names | None = key(None, "Text encoders of the model. null uses all of `text_encoders`.")
     training: Annotated[str, OneOf(tuple(TRAININGS))] = key(
-        "target", "target | auxiliary | joint | text-feature | stacked | sae-linear | sae"
+        "target",
+        "Training: target (captions only) | auxiliary | joint | text-feature | stacked | sae-linear "
+        "| sae. All but target use weak texts.",
     )
-    documents: Name = key("all", "the weak texts that training uses")
-    seed: Seed | None = key(None, "of this model; null: `seed`")
+    documents: Name = key("all", "Entry of `documents` with the weak texts that the training uses.")
+    seed: Seed | None = key(None, "Seed of this model. null uses `seed`.")
     hubness: ChosenHubness = key(
         "none",
-        "none | csls (or `csls: true`) | nnn | sinkhorn | auto (the better of nnn and sinkhorn on dev, per direction)",
+        "Hubness correction: none | csls (or `csls: true`) | nnn | sinkhorn | auto (nnn or "
+        "sinkhorn, whichever is better on dev, for each direction).",
     )
-    refit: bool = key(False, "fit again to train and dev, with what dev chose before")
-    fit: dict[str, Any] = key({}, "any keys of the section fit")
-    transfer: dict[str, Any] = key({}, "any keys of the section transfer")
-    word_vectors: dict[str, Any] = key({}, "any keys of the section word_vectors")
+    refit: bool = key(
+        False, "Whether to fit the model again to train and dev together, with the parameters that were chosen on dev."
+    )
+    fit: dict[str, Any] = key({}, "Keys of the section `fit` that this model changes.")
+    transfer: dict[str, Any] = key({}, "Keys of the section `transfer` that this model changes.")
+    word_vectors: dict[str, Any] = key({}, "Keys of the section `word_vectors` that this model changes.")
 
     @model_validator(mode="before")
     @classmethod
     def _check_hubness(cls, values: object) -> object:
-        """Refuse removed methods, and write `csls: true` as `hubness: csls`."""
+        """Refuse removed methods, and convert `csls: true` to `hubness: csls`."""
         if not isinstance(values, Mapping):
             return values
         if values.get("hubness") in REMOVED_HUBNESS:
             raise ValueError(
-                f"hubness: {values['hubness']} was removed, because csls is better on test; write hubness: csls, or"
+                f"hubness: {values['hubness']} was removed, because csls is better on test. Write hubness: csls, or"
                 f" choose another of {', '.join(HUBNESS)} and auto"
             )
         if "csls" not in values:
             return values
         written = str(values["csls"]).lower()
         if written not in ("true", "false"):
-            raise ValueError(f"csls must be true or false, not {values['csls']}; hubness names other methods")
+            raise ValueError(f"csls must be true or false, not {values['csls']}. The key hubness names other methods")
         if "hubness" in values:
             raise ValueError(
                 f"csls: {written} and hubness: {values['hubness']} both choose the hubness correction. Remove one"
@@ -314,7 +391,7 @@ class Variant(Seeds):
 
     @property
     def named(self) -> dict[str, Any]:
-        """The hyperparameters that the variant itself names, by their paths."""
+        """The settings that the variant itself has, by their keys, such as `fit.dimensions`."""
         sections = {"fit": self.fit, "transfer": self.transfer, "word_vectors": self.word_vectors}
         below = {f"{name}.{key}": value for name, values in sections.items() for key, value in values.items()}
         return {**(self.model_extra or {}), **below}
@@ -322,47 +399,47 @@ class Variant(Seeds):
 
 @dataclass(frozen=True)
 class Model:
-    """The meaning of a model's name: a registered model, its encoders, and all its settings."""
+    """A model of the configuration: its registered model, its encoders, and all of its settings."""
 
     spec: ModelSpec
     encoders: tuple[str, ...]
     text_encoders: tuple[str, ...]
     text_weights: Mapping[str, tuple[float, ...]]
-    """Text encoder -> the weights of its block that are tried."""
+    """The weights to try for the vectors of each text encoder."""
     training: str
     documents: str
-    """The weak texts that its training uses."""
+    """The entry of `documents` with the weak texts that its training uses."""
     seed: int
     settings: Section | None
-    """The settings that only this registered model has."""
+    """The settings that only its registered model has, or None if it has none."""
     fit: FitSettings
     transfer: TransferSettings
     word_vectors: WordVectorsSettings
-    """The first word vectors of a model that reads words."""
+    """The settings of the first word vectors, for a model that reads words."""
     named: Mapping[str, Any] = field(compare=False)
-    """The hyperparameters that the variant itself names, by their paths."""
+    """The settings that the variant itself has, by their keys, such as `fit.dimensions`."""
 
     @property
     def train_settings(self) -> TrainSettings:
-        """The settings of a model that is trained."""
+        """The settings of a trained model."""
         assert isinstance(self.settings, TrainSettings)
         return self.settings
 
     def learns_like(self, other: "Model") -> bool:
-        """Whether it learns from the same features as `other`, in the same way."""
-        ours, theirs = ((one.encoders, one.text_encoders, one.training) for one in (self, other))
-        return ours == theirs
+        """Return whether this model and `other` have the same encoders and the same training."""
+        own, others = ((model.encoders, model.text_encoders, model.training) for model in (self, other))
+        return own == others
 
     @property
     def unit(self) -> bool:
-        """Whether it compares unit vectors."""
+        """Whether the model compares images and captions by cosine, that is, by the product of unit vectors."""
         own = self.settings.model_dump() if self.settings else {}
         cosine = own.get("loss") != "squared" and own.get("score", "cosine") == "cosine"
         return self.spec.metric == "inner_product" and cosine
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """The values that decide, together with its inputs, how the model is made, as JSON values."""
+        """All settings on which the fitted model depends, besides its input data, as JSON values."""
         found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
         if self.spec.sentences == "vectors":
             found["text_encoders"] = self.text_encoders
@@ -376,17 +453,19 @@ class Model:
 
 
 class EnsembleSettings(Section):
-    """A model that adds up the scores of other models."""
+    """A model that adds the scores of other models."""
 
-    members: Annotated[Names, Field(min_length=2)] = key(..., "models whose scores are added up")
-    refit: bool = key(False, "refit the members, with the weights that dev chose before")
+    members: Annotated[Names, Field(min_length=2)] = key(..., "Models whose scores are added.")
+    refit: bool = key(False, "Whether to refit the members to train and dev, with the weights that were chosen on dev.")
     weights: NonNegatives = key(
-        (0, 0.25, 0.5, 1), "values to try on a member's scores, divided by their standard deviation; 0 leaves it out"
+        (0, 0.25, 0.5, 1),
+        "Weights to try for the scores of each member, which are divided by their standard "
+        "deviation. 0 removes the member.",
     )
 
     @field_validator("weights")
     @classmethod
     def _some_are_positive(cls, weights: tuple[float, ...]) -> tuple[float, ...]:
         if not any(weights):
-            raise ValueError("no weight is positive; give one that is")
+            raise ValueError("no weight is positive. Give at least one positive weight")
         return weights

@@ -1,4 +1,4 @@
-"""The whole configuration, and the meaning of the names of models and generators in it."""
+"""The whole configuration, and the models and generators that the names in it refer to."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,11 +29,11 @@ from pipeline.config.section import DESCRIBED, Section
 from pipeline.errors import UsageError, meant
 
 UNIT = ("l2",)
-"""The default steps of an image view."""
+"""Default transforms of features in the image view."""
 ROOTS = ("sqrt", "l2")
-"""The default steps for features that have hardly any negative values. On Flickr8k, roots add 8 to 10 to the sum of
-recalls of a normalized CCA if no feature is negative, and take 1 to 7 from it if half of the features are negative
-(docs/vectors.md)."""
+"""Default transforms of features with few negative values. On Flickr8k, signed square roots raise the sum of the
+recalls of a normalized CCA by 8 to 10 points if no feature is negative, and lower it by 1 to 7 points if half of the
+features are negative (docs/vectors.md)."""
 AnySection = TypeVar("AnySection", bound=Section)
 
 
@@ -41,22 +41,26 @@ Base = Model | EnsembleSettings
 
 
 class Steps(NamedTuple):
-    """The optional steps that follow the fit of a base."""
+    """The optional steps after the fit of a base model."""
 
     refit: bool = False
-    """Whether the base learns again from train and dev, with the choices that it made on dev before."""
+    """Whether the base is fitted again to train and dev together, with the parameters that were chosen on dev."""
     hubness: ChosenHubness = "none"
     """The correction of the scores for hubs."""
 
     @property
     def endings(self) -> list[str]:
-        """The steps as the end of a name lists them: `["csls", "refit"]`."""
+        """The steps as parts of a name, such as `["csls", "refit"]`."""
         return [*([self.hubness] if self.hubness != "none" else []), *(["refit"] if self.refit else [])]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model: its base, its steps, and the names of the models that it is made from."""
+    """The way in which a model is made: its base, its steps, and the names of the models that it needs.
+
+    `members` are the members of an ensemble, `refitted` is the model whose parameters a refit uses, `uncorrected` is
+    the model whose scores are corrected for hubs, and `start` is the model from which the training starts.
+    """
 
     base: Base
     steps: Steps
@@ -67,21 +71,21 @@ class Recipe:
 
     @property
     def starts_from(self) -> str | None:
-        """The registered model that its training starts from. A correction for hubs needs no training."""
+        """The registered model from which the training starts. A correction for hubs needs no training."""
         return self.base.spec.starts_from if isinstance(self.base, Model) and self.steps.hubness == "none" else None
 
 
 class Config(OwnKeys):
-    """All keys, and the meaning of the names of models and generators.
+    """All keys, and the models and generators that the names in them refer to.
 
     A model is a base with optional steps: a refit, and a correction for hubs. A corrected model is made from the same
-    model without the correction, and a refit takes the choices of the same model without the refit. Each of these
-    models is an artefact. Its name is the first name that the configuration gives it, or a name such as
-    `ncca-csls-refit` if the configuration gives it none.
+    model without the correction. A refit uses the parameters of the same model without the refit. All of these models
+    are artefacts of the run. The name of a model is the first name that the configuration gives it, or a name such as
+    `ncca-csls-refit` if the configuration does not name it.
     """
 
     def model(self, name: str) -> Model:
-        """Return the meaning of a model's name; an ensemble has the encoders of its members.
+        """Return the model with this name. An ensemble has the encoders of all of its members.
 
         Raises UsageError for an unknown name.
         """
@@ -97,7 +101,10 @@ class Config(OwnKeys):
         )
 
     def meaning(self, name: str, variant: Variant) -> Model:
-        """Return the meaning of the variant `name`. Raises UsageError for settings that its model does not have."""
+        """Return the model that a variant describes.
+
+        `name` is the name of the variant for messages. Raises UsageError for settings that its model does not have.
+        """
         spec = model_spec(variant.model)
         where = f"variants.{name}"
         texts = _listed(variant.text_encoders, self.text_encoders)
@@ -121,23 +128,23 @@ class Config(OwnKeys):
         )
 
     def refits(self, name: str) -> bool:
-        """Whether the model has learned from dev too."""
+        """Return whether the model is fitted to train and dev together."""
         return self._recipe(name).steps.refit
 
     def refitted(self, name: str) -> str | None:
-        """Return the model whose choices the refit `name` takes, or None if `name` is not a refit."""
+        """Return the name of the model whose parameters the refit `name` uses, or None if `name` is not a refit."""
         return self._recipe(name).refitted
 
     def hubness_method(self, name: str) -> ChosenHubness:
-        """Return how the model's scores are corrected for hubs. An ensemble has none, but its members may have."""
+        """Return the hubness correction of a model. An ensemble has none, but its members may have one."""
         return self._recipe(name).steps.hubness
 
     def uncorrected(self, name: str) -> str | None:
-        """Return the model whose scores `name` corrects for hubs, a refit for a refit, or None if it corrects none."""
+        """Return the name of the same model without correction for hubs, or None if `name` has no correction."""
         return self._recipe(name).uncorrected
 
     def members(self, name: str) -> tuple[str, ...]:
-        """Return the models whose scores the ensemble `name` adds up, refits for a refit; empty for other models."""
+        """Return the members of an ensemble, or () for another model. The members of a refit are refits."""
         return self._recipe(name).members
 
     def ensemble(self, name: str) -> EnsembleSettings | None:
@@ -147,19 +154,23 @@ class Config(OwnKeys):
         return base.model_copy(update={"refit": recipe.steps.refit}) if isinstance(base, EnsembleSettings) else None
 
     def start(self, name: str) -> str | None:
-        """Return the model that the training of `name` starts from, a refit for a refit.
+        """Return the name of the model from which the training of `name` starts, or None if it starts from scratch.
 
-        None if it starts from no other model. Raises UsageError if the configuration has no model to start from.
+        A refit starts from a refit. Raises UsageError if the configuration does not have the required model.
         """
         recipe = self._recipe(name)
         if recipe.starts_from and not recipe.start:
             raise UsageError(
-                f"{name} starts from a model of {recipe.starts_from} on the same encoders; add one to variants"
+                f"{name} starts from a model {recipe.starts_from} with the same encoders, but the configuration has"
+                " none. Add such a model to variants"
             )
         return recipe.start
 
     def every_model(self) -> list[str]:
-        """Return `models` and all models that these are made from. Raises as `start` does."""
+        """Return `models` and all models that are needed to make them.
+
+        Raises UsageError if the configuration does not have a model from which another model starts.
+        """
         found = dict.fromkeys(self.models)
         queue = deque(found)
         while queue:
@@ -171,19 +182,19 @@ class Config(OwnKeys):
         return list(found)
 
     def made_by(self, stage: str) -> list[str]:
-        """Return the models of `every_model` that the stage `fit`, `train`, `adopt` or `combine` makes.
+        """Return the names of all needed models that a stage (`fit`, `train`, `adopt` or `combine`) makes.
 
-        A model that is corrected for hubs is made by another stage.
+        Models that are corrected for hubs are not among them, because another stage makes them.
         """
         every = self.every_model()
         return [name for name in every if self.model(name).spec.made_by == stage and not self.uncorrected(name)]
 
     def section(self, spec: ModelSpec | GeneratorSpec) -> Section | None:
-        """Return the settings that only this registered model or generator has, or None if it has none."""
+        """Return the section of a registered model or generator, or None if it has no settings of its own."""
         return getattr(self, spec.key) if spec.key in OWN else None
 
     def generator(self, name: str) -> ChosenGenerator:
-        """Return the meaning of a generator's name: a variant, or a registered generator on all encoders.
+        """Return the generator with this name: a variant, or a registered generator with all encoders.
 
         Raises UsageError for an unknown name, and for settings that the generator does not have.
         """
@@ -207,13 +218,14 @@ class Config(OwnKeys):
         if name not in self._recipes:
             known = [*self.single, *self.ensembles]
             raise UsageError(
-                f"unknown model {name}; {meant(name, known)}there are {', '.join(known)}; write others into variants"
+                f"unknown model {name}; {meant(name, known)}there are {', '.join(known)}. Define other models in"
+                " variants"
             )
         return self._recipes[name]
 
     @cached_property
     def _recipes(self) -> dict[str, Recipe]:
-        """The recipes of all models: the models that the configuration names, and all models that these need."""
+        """The recipes of all models that the configuration names, and of all models that these need."""
         written: dict[str, tuple[Base, Steps]] = {}
         for name, variant in self.single.items():
             written[name] = self.meaning(name, variant), Steps(variant.refit, variant.hubness)
@@ -222,87 +234,92 @@ class Config(OwnKeys):
         return make_recipes(written)
 
     def judged_splits(self, name: str) -> tuple[str, ...]:
-        """The splits that a model is evaluated on. A refit has learned from dev, and is not evaluated there."""
+        """Return the splits on which a model is evaluated. A refit is fitted to dev, so it is not evaluated on dev."""
         return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refits(name))
 
     def bundle_names(self, model: str) -> list[str]:
-        """The index shards of a model: `<model>`, or `<model>/00` and so on if `index.bundles` is more than 1."""
+        """Return the names of a model's index shards: MODEL, or MODEL/00 and so on if index.bundles is more than 1."""
         count = self.index.bundles
         return [model] if count == 1 else [f"{model}/{number:02d}" for number in range(count)]
 
     def evaluations(self) -> list[tuple[str, str, str]]:
-        """The model, the split and the protocol of each evaluation."""
+        """Return the model, the split and the protocol of each evaluation."""
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
         ranked = product(map(ranker, self.evaluate.generators), self.evaluate.splits)
         judgements = [*judged, *ranked]
         return [(name, split, protocol) for name, split in judgements for protocol in self.evaluate.protocols]
 
     def aligned_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Each of `models` that has a vector for each region and word, with each split. Ensembles have none."""
+        """Return each pair of a split and a model with a vector for each region and word, as (model, split)."""
         return list(product([name for name in self.models if self.model(name).spec.aligned], splits))
 
     def phrase_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Each of `models` that embeds noun phrases, with each split."""
+        """Return each pair of a split and a model that embeds noun phrases, as (model, split)."""
         learned = [name for name in self.models if self.model(name).spec.phrases]
         return list(product(learned if self.phrases.models is None else self.phrases.models, splits))
 
     def descriptions(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Each of `generators` with each subject: a split and, where boxes are described, `<split>.boxes`."""
+        """Return each pair of a generator and a subject, as (generator, subject).
+
+        A subject is a split, or `<split>.boxes` if captions for boxes are generated.
+        """
         boxes = [f"{split}.boxes" for split in splits] if self.describe.boxes else []
         return list(product(self.generators, [*splits, *boxes]))
 
     @property
     def study_text_weights(self) -> dict[str, tuple[float, ...]]:
-        """The weights of each text encoder that the study tries."""
+        """The weights that the study tries for each text encoder."""
         return {one.name: one.weight for one in self.text_encoders} | self.study.fit.text_weights
 
     @property
     def every_encoder(self) -> tuple[EncoderEntry, ...]:
-        """The encoders of the run, and the encoders that only the study uses."""
+        """The image encoders of the run, and the image encoders that only the study uses."""
         return (*self.encoders, *self.study.encoders)
 
     def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """The steps of an ImageView: the steps of each of the `encoders`, or once if all have the same steps."""
+        """Return the transforms of the features of each encoder, or a single tuple of transforms if all are the
+        same."""
         chosen = self.image_view.normalise
         specs = [self.encoder(self._maker(name)).spec for name in encoders]
         steps = tuple(chosen if chosen is not None else ROOTS if spec.roots else UNIT for spec in specs)
         return steps[0] if len(set(steps)) == 1 else steps
 
     def _maker(self, name: str) -> str:
-        """Return the encoder whose features the encoder `name` has: another encoder for precomputed features."""
+        """Return the encoder that makes the features of `name`. For precomputed features it is `made_by`, if set."""
         entry = self.encoder(name)
         return entry.base or name if entry.spec.reads == "vectors" else name
 
     @property
     def prepared_encoders(self) -> tuple[EncoderEntry, ...]:
-        """The encoders of images that can encode a new image, with the encoders that only queries use."""
+        """The image encoders that can encode new images, including the encoders that only encode queries."""
         return tuple(entry for entry in (*self.every_encoder, *self.query_encoders) if entry.prepared)
 
     def encoder(self, name: str) -> EncoderEntry:
-        """Return the entry of an encoder of images. Raises UsageError that lists the known names."""
+        """Return the entry of an image encoder. Raises UsageError, with the known names, if it does not exist."""
         return find("encoder", name, (*self.every_encoder, *self.query_encoders))
 
     def text_encoder(self, name: str) -> TextEntry:
-        """Return the entry of an encoder of texts. Raises UsageError that lists the known names."""
+        """Return the entry of a text encoder. Raises UsageError, with the known names, if it does not exist."""
         return find("text encoder", name, (*self.text_encoders, *self.query_text_encoders))
 
     def entry(self, path: str) -> EncoderEntry:
-        """Return the entry of the encoder whose artefact, or vectors, lie in the folder `path` of the run."""
+        """Return the entry of the encoder whose artefact, or vectors, are in the folder `path` of the run."""
         folder, _, name = path.rpartition("/")
         return self.encoder(name) if folder in ("encoders", "features") else self.text_encoder(name)
 
     @property
     def prepared_text_encoders(self) -> tuple[TextEntry, ...]:
-        """The encoders of texts that can encode a new text, with the encoders that only queries use."""
+        """The text encoders that can encode new texts, including the encoders that only encode queries."""
         return tuple(entry for entry in (*self.text_encoders, *self.query_text_encoders) if entry.prepared)
 
 
 def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]:
-    """Return the recipes of the `written` models and of all models that these are made from, by name.
+    """Return the recipes of all models by name: the models in `written`, and all models that these need.
 
-    The base of a model with steps is the first written model without steps that equals its base. A model that is
-    not written has the name of its base with its steps. If there is no model to start from, the recipe has none, and
-    `Config.start` reports it.
+    `written` has the base and the steps of each model that the configuration names. The base of a model with steps gets
+    the name of the first written model that equals it and has no steps. A needed model without a name is named after
+    its base and its steps. If the model to start from does not exist, `start` of the recipe is None, and `Config.start`
+    raises an error.
     """
     bases = {name: base for name, (base, steps) in written.items() if not steps.endings}
     models: dict[str, tuple[str, Steps]] = {}
@@ -319,7 +336,7 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
         names.setdefault(model, name)
 
     def name_of(base_name: str, steps: Steps) -> str:
-        """Return the first name of a model. A model without a name gets one, and a place in the queue."""
+        """Return the first name of a model. A model without a name gets a name and is added to the queue."""
         if (base_name, steps) not in names:
             name = _unused("-".join([base_name, *steps.endings]), models)
             names[base_name, steps] = name
@@ -335,7 +352,7 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
         members = base.members if isinstance(base, EnsembleSettings) else ()
         start = _find_start(base, bases) if steps.hubness == "none" else None
         if steps.refit:
-            members = tuple(name_of(models[one][0], models[one][1]._replace(refit=True)) for one in members)
+            members = tuple(name_of(models[member][0], models[member][1]._replace(refit=True)) for member in members)
         recipes[name] = Recipe(
             written[name][0] if name in written else base,
             steps,
@@ -348,7 +365,7 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
 
 
 def _find_start(model: Base, bases: Mapping[str, Base]) -> str | None:
-    """Return the name of the base, on the same encoders, that the training of a model starts from."""
+    """Return the name of the base with the same encoders from which the training of a model starts, or None."""
     if isinstance(model, Model):
         for name, base in bases.items():
             if isinstance(base, Model) and base.spec.name == model.spec.starts_from and base.learns_like(model):
@@ -357,7 +374,7 @@ def _find_start(model: Base, bases: Mapping[str, Base]) -> str | None:
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:
-    """Return `name`, with underscores at its end if it is taken."""
+    """Return `name`, with underscores appended until it is not in `taken`."""
     while name in taken:
         name += "_"
     return name
@@ -369,9 +386,10 @@ def _listed(names: tuple[str, ...] | None, entries: Sequence[Named]) -> tuple[st
 
 
 def laid(section: AnySection, values: Mapping[str, object], where: str, beside: tuple[str, ...] = ()) -> AnySection:
-    """Lay `values` over a section. Raises UsageError that names the key below `where`.
+    """Return a section that is changed by `values`.
 
-    `beside` are the legal keys beside the keys of the section.
+    `where` is the key of the section for messages, and `beside` are further legal keys for messages. Raises UsageError,
+    with the key, if a value is wrong.
     """
     if not values:
         return section

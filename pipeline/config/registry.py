@@ -1,8 +1,8 @@
-"""The lists of all models, trainings, encoders and generators.
+"""The registry of all models, trainings, encoders and generators.
 
-No other place names them. Other code asks the spec of a model or encoder for its properties, which imports neither its
-class nor pydantic. A model, encoder or collection reader that is not listed has its import path, `module:Class`, as its
-name. Such code is imported only if the user has named its path (`allow`): in a configuration, or for an index.
+No other module lists them. Other code uses the properties of a spec, which imports neither the class nor pydantic. A
+model, encoder or collection reader that is not registered is named by its import path, `module:Class`. Such code is
+imported only if the user has named its import path (`allow`) in a configuration or for an index.
 """
 
 import importlib
@@ -20,40 +20,44 @@ from pipeline.errors import UsageError, meant
 
 @dataclass(frozen=True)
 class Spec:
-    """Something that is registered under a name.
+    """A registered model, encoder or generator, or a class of the user at an import path.
 
-    Code at an import path has the settings of the registered spec `like`, of whose class its class is a subclass.
+    If a class of the user is a subclass of a registered class, it has the settings of the registered spec `like`.
     """
 
     name: str
     place: str
-    """Import path of its class."""
+    """The import path of the class."""
     _: KW_ONLY
     like: str | None = None
     section: str | None = None
-    """Import path of the class of its own settings, or None if it has none."""
+    """The import path of the class of its settings, or None if it has no settings of its own."""
     extra: str | None = None
-    """The extra of the distribution that it needs."""
+    """The extra of the distribution that the class needs, or None."""
 
     @property
     def key(self) -> str:
-        """The key that holds its own settings, in a configuration or in an entry of a list there."""
+        """The key of its settings in a configuration."""
         return (self.like or self.name).replace("-", "_")
 
     @property
     def stored_kind(self) -> dict[str, str]:
-        """The `kind` in the stored settings of an encoder at an import path; empty for a registered kind."""
+        """The entry `kind` in the stored settings of an encoder at an import path.
+
+        It is empty for a registered kind.
+        """
         return {"kind": self.name} if ":" in self.name else {}
 
     def load(self) -> Any:
-        """Import its class. Raises UsageError with the extra that is not installed."""
+        """Import and return the class. Raises UsageError, with the extra to install, if a library is missing."""
         try:
             return import_place(self.place)
         except ModuleNotFoundError as error:
             if self.extra is None:
                 raise
-            remedy = f"pip install 'jointspace[{self.extra}]'"
-            raise UsageError(f"{self.name} needs {error.name}; {remedy}") from error
+            raise UsageError(
+                f"{self.name} needs {error.name}. Install it with `pip install 'jointspace[{self.extra}]'`."
+            ) from error
 
 
 log = logging.getLogger(__name__)
@@ -71,7 +75,10 @@ AnyNamed = TypeVar("AnyNamed", bound=Named)
 
 
 def find(what: str, name: str, entries: Iterable[AnyNamed]) -> AnyNamed:
-    """Return the entry of this `name`. Raises UsageError that lists the known entries and calls them `what`."""
+    """Return the entry with this name. `what` is the noun for messages.
+
+    Raises UsageError, with the known names, if there is no such entry.
+    """
     known = {entry.name: entry for entry in entries}
     if name not in known:
         raise UsageError(f"unknown {what} {name}; {meant(name, known)}there are {', '.join(known)}")
@@ -85,20 +92,20 @@ def import_place(place: str) -> Any:
 
 
 MAX_SIDE = 4096
-"""Maximum number of pixels of a side of an encoder's input."""
+"""Largest side of the input of an image encoder in pixels."""
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
-"""Pattern of an import path, `module:Class`."""
+"""The pattern of an import path, `module:Class`."""
 ALLOWED = "JOINTSPACE_ALLOW"
-"""Environment variable with the import paths that the user has named. Other processes inherit it."""
+"""The environment variable with the import paths that the user has named. Child processes inherit it."""
 
 
 def allow(places: Iterable[str]) -> None:
-    """Permit these import paths from now on. Only the user may name them."""
+    """Permit the import of code at these import paths from now on. They must be from the user, not from a file."""
     os.environ[ALLOWED] = ",".join(sorted({*os.environ.get(ALLOWED, "").split(","), *places} - {""}))
 
 
 def named_places(values: object) -> set[str]:
-    """Return the import paths that a configuration, as YAML has it, names as a model, an encoder or a reader."""
+    """Return the import paths in a configuration, before validation: models, encoders and collection readers."""
     if isinstance(values, Mapping):
         named = {str(values.get(key)) for key in ("model", "kind", "format")}
         return {name for name in named if re.match(IMPORT_PATH, name)}.union(*map(named_places, values.values()))
@@ -112,38 +119,42 @@ def import_allowed(what: str, place: str) -> Any:
     """
     if place not in os.environ.get(ALLOWED, "").split(","):
         raise UsageError(
-            f"the {what} {place} is code that you have not named; if you trust it: `jointspace --allow {place} ...`, or"
-            f' jointspace.load(..., allow=["{place}"])'
+            f"the {what} {place} is code that you have not allowed. If you trust it, run"
+            f' `jointspace --allow {place} ...`, or call jointspace.load(..., allow=["{place}"]).'
         )
     try:
         return _import_with_former_names(place)
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"the {what} {place}: {error}; install it, or name its folder in PYTHONPATH") from error
+        raise UsageError(
+            f"the {what} {place} cannot be imported ({error}). Install it, or add its folder to PYTHONPATH."
+        ) from error
 
 
 FORMER_MODULES = {
     "pipeline.images.image_encoder": "pipeline.encoders.image_encoder",
     "pipeline.text.text_encoder": "pipeline.encoders.text_encoder",
 }
-"""Former name of a module that users' own encoders import -> its name. Former names work for one release."""
+"""The new names of modules that encoders of users may import by their former names. Former names work for one
+release."""
 
 
 def _import_with_former_names(place: str) -> Any:
-    """Import `module:name` of a user, whose module may still import ours by their former names."""
+    """Import the object at an import path. Its module may import modules of jointspace by their former names."""
     try:
         return import_place(place)
     except ModuleNotFoundError as error:
         if error.name not in FORMER_MODULES:
             raise
-        log.warning("%s imports %s, which is now %s", place, error.name, FORMER_MODULES[error.name])
+        log.warning("%s imports %s, which is now called %s", place, error.name, FORMER_MODULES[error.name])
         sys.modules[error.name] = importlib.import_module(FORMER_MODULES[error.name])
     return _import_with_former_names(place)
 
 
 def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | None = None) -> AnySpec:
-    """Return the spec of this name, or make the spec of a class at an import path.
+    """Return the registered spec with this name, or make a spec for a class at an import path.
 
-    Such a class changes a spec by its own SPEC: the spec of the registered class that is its base, or else `other`.
+    The spec of such a class is the spec of its registered base class, or else `other`, changed by the mapping SPEC of
+    the class. `what` is the noun for messages. Raises UsageError for an unknown name or a wrong class.
     """
     return _outside(what, import_allowed(what, name), name, specs, other) if ":" in name else find(what, name, specs)
 
@@ -151,14 +162,14 @@ def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | N
 @cache
 def _outside(what: str, outside: type, place: str, specs: Sequence[AnySpec], other: AnySpec | None) -> AnySpec:
     if not isinstance(outside, type):
-        raise UsageError(f"the {what} {place} is a {type(outside).__name__}; name a class")
+        raise UsageError(f"the {what} {place} is a {type(outside).__name__}, but must be a class. Name a class.")
     bases = [f"{base.__module__}:{base.__qualname__}" for base in outside.__mro__]
     base = next((spec for above in bases for spec in specs if spec.place == above), None)
     start = replace(base, like=base.key) if base else other or type(specs[0])(name=place, place=place)
     try:
         return replace(start, **{"name": place, "place": place, **getattr(outside, "SPEC", {})})
     except TypeError as error:
-        raise UsageError(f"the {what} {place}: its SPEC is wrong ({error})") from error
+        raise UsageError(f"the SPEC of the {what} {place} is wrong ({error}). Correct SPEC in the class.") from error
 
 
 Modality = Literal["image", "text"]
@@ -166,30 +177,30 @@ Modality = Literal["image", "text"]
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec(Spec):
-    """A kind of encoder, of images or of texts, whose class is at `place`.
+    """A kind of image encoder or text encoder.
 
-    The class is an ImageEncoder or a TextEncoder, which state its methods (pipeline/encoders/image_encoder.py and
-    pipeline/encoders/text_encoder.py). The keys of its entry in a configuration are the class at `section`, an
-    EncoderEntry of pipeline/config/encoders.py. A class at an import path that has no registered base has the keys of
-    OwnImageEntry or TextEntry there.
+    The class at `place` is a subclass of ImageEncoder (pipeline/encoders/image_encoder.py) or of TextEncoder
+    (pipeline/encoders/text_encoder.py), which describe its methods. The class at `section` is a subclass of
+    EncoderEntry (pipeline/config/encoders.py) with the keys of its entry in a configuration. A class at an import path
+    without a registered base class has the keys of OwnImageEntry or TextEntry.
     """
 
     modality: Modality
     reads: Literal["pixels", "regions", "texts", "vectors"]
-    """What the encoder takes. `regions` are features of regions by the encoder that its entry names in `of`; `vectors`
-    are precomputed."""
+    """The input of the encoder. `regions` are the features of regions by the encoder that its entry names in `of`, and
+    `vectors` are precomputed vectors."""
     library: bool = False
-    """Whether the encoder is a model of another library, in the library's own files."""
+    """Whether the encoder is a model of another library, which is stored in the format of this library."""
     learned: bool = False
     """Whether the encoder is learned from the train split."""
     regions: bool = False
-    """Whether the encoder describes regions of images, too."""
+    """Whether the encoder can also encode regions of images."""
     roots: bool = False
-    """Whether the features have hardly any negative values, so that their signed roots are worth taking."""
+    """Whether the features have few negative values, so that signed square roots improve the models."""
     sparse: bool = False
-    """Whether the vectors are a csr_array."""
+    """Whether the encoder returns a csr_array."""
     adds_words: bool = False
-    """Whether the vector of a text is the sum of the vectors of its words (see `encode_words`), but for a factor."""
+    """Whether the vector of a text is the sum of contributions of its words (`encode_words`), up to a factor."""
 
 
 def _image(name: str, place: str, entry: str, **more: Any) -> EncoderSpec:
@@ -230,37 +241,40 @@ OWN_ENCODERS: dict[Modality, EncoderSpec] = {
     "image": _image("", "", "OwnImageEntry"),
     "text": _text("", "", "TextEntry"),
 }
-"""The spec of a class at an import path that has no registered base."""
+"""The specs of classes at import paths without a registered base class."""
 
 
 @cache
 def encoder_specs(modality: Modality) -> tuple[EncoderSpec, ...]:
-    """Return the kinds of encoders of images, or of texts."""
+    """Return the registered kinds of image encoders, or of text encoders."""
     return tuple(spec for spec in ENCODERS if spec.modality == modality)
 
 
 def encoder_spec(kind: str, modality: Modality) -> EncoderSpec:
-    """Return the spec of a kind, or of a class at an import path. Raises UsageError that lists the known kinds."""
+    """Return the spec of a registered kind or of a class at an import path.
+
+    Raises UsageError, with the known kinds, if there is no such kind.
+    """
     what = "kind of encoder" if modality == "image" else "kind of text encoder"
     return find_spec(what, kind, encoder_specs(modality), OWN_ENCODERS[modality])
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorSpec(Spec):
-    """A generator of captions. Its class is a pipeline.generate.generator.Generator."""
+    """A registered caption generator. Its class is a subclass of pipeline.generate.generator.Generator."""
 
     defaults: str | None = "language_defaults"
-    """The key of the configuration whose values are the defaults of its settings."""
+    """The key of the configuration with the defaults of its settings."""
     regions: bool = False
-    """Whether it learns from regions and the snippets of captions that were aligned with them."""
+    """Whether the generator learns from regions and from the snippets of captions that are aligned with them."""
     ranks: bool = False
-    """Whether it ranks those snippets by the model that aligned them."""
+    """Whether the generator ranks such snippets with the model that aligned them."""
     text: bool = False
-    """Whether it learns from text without images too."""
+    """Whether the generator also learns from text without images."""
     treebank: bool = False
-    """Whether it needs a treebank of parts of speech."""
+    """Whether the generator needs a treebank of parts of speech."""
     likelihood: bool = True
-    """Whether it can rank captions by the probability that it gives them for an image (`log_probabilities`)."""
+    """Whether the generator can compute the probability of a caption for an image (`log_probabilities`)."""
 
 
 RESULTS = "pipeline.config.results"
@@ -283,17 +297,17 @@ GENERATORS: tuple[GeneratorSpec, ...] = (
 
 
 def generator_spec(name: str) -> GeneratorSpec:
-    """Return the generator `name`. Raises UsageError that lists the known generators."""
+    """Return the spec of a registered generator. Raises UsageError, with the known names, if there is none."""
     return find("generator", name, GENERATORS)
 
 
 def ranker(name: str) -> str:
-    """Return the name under which a generator is evaluated among the models. It ranks captions by perplexity."""
+    """Return the name under which a generator is evaluated like a model. It then ranks captions by perplexity."""
     return f"{name}-perplexity"
 
 
 STACKED = ("auxiliary_dimensions", "auxiliary_power", "auxiliary_eigenvalues")
-"""The keys of `transfer` that decide the projection of the auxiliary pairs, a normalized CCA."""
+"""The keys of `transfer` on which the projection of the auxiliary pairs, a normalized CCA, depends."""
 TRAININGS: dict[str, tuple[str, ...]] = {
     "target": (),
     "auxiliary": (),
@@ -303,7 +317,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "sae-linear": (*STACKED, "weight", "second_beta"),
     "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "scale", "features"),
 }
-"""Training -> the keys of `transfer` that matter to it."""
+"""The keys of `transfer` that each training uses."""
 STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
 """The trainings that stack a normalized CCA of the auxiliary pairs."""
 UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)
@@ -316,35 +330,40 @@ GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenval
 class ModelSpec(Spec):
     """A registered model.
 
-    The class fulfils the contract of pipeline.models.joint_model: ModelClass and JointModel, and with `phrases` also
-    PhraseModel. A model that is trained on words embeds each phrase on its own. A model that is fitted has `fit(task)`
-    of a pipeline.models.linear.training.FitTask. A model that is trained has `trainer(task)` of a
-    pipeline.models.neural.task.TrainingTask, which returns its Training.
+    The class implements ModelClass and JointModel of pipeline.models.joint_model, and, if `phrases` is true,
+    PhraseModel. The class of a fitted model has a method `fit(task)`, which takes a
+    pipeline.models.linear.training.FitTask. The class of a trained model has a method `trainer(task)`, which takes a
+    pipeline.models.neural.task.TrainingTask and returns a Training.
     """
 
     made_by: Literal["fit", "train", "adopt", "combine"]
     """The stage that makes the model."""
     defaults: str | None = None
-    """The key of the configuration whose values are the defaults of its own settings."""
+    """The key of the configuration with the defaults of its settings, or None."""
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
-    """The form of its captions. `vectors`: text encoder -> (n, its dim); `each`: the forms of its members."""
+    """The form in which the model reads captions. `vectors` are the vectors (n, dim) of its text encoders. An ensemble
+    has `each`, because each member has its own form."""
     metric: Literal["inner_product", "euclidean"] = "inner_product"
-    """How images and captions are compared: by the product of unit vectors, or by their distance."""
+    """The comparison of images and captions: the product of vectors, or their Euclidean distance."""
     grid: tuple[str, ...] = ()
-    """The keys of GRID that matter to it."""
+    """The keys of GRID that the model uses."""
     trainings: tuple[str, ...] = ("target",)
+    """The trainings that the model supports."""
     starts_from: str | None = None
-    """The registered model, on the same encoders, that training starts from."""
+    """The registered model, with the same encoders, from which the training starts, or None."""
     regions: Literal["none", "any", "its-encoders", "all-encoders"] = "none"
-    """The regions that it learns from: regions of any encoder, of some of its own encoders, or of all of them."""
+    """The regions that the model needs: none, regions of any encoder, regions of some of its own encoders, or regions
+    of all of its encoders."""
     multi_vector: bool = False
+    """Whether an image has several vectors, one per region, and a caption has one vector per word or relation."""
     phrases: bool = False
+    """Whether the model learns from phrases and regions."""
     relations: bool = False
-    """Whether it has a matrix for each relation of dependency trees."""
+    """Whether the model has a matrix for each relation of dependency trees."""
 
     @property
     def form(self) -> str:
-        """The folder of the captions that it reads, unless these are vectors."""
+        """The form of the captions that the model reads, as the name of their folder, unless it reads vectors."""
         return "trees" if self.trees else self.sentences
 
     @property
@@ -353,34 +372,34 @@ class ModelSpec(Spec):
 
     @property
     def words(self) -> bool:
-        """Whether it reads captions word by word, over the token vocabulary."""
+        """Whether the model reads the words of captions, with the token vocabulary."""
         return self.trees or self.sentences == "tokens"
 
     @property
     def starts_from_terms(self) -> bool:
-        """Whether it reads words and starts from a model of terms."""
+        """Whether the model reads words and starts from a model that does not."""
         return self.starts_from is not None and self.words and not model_spec(self.starts_from).words
 
     @property
     def aligned(self) -> bool:
-        """Whether each word of a caption has a vector, which an alignment can show beside the word."""
+        """Whether each word of a caption has a vector, so that words can be aligned with regions."""
         return self.multi_vector and self.sentences == "tokens"
 
     @property
     def fit_keys(self) -> set[str]:
-        """The keys of `fit` that matter to it."""
+        """The keys of `fit` that the model uses."""
         if self.made_by != "fit":
             return set()
         return {"dev_images", "text_weights", *self.grid, *(["search"] if self.grid else [])}
 
     @property
     def own_score(self) -> bool:
-        """Whether its class alone decides in training how images and captions are compared."""
+        """Whether the class of the model determines the score in training, so that the key `score` has no effect."""
         return self.made_by == "train" and bool(self.multi_vector or self.phrases or self.starts_from)
 
     @property
     def joint_space(self) -> bool:
-        """Whether it gives a cosine for any image and any words."""
+        """Whether the model can compute the cosine of any image and any text."""
         return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
 
 
@@ -426,13 +445,13 @@ MODELS: tuple[ModelSpec, ...] = (
     _ensemble("ensemble", f"{LINEAR}.ensemble:Ensemble"),
     _ensemble("fragment-ensemble", f"{LINEAR}.ensemble:Ensemble", multi_vector=True),
 )  # fmt: skip
-"""All models, with the models on which others build first."""
+"""All registered models. A model from which others start precedes them."""
 
 
 def model_spec(name: str) -> ModelSpec:
     """Return the spec of a registered model or of a model at an import path.
 
-    Raises UsageError that lists the known models.
+    Raises UsageError, with the known models, if there is no such model.
     """
     return find_spec("model", name, MODELS, _fitted(name, name, grid=GRID))
 
@@ -443,5 +462,5 @@ def made_by(stage: str) -> tuple[ModelSpec, ...]:
 
 
 def combining(multi_vector: bool) -> ModelSpec:
-    """Return the model that `combine` makes. `multi_vector`: whether a member of it is a multi-vector model."""
+    """Return the spec of an ensemble. `multi_vector` says whether one of its members is a multi-vector model."""
     return next(spec for spec in made_by("combine") if spec.multi_vector == multi_vector)

@@ -1,4 +1,4 @@
-"""Sections about the results of models: indexes, evaluations, the papers' tables, pages, and generated captions."""
+"""Sections of the configuration about indexes, evaluations, tables of papers, the page, and generated captions."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
@@ -36,78 +36,116 @@ class StudyFitSettings(
     dimensions=(96, 128), image_ridge=(0.3, 1, 3, 10), text_ridge=(0.3, 1, 3), eigenvalue_power=(1, 4),
     eigenvalues=("correlation", "gong"),
 ):  # fmt: skip
-    """as fit; rows of the paper have its t, lambda and c"""
+    """The values that the study tries. The defaults of some keys differ from the defaults in `fit`."""
 
 
 class StudySettings(Section):
     folds: Annotated[Positive, Field(ge=2)] = key(
-        5, "parts of each split; one is the smallest target set, and each a draw"
+        5, "Number of parts into which each split is divided. One part is the smallest target set."
     )
     order: Literal["listed", "shuffled"] = key(
-        "shuffled", "which images a part has: shuffled (by seed) | listed (the first ones first)"
+        "shuffled", "Assignment of images to parts: shuffled (by `seed`) | listed (in the order of the collection)."
     )
-    draws: Positive = key(5, "of the smallest target set, over which a number is averaged; at most folds")
-    further_draws: Positive = key(2, "of larger target sets")
-    encoders: tuple[ImageEncoderEntry, ...] = key((), "further encoders, as Table 1 compares them; keys as above")
-    sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Tables 1, 2 and 4, in folds")
-    transfer_sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Table 5, in folds")
-    weak_sizes: tuple[Positive, Positive, Positive, Positive] = key((1, 2, 3, 5), "auxiliary sets of Table 6, in folds")
+    draws: Positive = key(5, "Number of smallest target sets over which a result is averaged, at most `folds`.")
+    further_draws: Positive = key(2, "Number of larger target sets over which a result is averaged.")
+    encoders: tuple[ImageEncoderEntry, ...] = key(
+        (), "Further image encoders that Table 1 compares. Their keys are the keys of `encoders`."
+    )
+    sizes: tuple[Positive, Positive, Positive] = key(
+        (1, 3, 5), "Sizes of the target sets in Tables 1, 2 and 4, in parts."
+    )
+    transfer_sizes: tuple[Positive, Positive, Positive] = key(
+        (1, 3, 5), "Sizes of the target sets in Table 5, in parts."
+    )
+    weak_sizes: tuple[Positive, Positive, Positive, Positive] = key(
+        (1, 2, 3, 5), "Sizes of the auxiliary sets in Table 6, in parts."
+    )
     terms: tuple[Positive, Positive, Positive] = key(
-        (300, 1000, 3000), "dictionary sizes of Table 2; the middle one is used in the other tables"
+        (300, 1000, 3000), "Sizes of the dictionaries in Table 2. The other tables use the second."
     )
-    weights: NonNegatives = key((0, 0.3, 1), "transfer.weight of our own row: 0 is joint training, 1 the paper's")
-    fit: StudyFitSettings = key(StudyFitSettings, "as fit; rows of the paper have its t, lambda and c")
+    weights: NonNegatives = key(
+        (0, 0.3, 1),
+        "Values of transfer.weight for the row that jointspace adds to the tables. 0 is joint "
+        "training, and 1 is the paper's value.",
+    )
+    fit: StudyFitSettings = key(
+        StudyFitSettings, "Values to try on dev. Rows of the paper use the paper's t, lambda and c."
+    )
 
 
 class PhrasesSettings(Section):
-    splits: tuple[Described, ...] = key(("test",), "splits whose noun phrases are compared with regions")
-    models: tuple[Name, ...] | None = key(None, "models to measure; null: those that learn from phrases")
-    names: Place | None = key("names.tsv", "a table under data_root, if there: label <TAB> head nouns or phrases, ...")
-    least_overlap: PositiveShare = key(0.5, "IoU of a region with a box that a phrase names, to be right")
+    splits: tuple[Described, ...] = key(("test",), "Splits whose noun phrases are compared with regions.")
+    models: tuple[Name, ...] | None = key(
+        None, "Models to evaluate. null evaluates all models that learn from phrases."
+    )
+    names: Place | None = key(
+        "names.tsv",
+        "Table of names for the labels of boxes, under data_root, if it exists: label TAB head nouns or phrases.",
+    )
+    least_overlap: PositiveShare = key(
+        0.5, "Smallest overlap (intersection over union) of a correct region with a box that the phrase names."
+    )
 
 
 class AlignSettings(Section):
-    splits: tuple[Described, ...] = key(("test",), "splits to align")
-    beta: NonNegative = key(0.1, "gain of neighbouring words in one region, in units of a word's product with it")
+    splits: tuple[Described, ...] = key(("test",), "Splits whose captions are aligned with regions.")
+    beta: NonNegative = key(
+        0.1, "Bonus for neighbouring words with the same region, in units of the product of a word and a region."
+    )
 
 
 class ShortlistSettings(Section):
-    nearest: Positive = key(1000, "regions to look up for each word of a caption")
-    shortlist: Positive = key(1000, "images (or captions) to score exactly")
+    nearest: Positive = key(1000, "Number of regions that are looked up for each word of a caption.")
+    shortlist: Positive = key(1000, "Number of images (or captions) that are scored exactly.")
 
 
 class IndexSettings(Section):
-    splits: tuple[Split, ...] = key(("train", "dev", "test", "weak", "gallery"), "splits that can be searched")
-    exact_limit: Positive = key(200_000, "vectors up to which the index is exact, if that fits memory and latency_ms")
-    recall_floor: PositiveShare = key(0.95, "otherwise, least recall@10 against exact search")
-    memory: Positive | None = key(None, "most MiB per index; null: any")
-    bundles: Annotated[Positive, Field(le=10_000)] = key(
-        1, "index shards per model, each of a share of the photos and built by its own job"
+    splits: tuple[Split, ...] = key(("train", "dev", "test", "weak", "gallery"), "Splits that can be searched.")
+    exact_limit: Positive = key(
+        200_000, "Largest number of vectors for an exact index, if it fits `memory` and `latency_ms`."
     )
-    latency_ms: AboveZero | None = key(None, "most milliseconds per query (95th percentile); null: any")
+    recall_floor: PositiveShare = key(
+        0.95, "Smallest recall@10, compared with exact search, of an index that is not exact."
+    )
+    memory: Positive | None = key(None, "Largest size of an index in MiB. null sets no limit.")
+    bundles: Annotated[Positive, Field(le=10_000)] = key(
+        1, "Number of index shards per model. Each has a share of the photos and is built by its own job."
+    )
+    latency_ms: AboveZero | None = key(
+        None, "Largest number of milliseconds per query (95th percentile). null sets no limit."
+    )
     coverage: Annotated[float, Field(gt=0, lt=1)] = key(
-        0.9, "share of captions whose photo is among the likely answers (docs/searching.md)"
+        0.9,
+        "Target share of captions whose photo ranks above the line of likely matches, calibrated on "
+        "dev (docs/searching.md).",
     )
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)] = key(
-        "auto", "indexes to try above exact_limit: auto, or a list: [HNSW32, 'IVF1024,SQ8', ...]"
+        "auto", "Types of indexes to try above exact_limit: auto, or a list such as [HNSW32, 'IVF1024,SQ8']."
     )
     shortlist: ShortlistSettings = key(
-        ShortlistSettings, "multi-vector models above exact_limit, whose index is always IVF,Flat"
+        ShortlistSettings,
+        "Shortlist of multi-vector models above exact_limit. Their index is always of the type IVF,Flat.",
     )
 
 
 class EvaluateSettings(Section):
-    splits: tuple[Described, ...] = key(("dev", "test"), "splits to evaluate")
+    splits: tuple[Described, ...] = key(("dev", "test"), "Splits on which models are evaluated.")
     protocols: tuple[Protocol, ...] = key(
-        ("all-sentences", "first-sentence"), "all captions of a split | one per image"
+        ("all-sentences", "first-sentence"),
+        "Captions that are used: all-sentences (all captions of a split) | first-sentence (the "
+        "first caption of each image).",
     )
-    bootstrap: Count = key(1000, "resamples of the images for 95 % intervals")
-    folds: Positive = key(1, "also average over this many galleries of consecutive images (COCO: 5)")
+    bootstrap: Count = key(1000, "Number of resamples of the images for 95% confidence intervals.")
+    folds: Positive = key(
+        1, "Number of sets of consecutive images over which recalls are also averaged (5 for COCO). 1 turns this off."
+    )
     generators: tuple[Name, ...] = key(
         (),
-        "generators to evaluate by perplexity: mrnn | lbl | mlbl | mnlm | sc-nlm",
+        "Caption generators that are evaluated by perplexity: mrnn | lbl | mlbl | mnlm | sc-nlm.",
     )
-    prior_images: Count = key(32, "train images whose mean probability is divided out; 0: plain perplexity")
+    prior_images: Count = key(
+        32, "Number of train images whose mean probability a caption's probability is divided by. 0: plain perplexity."
+    )
 
 
 PaperCollection = Literal["flickr8k", "flickr30k", "coco", "pascal1k", "sbu"]
@@ -117,125 +155,158 @@ Paper = Literal["gong", "karpathy", "kiros", "niu", "socher"]
 class ReproduceSettings(Section):
     collection: PaperCollection | None = key(
         None,
-        "which collection it is: flickr8k | flickr30k | coco | pascal1k | sbu; null: none",
+        "The collection, for comparison with published tables: flickr8k | flickr30k | coco | "
+        "pascal1k | sbu. null: none of these.",
     )
-    others: tuple[PaperCollection, ...] = key((), "further collections whose tables are shown next to ours")
+    others: tuple[PaperCollection, ...] = key((), "Further collections whose published tables are shown.")
     papers: tuple[Paper, ...] = key(
-        get_args(Paper), "whose tables are shown; gong's are measured too (rule study), from weak texts"
+        get_args(Paper),
+        "Papers whose tables are shown. The tables of gong are also computed (stage study), which needs weak texts.",
     )
-    trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
-    in_place_of: dict[str, str] = key({}, "{encoder: a paper's}: compare it only with rows of that network")
+    trees: bool = key(False, "Whether to compute sections 6.6 and 6.7 of Socher et al. too, which need parses.")
+    in_place_of: dict[str, str] = key(
+        {},
+        "Networks of papers that encoders replace, as {encoder: network}. Results of the encoder "
+        "are only compared with results of this network.",
+    )
 
 
 class ServeSettings(Section):
-    top: Positive = key(12, "results, unless a request names a number")
-    among: Count = key(0, "arithmetic: nearest to re-sort by distance to their mean (Kiros et al. 2014: 4); 0: none")
-    max_upload_pixels: Positive = key(50_000_000, "largest uploaded photo, by its header")
-    max_connections: Positive = key(1000, "open connections; more are refused with 503")
-    max_requests: Positive = key(64, "requests answered or waiting, half of them uploads; more are refused with 503")
+    top: Positive = key(12, "Number of results, unless a request asks for another number.")
+    among: Count = key(
+        0,
+        "Number of nearest results of an image plus and minus words that are re-ranked by distance "
+        "to their mean (4 in Kiros et al. 2014). 0 turns re-ranking off. `jointspace search` has "
+        "its own option.",
+    )
+    max_upload_pixels: Positive = key(50_000_000, "Largest number of pixels of an uploaded photo.")
+    max_connections: Positive = key(1000, "Largest number of open connections. Further connections get the answer 503.")
+    max_requests: Positive = key(
+        64,
+        "Largest number of requests that are being answered or waiting, of which half may be "
+        "uploads. Further requests get the answer 503.",
+    )
     originals: bool | None = key(
         None,
-        "serve original files, with all that cameras wrote into them; null: if only this machine can see them",
+        "Whether to serve original files, including their EXIF metadata. null: only if the server "
+        "listens on localhost.",
     )
     columns: tuple[str, ...] | None = key(
         None,
-        "own columns of the collection that the page shows and filters by; null: all if only this machine can see them,"
-        " otherwise none",
+        "The collection's own columns that the page shows and filters by. null: all columns if the "
+        "server listens on localhost, and otherwise none.",
     )
 
 
 class NearestSettings(Section):
-    """in the joint space the distance is always the cosine"""
+    """The caption of the nearest training image. In the joint space, the distance is always the cosine."""
 
     by: Literal["features", "joint-image", "joint-sentence"] = key(
         "features",
-        "nearest training image by features | joint-image (in the joint space) | joint-sentence (nearest caption)",
+        "Nearest neighbour: features (training image by its features) | joint-image (training image "
+        "in the joint space) | joint-sentence (training caption in the joint space).",
     )
     distance: Literal["cosine", "euclidean"] = key(
         "cosine",
-        "by features: cosine of their view | euclidean, of features as the encoder gives them (Karpathy and Fei-Fei"
-        " 2015, with one encoder of layer fc7)",
+        "Distance of features, for by: features: cosine (of the image view) | euclidean (of "
+        "unchanged features, as in Karpathy and Fei-Fei 2015 with a single encoder of layer fc7).",
     )
 
     @property
     def in_space(self) -> bool:
-        """Whether it uses the joint space of a model."""
+        """Whether the generator uses the joint space of a model."""
         return self.by != "features"
 
 
 class OptimisationSettings(Section):
     in_space: ClassVar[bool] = False
-    optimiser: Literal["rmsprop", "adam", "sgd"] = key("rmsprop", "rmsprop | adam | sgd")
-    learning_rate: AboveZero = key(0.002, "initial")
-    decay: PositiveShare = key(0.75, "factor on the learning rate after every epoch")
-    weight_decay: NonNegative = key(0, "pull towards zero, times the learning rate")
-    averaging: BelowOne = key(0.99, "share that the running average of the parameters keeps per step")
-    clip: AboveZero = key(5, "greatest absolute value of a gradient entry")
-    dropout: BelowOne = key(0.4, "mrnn: of image, words and hidden state; others: of word vectors and factors")
-    batch_size: Positive = key(128, "captions per batch")
-    epochs: Positive = key(8, "most epochs")
-    patience: Positive = key(2, "epochs without a lower perplexity on dev before training stops")
-    checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this many seconds")
-    precision: Precision = key("auto", "of the products: auto (bfloat16 where it is fast) | float32 | bfloat16")
+    optimiser: Literal["rmsprop", "adam", "sgd"] = key("rmsprop", "Optimiser: rmsprop | adam | sgd.")
+    learning_rate: AboveZero = key(0.002, "Learning rate in the first epoch.")
+    decay: PositiveShare = key(0.75, "Factor on the learning rate after every epoch.")
+    weight_decay: NonNegative = key(0, "Weight decay per step, as a multiple of the learning rate.")
+    averaging: BelowOne = key(0.99, "Decay of the running average of the parameters per step.")
+    clip: AboveZero = key(5, "Largest absolute value of an element of the gradient.")
+    dropout: BelowOne = key(
+        0.4, "Dropout. mrnn: on the image, words and hidden state. Other generators: on word vectors and factors."
+    )
+    batch_size: Positive = key(128, "Number of captions per batch.")
+    epochs: Positive = key(8, "Largest number of epochs.")
+    patience: Positive = key(2, "Number of epochs without a lower perplexity on dev after which training stops.")
+    checkpoint_seconds: NonNegative = key(
+        60, "Number of seconds between two checkpoints. A killed job repeats at most this many seconds."
+    )
+    precision: Precision = key(
+        "auto", "Number type of matrix products: auto (bfloat16 if it is fast) | float32 | bfloat16."
+    )
 
 
 class RecurrentSettings(OptimisationSettings):
     cell: Literal["rnn", "relu", "gru", "lstm"] = key(
-        "lstm", "relu (Karpathy and Fei-Fei 2015, equation 14, with their f) | rnn (the same, f = tanh) | gru | lstm"
+        "lstm",
+        "Recurrent cell: relu (Karpathy and Fei-Fei 2015, equation 14, with their f) | rnn (the "
+        "same with f = tanh) | gru | lstm.",
     )
-    dimensions: Positive = key(256, "units of the hidden state")
-    word_dim: Positive = key(256, "dimensions of the word vectors")
+    dimensions: Positive = key(256, "Number of units of the hidden state.")
+    word_dim: Positive = key(256, "Number of dimensions of the word vectors.")
 
 
 class RegionRecurrentSettings(RecurrentSettings):
-    snippets: str | None = key(None, "the multi-vector model of `models` whose alignments it learns from")
-    whole: bool = key(False, "the whole image's features too (Karpathy and Fei-Fei 2015, supplement 6.4)")
+    snippets: str | None = key(None, "Multi-vector model among `models` from whose alignments the generator learns.")
+    whole: bool = key(
+        False, "Whether the features of the whole image are added (Karpathy and Fei-Fei 2015, supplement 6.4)."
+    )
 
 
 class RankedSnippetsSettings(Section):
-    """ranks the snippets of train for each region (Karpathy and Fei-Fei 2015, Table 3)"""
+    """The best snippet of the training captions for each region (Karpathy and Fei-Fei 2015, Table 3)."""
 
     in_space: ClassVar[bool] = False
-    snippets: str | None = key(None, "the multi-vector model of `models` whose snippets it ranks, such as dvsa")
+    snippets: str | None = key(None, "Multi-vector model among `models` whose snippets are ranked, such as dvsa.")
 
 
 class LogBilinearSettings(OptimisationSettings, dropout=0.2, epochs=6):
-    """log-bilinear models; see Kiros et al. 2014"""
+    """A log-bilinear model of Kiros et al. 2014."""
 
     in_space: ClassVar[bool] = True
-    context: Positive = key(5, "n - 1, the words that the next one is predicted from")
-    dimensions: Positive = key(200, "K, of word vectors; the paper has 300")
-    factors: Positive = key(200, "mnlm, sc-nlm: F; the paper has 100")
-    ahead: Count = key(2, "sc-nlm: k, parts of speech after the next word's own")
-    gate_bias: bool = key(True, "mnlm, sc-nlm: gates have a bias; the paper's have none")
+    context: Positive = key(5, "Number of words from which the next word is predicted (n - 1).")
+    dimensions: Positive = key(200, "Number of dimensions of the word vectors (K). The paper has 300.")
+    factors: Positive = key(200, "mnlm, sc-nlm: number of factors (F). The paper has 100.")
+    ahead: Count = key(2, "sc-nlm: number of parts of speech after the part of speech of the next word (k).")
+    gate_bias: bool = key(True, "mnlm, sc-nlm: whether gates have a bias. The paper's gates do not.")
 
 
 class ExtraTextSettings(Section):
-    file: Place | None = key(None, "sentences without images, one per line, plain or .gz")
-    column: Count = key(0, "the tab-separated column that holds the sentence")
-    treebank: Place | None = key(None, "CoNLL-U that sc-nlm's tagger learns from; null: sc-nlm cannot be trained")
+    file: Place | None = key(None, "File of sentences without images, one per line, plain or compressed (.gz).")
+    column: Count = key(0, "Number of the tab-separated column with the sentence, from 0.")
+    treebank: Place | None = key(
+        None, "CoNLL-U file on which the tagger of sc-nlm is trained. With null, sc-nlm cannot be trained."
+    )
 
 
 class DescribeSettings(Section):
-    splits: tuple[Described, ...] = key(("test",), "splits to describe and judge")
-    boxes: bool = key(False, "describe labelled boxes too (docs/trees.md)")
-    region_texts: Place | None = key(None, "file under data_root of texts that people wrote for boxes (docs/trees.md)")
-    space: str = key("ncca", "the model whose joint space mnlm, sc-nlm, lbl and nearest use")
-    top: Positive = key(5, "descriptions per image, best first; the first is judged")
-    beam: Positive = key(7, "mrnn: hypotheses kept; 1 is greedy")
-    length_power: NonNegative = key(0.7, "mrnn: log probabilities are divided by length ** this")
-    temperature: AboveZero | None = key(None, "mrnn: sentences are drawn at this temperature; null seeks the best")
-    candidates: Positive = key(300, "lbl, mnlm, sc-nlm: candidates per image; 1000 in Kiros et al. 2014")
-    meteor: bool = key(True, "if there is Java; all scores need jointspace[metrics]")
+    splits: tuple[Described, ...] = key(("test",), "Splits for whose images captions are generated and evaluated.")
+    boxes: bool = key(False, "Whether to generate captions for labelled boxes too (docs/trees.md).")
+    region_texts: Place | None = key(
+        None, "File under data_root with texts that people wrote for boxes (docs/trees.md)."
+    )
+    space: str = key("ncca", "Model whose joint space mnlm, sc-nlm, lbl and nearest use.")
+    top: Positive = key(5, "Number of generated captions per image, the best first. The first is evaluated.")
+    beam: Positive = key(7, "mrnn: number of hypotheses in the beam search. 1 is greedy.")
+    length_power: NonNegative = key(0.7, "mrnn: exponent of the length by which log probabilities are divided.")
+    temperature: AboveZero | None = key(None, "mrnn: temperature at which captions are sampled. null uses beam search.")
+    candidates: Positive = key(300, "lbl, mnlm, sc-nlm: number of candidates per image. Kiros et al. 2014 have 1000.")
+    meteor: bool = key(True, "Whether to compute METEOR, if Java is installed. All scores need jointspace[metrics].")
 
 
 class GeneratorVariant(Seeds):
-    """A generator with settings of its own. Further keys are settings of its generator."""
+    """A generator with settings of its own. Keys that are not listed here are settings of its registered generator."""
 
     model_config = ConfigDict(extra="allow")
-    generator: Annotated[str, OneOf(tuple(spec.name for spec in GENERATORS))] = key(..., "a registered generator")
-    encoders: Names | None = key(None, "some of `encoders`; null: all")
-    seed: Seed | None = key(None, "of this generator; null: `seed`")
+    generator: Annotated[str, OneOf(tuple(spec.name for spec in GENERATORS))] = key(
+        ..., "Name of a registered generator."
+    )
+    encoders: Names | None = key(None, "Image encoders of the generator. null uses all of `encoders`.")
+    seed: Seed | None = key(None, "Seed of this generator. null uses `seed`.")
 
 
 GeneratorSettings = NearestSettings | OptimisationSettings | RankedSnippetsSettings
@@ -243,7 +314,7 @@ GeneratorSettings = NearestSettings | OptimisationSettings | RankedSnippetsSetti
 
 @dataclass(frozen=True)
 class ChosenGenerator:
-    """The meaning of a generator's name: a registered generator, its encoders, its seed and its settings."""
+    """A generator of the configuration: its registered generator, its encoders, its seed and all of its settings."""
 
     spec: GeneratorSpec
     encoders: tuple[str, ...]
@@ -252,11 +323,11 @@ class ChosenGenerator:
 
     @property
     def precision(self) -> str:
-        """The number type of its heavy products."""
+        """The number type of its matrix products, as in the configuration."""
         return self.settings.precision if isinstance(self.settings, OptimisationSettings) else "float32"
 
     @property
     def snippets(self) -> str | None:
-        """The multi-vector model whose alignments it learns from."""
+        """The multi-vector model whose alignments the generator uses, or None if it uses none."""
         settings = self.settings
         return settings.snippets if isinstance(settings, RegionRecurrentSettings | RankedSnippetsSettings) else None

@@ -12,14 +12,14 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from pipeline.config.registry import IMPORT_PATH, MAX_SIDE, Spec, import_place
 
 MAX_COUNT = 2**63 - 1
-"""Maximum of a count: counts are stored, and passed to libraries, as 64-bit integers."""
+"""Largest value of a count. Counts are stored, and passed to libraries, as 64-bit integers."""
 MAX_SEED = 2**32 - 2
-"""Maximum of a seed: scikit-learn takes seeds of 32 bits, and word2vec gets the seed + 1."""
+"""Largest seed. scikit-learn accepts seeds of 32 bits, and word2vec gets the seed + 1."""
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def _refuse_truth(value: object) -> object:
-    """Refuse true and false, which Python takes for 1 and 0."""
+    """Refuse true and false, which Python treats as 1 and 0."""
     if isinstance(value, bool):
         raise PydanticCustomError("float_type", "Input should be a valid number")
     return value
@@ -32,22 +32,27 @@ def _name_device(value: str) -> str:
 
 
 def _require_place(text: str) -> str:
-    """Refuse a path that a rule cannot carry: brackets are Snakemake's own, and a dash would begin an option."""
+    """Refuse a path that cannot be used in a Snakemake rule.
+
+    Snakemake interprets brackets, and a path that begins with a dash would be read as an option of the command.
+    """
     if not text:
         raise ValueError("must not be empty")
     if URL.match(text):
-        raise ValueError(f"{text!r} must be a folder or file of this machine: mount or copy it (docs/own-data.md)")
+        raise ValueError(f"{text!r} must be a folder or file of this machine. Mount or copy it (docs/own-data.md)")
     if text[0] in "-~" or text != text.strip():
-        raise ValueError(f"{text!r} must not begin with - or ~, nor begin or end with a space; write it in full")
+        raise ValueError(f"{text!r} must not begin with - or ~, or begin or end with a space. Write the full path")
     if odd := [sign for sign in text if sign in "{}<>" or unicodedata.category(sign) in ("Cc", "Cs")]:
-        raise ValueError(f"{text!r} holds {odd[0]!r}, which Snakemake does not allow in a path; rename it")
+        raise ValueError(
+            f"{text!r} contains {odd[0]!r}, which Snakemake does not allow in a path. Rename the file or folder"
+        )
     return text
 
 
 Device = Annotated[str, AfterValidator(_name_device)]
 Number = Annotated[float, BeforeValidator(_refuse_truth)]
 Whole = Annotated[int, BeforeValidator(_refuse_truth)]
-"""A whole number, also as text: Snakemake passes the 9 of `--config 'plan={sample: 9}'` as text."""
+"""A whole number. It may be a text, because Snakemake passes the 9 of `--config 'plan={sample: 9}'` as text."""
 Count = Annotated[Whole, Field(ge=0, le=MAX_COUNT)]
 Positive = Annotated[Whole, Field(gt=0, le=MAX_COUNT)]
 Side = Annotated[Positive, Field(le=MAX_SIDE)]
@@ -63,7 +68,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Described = Literal["train", "dev", "test"]
 """A split whose images have captions."""
 Split = Literal[Described, "weak", "gallery"]
-"""Any split. Images of `weak` have weak text to learn from, and images of `gallery` can only be found."""
+"""Any split. Images of `weak` have weak texts for training. Images of `gallery` have no texts and are only indexed."""
 Protocol = Literal["all-sentences", "first-sentence"]
 DESCRIBED: tuple[Described, ...] = get_args(Described)
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -77,19 +82,22 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class OneOf:
-    """Constraint of a text to some `names` that are collected at run time, as in `Annotated[str, OneOf(names)]`."""
+    """Constraint for a text that must be one of `names`, as in `Annotated[str, OneOf(names)]`.
+
+    Unlike in a Literal, the names can be computed.
+    """
 
     names: tuple[str, ...]
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
-        """Validate the text as pydantic validates a Literal."""
+        """Return pydantic's validation of a Literal with the names."""
         return core_schema.literal_schema(list(self.names))
 
 
 def each_once(values: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Refuse a value that is given twice."""
+    """Return `values`, or raise ValueError if a value is repeated."""
     if twice := [value for value in values if values.count(value) > 1]:
-        raise ValueError(f"{twice[0]} is named twice; name each once")
+        raise ValueError(f"{twice[0]} is listed twice. List each value once")
     return values
 
 
@@ -97,7 +105,7 @@ Names = Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(each_onc
 
 
 def as_name(text: str) -> str:
-    """Return `text` with a hyphen in place of characters that a Name cannot have."""
+    """Convert a text to a valid Name: other characters are replaced by hyphens."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).lstrip("-._+") or "run"
 
 
@@ -106,9 +114,10 @@ def key(
     description: str = "",
     title: str | None = None,
 ) -> Any:
-    """Return a field with its default and its description, which a section may lack.
+    """Declare a key of a section with its default and its description.
 
-    The default of a section is its class, and a required field has `...`. A field with a `title` begins a group.
+    If the key is a section itself, `default` is the class of this section. If the key is required, it is `...`. A key
+    with a `title` begins a group of keys in config/default.yaml.
     """
     if isinstance(default, type):
         return Field(default_factory=default, description=description, title=title)
@@ -116,7 +125,10 @@ def key(
 
 
 class Section(BaseModel):
-    """A part of the configuration. `class Longer(Shorter, epochs=20)` has another default for a key of `Shorter`."""
+    """Base class of the sections of a configuration.
+
+    A subclass can change the default of an inherited key: `class Longer(Shorter, epochs=20)`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True, validate_default=True)
 
@@ -129,17 +141,20 @@ class Section(BaseModel):
             cls.model_fields[name].default = value
 
     def changed(self, values: Mapping[str, object]) -> Self:
-        """Return this section with `values` laid over it. Raises pydantic's ValidationError if a value is wrong."""
+        """Return a copy of this section in which `values` replace or are merged with the present values.
+
+        Raises pydantic's ValidationError if a value is wrong.
+        """
         return type(self).model_validate(merge(self.model_dump(), values))
 
 
 def file_goes_with(name: str) -> Any:
-    """Return a validator for a section: its key `file` is given exactly when its key `name` is `file`."""
+    """Return a validator that requires the key `file` if the key `name` is `file`, and forbids it otherwise."""
 
     @model_validator(mode="after")
     def check(section: Section) -> Section:
         if (getattr(section, name) == "file") != (getattr(section, "file", None) is not None):
-            raise ValueError(f"give `file` exactly when `{name}` is file")
+            raise ValueError(f"set `file` if `{name}` is file, and only then")
         return section
 
     return check
@@ -149,9 +164,9 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 def with_kinds(base: type[AnySection], specs: Iterable[Spec], heading: str = "") -> type[AnySection]:
-    """Return `base` with a key for each of `specs` that has settings of its own: the section of these settings.
+    """Return a subclass of `base` with a further key for each spec that has a section of its own.
 
-    The description of the key is the docstring of the section, after `heading` with the name of the spec in it.
+    The description of the key is `heading`, formatted with the name of the spec, and the docstring of the section.
     """
     keys: dict[str, Any] = {}
     for spec in specs:
@@ -163,22 +178,24 @@ def with_kinds(base: type[AnySection], specs: Iterable[Spec], heading: str = "")
 
 
 def section_of(sections: type[Section], name: str) -> type[Section]:
-    """Return the class of the section that is the key `name` of `sections`."""
+    """Return the class of the section under the key `name` of `sections`."""
     section = sections.model_fields[name].annotation
     assert isinstance(section, type) and issubclass(section, Section)
     return section
 
 
 class Seeds(Section):
-    """A variant that may stand for several variants, one per seed."""
+    """Base class of variants that can be repeated with several seeds."""
 
     seeds: Annotated[tuple[Seed, ...], AfterValidator(each_once)] = key(
-        (), "several: the variant is NAME-seedK for each seed, which `reproduce` takes together"
+        (),
+        "List of seeds. The variant then stands for the variants NAME-seedK, one per seed, which "
+        "`reproduce` summarises.",
     )
 
 
 def merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, Any]:
-    """Lay `above` over `below`: mappings are merged, everything else is replaced."""
+    """Merge two mappings. Values in `above` replace values in `below`, except that nested mappings are merged."""
     result = dict(below)
     for name, value in above.items():
         old = result.get(name)

@@ -1,4 +1,4 @@
-"""Stored models, restored, and the checks that stored encoders share with them."""
+"""Restores stored models, and has checks for stored models and stored encoders."""
 
 import math
 import sys
@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 CORRECTED = "pipeline.models.linear.corrected:HubCorrected"
-"""What corrects the scores of any model for hubs."""
+"""The import path of the class that corrects the scores of any model for hubs."""
 
 
 def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
-    """The registered model `name` from the `settings` and `tensors` that were stored (`where`, for errors), its scores
-    corrected for hubs where these say so. IntegrityError where their form is not that of its class."""
+    """Restore the registered model `name` from stored settings and tensors. `where` is their location for messages.
+
+    If the settings have a hubness correction, the scores of the model are corrected. Raises IntegrityError if the
+    settings and tensors do not have the form that the class of the model writes.
+    """
     spec = model_spec(name)
     registered = spec.load()
     with known_form(f"{name} in {where}" if where else name, spec.made_by), limited(tensors):
@@ -28,20 +31,22 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
 
 
 FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "eye")
-"""Functions of torch that make an array of a given size."""
+"""Functions of torch that make a tensor of a given size."""
 FREE_ELEMENTS = 1 << 27
-"""Numbers that may be allocated beside STORED_TIMES the stored numbers: a whole network is built before it is cut, and
-the text side of a network can be a small part of it."""
+"""Number of elements that may be allocated in addition to STORED_TIMES times the stored elements. A whole network is
+built before it is cut, and the stored side of a dual encoder can be a small part of the whole network."""
 STORED_TIMES = 8
-LEAST_ELEMENTS = 1 << 10
-"""Numbers that an array counts for at least, so that the number of arrays is limited too."""
+"""Number of elements that may be allocated per stored element."""
+MIN_COUNTED_ELEMENTS = 1 << 10
+"""Smallest number of elements that is counted for a tensor, so that the number of tensors is limited too."""
 
 
 def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> AbstractContextManager[object]:
-    """Return a context in which torch raises ValueError rather than allocate many more numbers than are stored.
+    """Return a context in which torch raises ValueError if many more elements are allocated than are stored.
 
-    These are the numbers of `tensors` and of files of `weight_bytes`. The settings of a stranger are sizes of layers.
-    Nothing is limited if torch is not loaded.
+    Stored settings have the sizes of layers, and settings from an untrusted source could be huge. The stored elements
+    are the elements of `tensors` and of weight files with `weight_bytes` bytes in total. If torch has not been
+    imported, nothing is limited.
     """
     if "torch" not in sys.modules:
         return nullcontext()
@@ -56,7 +61,7 @@ def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> Abstr
         def __torch_function__(self, function: Callable[..., Any], types: object, args: tuple = (), kwargs: Any = None):
             if function in self.factories:
                 size = args[0] if args and isinstance(args[0], tuple | list | torch.Size) else args
-                self.room -= max(LEAST_ELEMENTS, math.prod(side for side in size if isinstance(side, int)))
+                self.room -= max(MIN_COUNTED_ELEMENTS, math.prod(side for side in size if isinstance(side, int)))
                 if self.room < 0:
                     raise ValueError("its settings ask for larger layers than were stored")
             return function(*args, **(kwargs or {}))
@@ -66,10 +71,13 @@ def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> Abstr
 
 @contextmanager
 def known_form(what: str, stage: str) -> Iterator[None]:
-    """IntegrityError where the settings and tensors of `what` are not of the form that its class wrote."""
+    """Convert exceptions that malformed settings and tensors cause in the block to IntegrityError.
+
+    `what` is the model or encoder for the message, and `stage` is the stage that makes it.
+    """
     try:
         yield
     except MALFORMED as error:
         raise IntegrityError(
-            f"the stored {what} has another form than this version reads ({brief(error)}); run {stage} again"
+            f"the stored {what} has a form that this version cannot read ({brief(error)}). Run {stage} again."
         ) from error

@@ -83,7 +83,7 @@ class Run:
             return load(path)
         except UsageError as error:
             raise UsageError(
-                f"{error}. If an earlier version of jointspace made this run, start it anew from its configuration"
+                f"{error} If an earlier version of jointspace made this run, start it anew from its configuration"
                 " file with `jointspace run CONFIG`."
             ) from error
 
