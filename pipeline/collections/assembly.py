@@ -1,8 +1,8 @@
-"""The second half of ingest: decides which images are used, makes the tables of a manifest, and checks their use.
+"""The second half of ingest: decides which records are used, and makes and checks the tables of a manifest.
 
-Everything is either kept, rejected with a reason, or a duplicate. The first of several images with the same bytes is
-kept, with the further sentences of its copies. Everything else that belongs to an image shares its fate. The SQL of
-each step is in `ingest_sql`.
+Every record is kept, rejected with a reason, or a duplicate. Of several images with the same bytes, the first is kept,
+and it gets the additional sentences of its copies. Other records that belong to an image are kept or rejected with the
+image. The SQL of each step is in `ingest_sql`.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipeline.images.decode import Inspection
 
 BLOCK_IMAGES = 1 << 15
-"""Number of images whose rows of all tables are in memory together."""
+"""Number of images whose rows in all tables are in memory at once."""
 HARMLESS_REASONS = ("empty", "duplicate")
 """First words of the reasons for rejected sentences that do not count towards the limit."""
 
@@ -36,9 +36,9 @@ HARMLESS_REASONS = ("empty", "duplicate")
 class SplitSummary:
     """The images of a split.
 
-    `given` counts the images that the collection gives the split, `kept` its images, and `silent` the images that are
-    in `gallery` instead because they have no sentence. `file` names the first image, and `reason` says why that image
-    is rejected.
+    `given` is the number of images that the collection assigns to the split, `kept` is the number of these images that
+    are used, and `silent` is the number of images that are moved to `gallery` because they have no sentence. `file` is
+    the list that assigns the first image, and `reason` says why this image is rejected.
     """
 
     given: int
@@ -50,10 +50,11 @@ class SplitSummary:
 
 @dataclass(frozen=True)
 class Collection:
-    """The tables `images`, `sentences`, `documents` and `boxes` in the manifest's order, and the rejects.
+    """The tables `images`, `sentences`, `documents` and `boxes` of a manifest, and the rejected records.
 
-    `parts()` yields the tables in blocks of images. `counts` has {given, kept, rejected, duplicate} of each table, and
-    `rejects` has one entry for each record that is not kept.
+    `parts()` yields the tables in blocks of images, in the order of the manifest. `counts` has, for each table, the
+    numbers of records that were read (`given`), `kept`, `rejected` and `duplicate`. `rejects` has one entry for each
+    record that is not kept.
     """
 
     parts: Callable[[], Iterator[Mapping[str, pa.Table]]]
@@ -65,17 +66,23 @@ class Collection:
     """Lines for the user about images that were read in an unusual way, and about the user's own columns."""
 
     def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
-        """Raise InputError if there is no image, or if the images that have sentences are `learned_from` and are
-        useless for that. Raise RejectLimitError if more than the share `reject_limit` of the images, or of the
-        non-empty sentences, was rejected. `report` is the file of rejects."""
-        reasons = f"; {report} lists the reasons" if self.left_out.counts else ""
+        """Check that the collection can be used. `report` is the path of the list of rejects, for messages.
+
+        Raises InputError if there is no usable image, or if models learn from the captions (`learned_from`) and a
+        needed split has none. Raises RejectLimitError if more than the share `reject_limit` of the images, or of the
+        non-empty sentences, was rejected.
+        """
+        reasons = f" {report} lists the reasons." if self.left_out.counts else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
         if not images["given"]:
-            raise InputError(f"no image was found{reasons}; set data_root to the folder of your collection")
+            raise InputError(f"no image was found.{reasons} Set data_root to the folder of your collection.")
         if not images["kept"]:
             assert self.left_out.images is not None
             reason, count = self.left_out.images
-            raise InputError(f"none of the {images['given']} images can be used; of {count}: {reason}{reasons}")
+            raise InputError(
+                f"none of the {images['given']} images can be used. The most frequent reason, for {count} of them, is:"
+                f" {reason}.{reasons}"
+            )
         if learned_from and (sentences["kept"] or sentences["given"]):
             self._require_pairs(reasons)
         broken = self.left_out.of("sentences", "") - self.left_out.of("sentences", *HARMLESS_REASONS)
@@ -85,25 +92,28 @@ class Collection:
                 reason, most = self.left_out.most_frequent(kind)
                 raise RejectLimitError(
                     f"{count} of {given} {kind} are rejected, more than collection.reject_limit {reject_limit:g} allows"
-                    f" ({most}: {reason}); {report} lists them: repair them or raise that key"
+                    f" ({most}: {reason}). {report} lists them. Repair them, or raise collection.reject_limit."
                 )
 
     def _require_pairs(self, reasons: str) -> None:
         images, sentences = self.counts["images"], self.counts["sentences"]
         if not sentences["kept"]:
             raise InputError(
-                f"none of the {images['kept']} images has a sentence that can be used, of {sentences['given']} given"
+                f"none of the {images['kept']} images has a usable sentence. {sentences['given']} sentences were read."
                 f"{reasons}"
             )
         for split, summary in self.splits.items():
             if not summary.kept and split != "gallery":
                 raise InputError(
-                    f"split {split} is empty: none of the {summary.given} images that {summary.file} gives it can be "
-                    f"used ({summary.reason}){reasons}"
+                    f"split {split} is empty: none of the {summary.given} images that {summary.file} assigns to it can"
+                    f" be used ({summary.reason}).{reasons} Repair these images, or assign others to the split."
                 )
         if "train" not in self.splits:
             file = next(iter(self.splits.values())).file
-            raise InputError(f"split train is empty: {file} gives it no image; name some, or set default_split")
+            raise InputError(
+                f"split train is empty, because {file} assigns no image to it. Assign images to train, or set"
+                " collection.default_split."
+            )
 
     def describe(self) -> Iterator[str]:
         """Yield lines for the user about the records that were kept and rejected."""
@@ -115,16 +125,17 @@ class Collection:
                 yield "; ".join(filter(None, (line, ", ".join(not_kept))))
         yield from self.notes
         for (kind, reason), count in Counter(self.left_out.counts).most_common(10):
-            yield f"  {count} {kind} left out: {reason}"
+            yield f"  {count} {kind} not kept: {reason}"
         if silent := {split: summary.silent for split, summary in self.splits.items() if summary.silent}:
             count = " and ".join(f"{count} of {split}" for split, count in silent.items())
-            yield f"{count} have no sentence: they are in the split gallery, to be found but not learned from"
+            yield f"{count} have no sentence. They are moved to the split gallery, which is only indexed."
 
 
 class Assembly:
-    """The images between intake and manifest. Inspect the images at `locations()`, and pass the outcomes to `collect`.
+    """Makes the tables of a manifest from the records of a collection.
 
-    Splits are drawn by the hash of the images' bytes, or of their names if `by_name`.
+    The caller inspects the images at `locations()` and passes the outcomes to `collect`. Images are assigned to splits
+    by the hash of their bytes, or of their names if `by_name` is true.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:
@@ -135,10 +146,10 @@ class Assembly:
         self.place(draw)
 
     def place(self, draw: Sequence[str]) -> None:
-        """Give each image its split.
+        """Assign each image to a split.
 
-        If the collection names neither dev nor test, both are drawn from the images without a split. Splits in `draw`
-        that the collection does not name are drawn from these images and from train.
+        If the collection has neither dev nor test, both are drawn from the images without a split. Splits in `draw`
+        that the collection does not have are drawn from these images and from train.
         """
         named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
@@ -146,7 +157,7 @@ class Assembly:
         self._place()
         counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
         self.splits = {split: counts[split] for split in SPLITS if split in counts}
-        """Split -> its number of images, if all images turn out to be usable and different."""
+        """The number of images of each split, if all images are usable and different."""
 
     def _place(self) -> None:
         ingest_sql.place_images(self._tables, self._by_name, self._drawn, self._sources)
@@ -159,7 +170,7 @@ class Assembly:
         return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
     def collect(self, outcomes: "Iterable[Inspection | Failure]") -> Collection:
-        """Return the collection, given an outcome for each of `locations()`."""
+        """Return the collection. `outcomes` has the result of the inspection for each of `locations()`, in order."""
         tables = self._tables
         intake = self._intake
         image_notes = self._add_outcomes(outcomes)
@@ -186,14 +197,14 @@ class Assembly:
         notes = [f"{count} images {note}" for note, count in image_notes.most_common()]
         notes += [*intake.notes, *intake.own.describe()]
         if taken_down:
-            notes.append(f"{taken_down} captions are left out, which the takedown list names")
+            notes.append(f"{taken_down} captions in the takedown list are removed")
         if moved:
-            notes.append(f"{moved} sentences of exact copies are kept, with the photo of which they are copies")
+            notes.append(f"{moved} sentences of exact copies of a photo are kept with the first copy")
         in_order = {split: splits[split] for split in SPLITS if split in splits}
         return Collection(self._parts, intake.rejects, rejected, counts, in_order, notes)
 
     def _add_outcomes(self, outcomes: "Iterable[Inspection | Failure]") -> Counter[str]:
-        """Add the outcomes to their table, and count the notes on how images were read."""
+        """Add the outcomes to their table, and count the notes about unusual images."""
         notes: Counter[str] = Counter()
         own = self._intake.own
         for (seq, folder), outcome in zip(ingest_sql.image_folders(self._tables), outcomes, strict=True):

@@ -1,4 +1,4 @@
-"""Detects the format of a folder or file of photos, from names and the first rows of tables."""
+"""Detects the format of a folder or file of photos from the names of files and the first rows of tables."""
 
 import glob
 import os
@@ -27,30 +27,33 @@ KNOWN_LISTS = {
     "karpathy": ("dataset",),
     "coco": ("train", "dev", "test"),
 }
-"""Format -> keys of collection.files. One file of one of these keys is enough. Formats are tried in this order."""
+"""Keys of collection.files for each format. A file for one of the keys suffices. Formats are tried in this order."""
 NO_OPTIONS = Options({}, {}, "gallery")
 MAX_SAMPLES = 20
-"""Number of photos and lists that are looked at."""
+"""Largest number of photos, and of lists, that are opened."""
 SAMPLE_STEP = 500
-"""Number of photos of a list that are all looked for. After them, one photo in SAMPLE_STEP is looked for."""
+"""Number of photos at the beginning of a list that are all searched. After them, one photo in SAMPLE_STEP is
+searched."""
 ONLY_FOLDER_LISTS = ("splits", "boxes")
-"""Lists beside captions.tsv that only the format `folder` reads."""
+"""Lists that, besides captions.tsv, only the format `folder` reads."""
 AMBIGUOUS_SUFFIXES = (".txt", ".json")
-"""Endings of tables that other files have, too. Such a file counts only if it lies in the folder itself, has a header
-that names images, and names photos of the folder. All other tables come before it."""
-SAVED_TO_DISK = "export what `save_to_disk` wrote: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet')"
+"""Suffixes of tables that other files have too. Such a file is only a table if it is in the folder itself, has a header
+that names images, and names photos of the folder. All other tables precede it."""
+SAVED_TO_DISK = (
+    "convert the output of `save_to_disk`: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet')"
+)
 NOTHING_FOUND = "give the folder of photos, or name files of vectors images.npy and captions.npy"
 MAX_NAMED_LISTS = 3
-"""Number of unused lists that notes name."""
+"""Largest number of unused lists in the notes for the user."""
 
 
 @dataclass(frozen=True)
 class Detected:
-    """A collection in the folder `root`: its `format`, and the keys of collection.files and collection.columns that
-    differ from the defaults of the format.
+    """A detected collection in the folder `root`.
 
-    `described` is false if no text was found beside the photos. `notes` are lines for the user about how a table is
-    read and which lists are not used.
+    `files` and `columns` have the keys of collection.files and collection.columns that differ from the defaults of the
+    format. `described` is false if the photos have no texts. `notes` are lines for the user about the columns of a
+    table and about unused lists.
     """
 
     root: Path
@@ -69,8 +72,7 @@ class Detected:
 def detect(path: Path) -> Detected:
     """Detect the format of the photos in `path`: a folder, a tar shard, or a table of names.
 
-    Raises UsageError for any other file and for a folder without photos that could be read, and InputError as the
-    reader of a table does.
+    Raises UsageError for any other file and for a folder without usable photos, and InputError for a malformed table.
     """
     detected = _detect_folder(CollectionFolder(path, NO_OPTIONS)) if path.is_dir() else _detect_file(path)
     return _with_folder_of_images(detected)
@@ -80,7 +82,7 @@ def _detect_file(path: Path) -> Detected:
     suffix = path.suffix.lower()
     if not path.is_file() or suffix not in (".tar", *rows.READERS):
         kinds = f"a folder of photos, a .tar shard or a table ({', '.join(rows.READERS)})"
-        end = f"is not {kinds}; unpack an archive first" if path.exists() else f"does not exist; give {kinds}"
+        end = f"is not {kinds}. Unpack an archive first." if path.exists() else f"does not exist. Give {kinds}."
         raise UsageError(f"{path} {end}")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
@@ -95,11 +97,11 @@ def _detect_file(path: Path) -> Detected:
 
 
 class Survey:
-    """The contents of a folder, its subfolders with the names of their files.
+    """The contents of a folder: all subfolders with the names of their files.
 
-    `photos_inside` counts the photos in the folder `images`, and `photos_outside` all others. `texts` counts the texts
-    beside photos. `lists` are the files that could be lists, and `separate` the lists that are not beside a photo of
-    the same name. Detectors add the lists that they do not read to `unused`.
+    `photos_inside` is the number of photos in the folder `images`, and `photos_outside` the number of other photos.
+    `texts` is the number of text files that belong to a photo of the same name. `lists` are the files that could be
+    lists, and `separate` are the lists that do not have the name of a photo. Detectors add unused lists to `unused`.
     """
 
     def __init__(self, folder: CollectionFolder, contents: Iterable[tuple[str, list[str]]]) -> None:
@@ -139,36 +141,36 @@ class Survey:
 
     @cached_property
     def possible_tables(self) -> dict[str, str]:
-        """The texts and JSON files in the folder itself -> the reason why each is not a table, or ""."""
+        """The text and JSON files in the folder itself, each with the reason why it is not a table, or ""."""
         names = (name for name in self.lists if not _is_table(name) and name in self.separate and "/" not in name)
         return {name: _table_fault(self.folder, self.path(name)) for name in names}
 
     @cached_property
     def tables(self) -> list[str]:
-        """The tables in the folder and below it, the ambiguous ones last."""
+        """The tables in the folder and its subfolders. Tables with ambiguous suffixes are last."""
         return [*filter(_is_table, self.lists), *(name for name, fault in self.possible_tables.items() if not fault)]
 
     @cached_property
     def tables_by_split(self) -> dict[str, str]:
-        """The keys of collection.files for one table per split, or nothing."""
+        """The keys of collection.files for one table per split, or {} if there are no such tables."""
         names = (name for name in self.tables if "/" not in name or Path(name).stem.lower() == table.METADATA)
         return table.tables_by_split(self.folder, [name for name in names if lists.split_in(name)])
 
     @cached_property
     def files_of_vectors(self) -> dict[str, str]:
-        """The keys of collection.files for vectors without photos, or nothing."""
+        """The keys of collection.files for vectors without photos, or {} if there are none."""
         return {} if self.photos else vectors.find_files(self.folder)
 
     @cached_property
     def unused(self) -> dict[str, str]:
-        """The lists that are not read -> the reason. At first, these are the tables in folders below."""
+        """The lists that are not read, with the reasons. At first, these are the tables in subfolders."""
         below = [name for name in self.tables if "/" in name]
         reasons = dict.fromkeys(below, "")
         for name in below[:MAX_NAMED_LISTS]:
             path = self.path(name)
             command = shlex.join(["jointspace", "init", str(path.parent)])
             fault = _table_fault(CollectionFolder(path.parent, NO_OPTIONS), path)
-            reasons[name] = fault or f"only a table in the folder itself is read; to read this one: {command}"
+            reasons[name] = fault or f"only a table in the folder itself is read. To read this table, run: {command}"
         return reasons
 
 
@@ -211,8 +213,8 @@ def _detect_table(survey: Survey) -> Detected | None:
         pattern = DIGITS.sub("[0-9]*", glob.escape(name))
         alike = list(map(survey.folder.label, survey.folder.glob(pattern)))
         if not by_split and len(alike) > 1:
-            if 2 * survey.texts > survey.photos:  # img2dataset writes tables beside texts
-                survey.unused |= dict.fromkeys(alike, "captions are read from the text files beside the photos")
+            if 2 * survey.texts > survey.photos:  # img2dataset writes both tables and text files
+                survey.unused |= dict.fromkeys(alike, "captions are read from the text files next to the photos")
                 return None
             if _are_one_table(survey.folder, alike, pattern, columns):
                 files = {"table": pattern}
@@ -223,8 +225,10 @@ def _detect_table(survey: Survey) -> Detected | None:
 
 
 def _are_one_table(folder: CollectionFolder, names: list[str], pattern: str, columns: dict[str, str]) -> bool:
-    """Return whether tables whose names differ in numbers have the same columns. A table 1-2.csv beside 1.csv and 2.csv
-    has their captions, too."""
+    """Return whether tables whose names differ only in numbers are parts of one table with the same columns.
+
+    If there is a table 1-2.csv besides 1.csv and 2.csv, it probably repeats their captions, so they are not parts.
+    """
     with suppress(InputError):
         return all(DIGITS.sub("[0-9]*", glob.escape(name)) == pattern for name in names) and all(
             table.find_columns(folder, folder.root / name) == columns for name in names
@@ -265,7 +269,7 @@ def recognise(survey: Survey) -> Detected | None:
 
 
 def _as_parquet_photos(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
-    """Describe Parquet files like the file at `path`, whose `column` holds photos."""
+    """Describe a collection of Parquet files like the file at `path`, whose `column` contains photos."""
     usual = table.usual_columns(folder, path)
     usual.pop("file", None)
     columns, notes = table.with_sentences(table.with_text_columns(usual, table.sample_texts(folder, path)))
@@ -287,15 +291,16 @@ def _as_table(
 
 
 def _name_unused(unused: dict[str, str]) -> tuple[str, ...]:
-    """Return lines for the user about lists that are not read, given with the reasons."""
+    """Return lines for the user about unused lists. `unused` has the reason for each list."""
     more = (f"not used: {len(unused) - MAX_NAMED_LISTS:,} more",) if len(unused) > MAX_NAMED_LISTS else ()
     return (*(f"not used: {name} ({reason})" for name, reason in islice(unused.items(), MAX_NAMED_LISTS)), *more)
 
 
 def _with_folder_of_images(detected: Detected) -> Detected:
-    """Add the key of collection.files for the folder that has all photos in a list, if the format would not find them.
+    """Add the key of collection.files for the folder that contains the listed photos, if the format would not find
+    them.
 
-    Raises UsageError if it is a different folder for each table.
+    Raises UsageError if the photos of the tables are in different folders.
     """
     if "images" not in NAMED.get(detected.format, {}) or "images" in detected.files:
         return detected
@@ -313,10 +318,10 @@ def _with_folder_of_images(detected: Detected) -> Detected:
     splits = {lists.split_in(below) for below in named if named[below]} - {None}
     if len(splits) > 1 and not splits.isdisjoint(detected.files):  # the table of each split means its own folder
         raise UsageError(
-            f"{folder} and {also[0]} in {detected.root} have photos of the same names; write the folders into the names"
-            " in the tables"
+            f"{folder} and {also[0]} in {detected.root} have photos of the same names. Write the folders into the names"
+            " in the tables."
         )
-    notes = [f"the photos are taken from {folder}; {other} has files of the same names" for other in also]
+    notes = [f"the photos are read from {folder}, since {other} has files of the same names" for other in also]
     files = {**detected.files, "images": folder or "."}
     return replace(detected, files=files, notes=(*detected.notes, *notes))
 
@@ -344,7 +349,7 @@ def _is_table(name: str) -> bool:
 
 
 def _table_fault(folder: CollectionFolder, path: Path) -> str:
-    """Return why a file is not a table with a header and names of photos of the folder, or "" if it is one."""
+    """Return why a file is not a table with a header and names of photos of the folder, or "" if it is a table."""
     if (suffix := path.suffix.lower()) not in rows.READERS:
         return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:

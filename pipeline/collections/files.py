@@ -139,7 +139,7 @@ class CollectionFolder:
         self._follow_links = options.follow_links
         self.exclusion = Exclusion(options.exclude)
         if not self.root.is_dir():
-            raise UsageError(f"{self.root} is not a folder; set data_root to the folder of your collection")
+            raise UsageError(f"{self.root} is not a folder. Set data_root to the folder of your collection.")
 
     @cached_property
     def matcher(self) -> NameMatcher:
@@ -179,7 +179,9 @@ class CollectionFolder:
         only if both spellings exist.
         """
         if Path(pattern).is_absolute():  # pathlib raises NotImplementedError for it
-            raise UsageError(f"collection.files: {pattern} must be a pattern under {self.root}; leave out the folder")
+            raise UsageError(
+                f"collection.files: {pattern} must be a pattern relative to {self.root}. Remove the folder from it."
+            )
         paths = {*self.root.glob(pattern)}
         if not paths or "*" in pattern:
             paths |= {path for path in self.root.glob(_any_case(pattern)) if path.is_file()}
@@ -203,7 +205,7 @@ class CollectionFolder:
     def check_keys(self, known: Mapping[str, object] | tuple[str, ...]) -> None:
         """Raises UsageError if collection.files has a key that is not `known`."""
         if unknown := set(self._given) - set(known):
-            raise UsageError(f"collection.files: unknown key {min(unknown)}; this format has {', '.join(known)}")
+            raise UsageError(f"collection.files: unknown key {min(unknown)}. This format has {', '.join(known)}.")
 
     def _locate_one(self, key: str, usual: tuple[str, ...]) -> Path | None:
         given = self._given.get(key)
@@ -213,7 +215,7 @@ class CollectionFolder:
                 paths = [] if Path(given).is_absolute() else self.glob(given)
                 if paths and (len(paths) == 1 or key == PATTERN_KEY):
                     return paths[0]
-                raise UsageError(f"{path} does not exist; correct collection.files.{key}")
+                raise UsageError(f"{path} does not exist. Correct collection.files.{key}.")
             return path
         for pattern in usual:
             paths = self.glob(pattern) if pattern != "." else [self.root]
@@ -236,7 +238,7 @@ class CollectionFolder:
         return path
 
     def lacks(self, what: str, remedy: str) -> UsageError:
-        """Return the error for a folder that contains no `what`, which says what the folder contains instead."""
+        """Return an error for a folder that does not contain `what`. Its message lists the contents of the folder."""
         packed = [f"{name} is an archive: unpack it first; " for name in self.archives() if not name.endswith(".tar")]
         kinds = self._count()
         photographs = kinds.pop(PHOTO_KIND, 0)
@@ -267,7 +269,10 @@ class CollectionFolder:
         """Return the prefix that makes names of images in `folder` (None: the root) relative to the root."""
         prefix = "" if folder is None else self.label(folder)
         if prefix.startswith(".."):
-            raise UsageError(f"the images' folder {folder} lies outside {self.root}; set data_root above both")
+            raise UsageError(
+                f"the folder of the images, {folder}, is outside {self.root}. Set data_root to a folder that contains"
+                " both."
+            )
         return "" if prefix == "." else prefix
 
     def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:

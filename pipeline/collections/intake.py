@@ -43,15 +43,16 @@ Described = TypeVar("Described", SentenceRecord, DocumentRecord)
 
 
 class Intake:
-    """The records of a collection, in `tables` of images and of everything that belongs to images.
+    """The records of a collection, in `tables` of images and of the records that belong to images.
 
-    `rejects` are the records that were rejected so far, `given` counts the records of each kind, `notes` say how names
-    were read, and `own` are the user's own columns of images (those in `chosen`; None: all). Data beyond `gigabytes` of
-    memory is kept in the folder `scratch`. The caller must close the intake.
+    `rejects` has the records that were rejected so far, `given` the number of records of each kind, and `notes` lines
+    for the user about unusual names. `own` has the user's own columns of images: the columns in `chosen`, or all if it
+    is None. Data beyond `gigabytes` of memory are kept in the folder `scratch`. The caller must close the intake.
 
-    Names are names of photos in `folder` in any spelling, or are not checked without a folder. The images in the lines
-    `takedown` are removed with everything that belongs to them, as if they had never been there. A line is an image's
-    key in the collection, or a name as Takedown describes. `removed` are such lines too, but exact names.
+    Names of images are matched to the photos in `folder` in any spelling. Without `folder` they are not checked. Images
+    that the lines in `takedown` name are removed with all of their records, as if they had never been there. A line is
+    the key of an image in the collection, or a name as Takedown describes. Lines in `removed` have the same effect, but
+    must be exact names.
     """
 
     def __init__(

@@ -211,8 +211,10 @@ class Tables:
                 raise cannot_write(self._folder, 0, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from error
             if not isinstance(error, duckdb.OutOfMemoryException):
                 raise
-            remedy = f"more than {self._gigabytes:g} GB; raise collection.memory_gb"
-            raise JointspaceError(f"the tables of the collection need {remedy}") from error
+            raise JointspaceError(
+                f"the tables of the collection need more than {self._gigabytes:g} GB of memory. Raise"
+                " collection.memory_gb."
+            ) from error
 
 
 def to_bytes(text: str) -> bytes:

@@ -24,8 +24,8 @@ def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettin
     images, starts = np.unique(image_id, return_index=True)
     if len(images) < 2:
         raise InputError(
-            f"weak text is simulated from sentences of the auxiliary images, and {len(images)} of them have any; put"
-            " train into auxiliary.splits, or leave out documents with `simulate`"
+            "weak text is simulated from the sentences of auxiliary images, but fewer than 2 auxiliary images have"
+            " sentences. Add train to auxiliary.splits, or remove the entries of `documents` with `simulate`."
         )
     bounds = np.append(starts, len(image_id))
     own = [texts[first:last] for first, last in zip(bounds[:-1], bounds[1:], strict=True)]

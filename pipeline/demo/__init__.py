@@ -1,7 +1,8 @@
-"""The embedded demo collection: drawn scenes with true sentences, their trees, boxes, and a larger weak set.
+"""The synthetic demo collection: drawn scenes with true captions, their trees, boxes, and a larger set with weak text.
 
-`scene` puts things into a place, `picture` draws them (with `places`, `creatures` and `drawing`) and reads off what can
-be seen, `grammar` says it (with `words`), and `records` adds weak text and puts all of it together.
+`scene` puts things into a place. `picture` draws the scene (with `places`, `creatures` and `drawing`) and finds out
+which facts can be seen in it. `grammar` writes captions about the facts (with `words`), and `records` adds weak text
+and assembles the records of the collection.
 """
 
 from pipeline.demo.records import VERSION, DrawingSettings, SceneRecord, collection_texts, scene_record

@@ -1,4 +1,4 @@
-"""How animals on four legs, birds and people are drawn, each by its build and what it does."""
+"""Draws four-legged animals, birds and people, according to their build and their action."""
 
 import math
 from collections.abc import Callable
@@ -228,7 +228,7 @@ _UPPER_ARC = tuple((math.cos(math.radians(a)), math.sin(math.radians(a))) for a 
 
 @dataclass(frozen=True)
 class Person:
-    """Proportions in units: a standing figure's shoulders, hips and head, and what it wears."""
+    """Proportions of a standing person in units, and the person's clothes."""
 
     hip: float
     shoulder: float
@@ -268,7 +268,7 @@ PEOPLE = {
 
 def person(pen: Pen, look: Look, action: str, build: Person) -> None:
     asleep = action == "sleep"
-    # Lying on the back is standing, turned about the point that leaves the back on the ground.
+    # A person who lies on the back is drawn standing, and turned about the point that keeps the back on the ground.
     degrees, about = (90, (0.16, 0.34)) if asleep else (_POSES[action].lean, (0, build.hip))
     with pen.tilted(degrees, about):
         _figure(pen, look, _POSES[action], build, asleep)

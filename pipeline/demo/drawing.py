@@ -22,7 +22,7 @@ _CIRCLE = tuple((math.cos(math.tau * i / 28), math.sin(math.tau * i / 28)) for i
 
 @dataclass(frozen=True)
 class Look:
-    """The colours of a figure: its own colour in three tones, and colours that no sentence mentions."""
+    """The colours of a figure: its own colour in three tones, and other colours, which captions never mention."""
 
     main: Colour
     shade: Colour

@@ -1,5 +1,8 @@
-"""Sentences as people write them about a photograph: short and long, each with a focus of its own, all of them true.
-Their parts come last: noun phrases, verb phrases, and what says where and when."""
+"""Writes true captions of a scene, short and long, each with a focus of its own.
+
+The functions for whole sentences are first. The functions for noun phrases, verb phrases, and phrases of place and time
+follow.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,15 +14,21 @@ from pipeline.demo.picture import Facts, Relation
 from pipeline.demo.scene import Thing, pick, pick_usual, pick_weighted
 from pipeline.demo.words import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
 
-SENTENCES = 5  # of an image
-CAPITAL, FULL_STOP = 0.93, 0.9  # how often a sentence has them, as in Flickr8k
-ATTEMPTS = 5  # at saying something new
-DETAILS = (0.35, 0.75, 0.95)  # how often one sentence or another mentions a size or a colour
+SENTENCES = 5
+"""Number of captions per image."""
+CAPITAL = 0.93
+"""Probability that a caption begins with a capital, as in Flickr8k."""
+FULL_STOP = 0.9
+"""Probability that a caption ends with a full stop, as in Flickr8k."""
+ATTEMPTS = 5
+"""Number of attempts to write a caption that differs from the others."""
+DETAILS = (0.35, 0.75, 0.95)
+"""Probabilities with which sizes and colours are mentioned. Each caption has one of them."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """The topic of a sentence: the facts, one of the things, and one of its relations, if it has any."""
+    """The topic of a caption: the facts, one of the things, and one of its relations, if it has any."""
 
     facts: Facts
     thing: Thing
@@ -34,7 +43,7 @@ class Topic:
 
 
 def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
-    """Write SENTENCES sentences, as different from each other as the facts allow."""
+    """Write SENTENCES captions that differ from each other as far as the facts allow."""
     new: dict[str, DemoSentence] = {}
     repeated: list[DemoSentence] = []
     for _ in range(SENTENCES * ATTEMPTS):
@@ -178,7 +187,7 @@ FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], 
     (_meanwhile, 0.8, "companion"),
     (_view, 0.8, "thing"),
 )
-"""The forms of sentences, how often each is taken, and the attribute that its topic must have."""
+"""The forms of captions, the frequency of each form, and the attribute that its topic must have."""
 
 
 # --- the parts of a sentence

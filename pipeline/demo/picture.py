@@ -1,4 +1,4 @@
-"""Draws a scene as a photograph, and reads off what can be seen of each figure and what may be said of the picture."""
+"""Draws a scene like a photo, and determines the visible part of each figure and the facts that captions may state."""
 
 import io
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ _DRAWN = (
     drawing.lamp,
 )
 DRAWINGS = {draw.__name__: draw for draw in _DRAWN}
-"""Kinds without a build -> how they are drawn."""
+"""The functions that draw the kinds without a build."""
 DRAFTS = {"dog": 0.27, "man": 0.6, "woman": 0.6, "boy": 0.5, "girl": 0.5, "duck": 0.03}
-"""Depth in units to which each swimmer lies in the water."""
+"""The depth in units to which each kind of swimmer is under water."""
 
 _SKINS = ((250, 216, 186), (236, 188, 150), (196, 140, 100), (142, 94, 62), (98, 64, 44))
 _HAIRS = ((40, 30, 26), (92, 58, 34), (150, 98, 48), (214, 170, 84), (176, 78, 38), (120, 116, 114))
@@ -157,7 +157,7 @@ SEEN = 0.4  # share of a figure's pixels that makes it worth a word
 
 @dataclass(frozen=True)
 class Relation:
-    """The relation `name` of one thing to another, both given by their positions among the facts' things."""
+    """The relation `name` of one thing to another. Both are positions in the list of things of the facts."""
 
     subject: int
     name: str
@@ -166,7 +166,8 @@ class Relation:
 
 @dataclass(frozen=True)
 class Facts:
-    """The visible `things`, whose `count` is the number of visible figures, and the kinds that are on a seat."""
+    """The facts about a drawn scene. The `count` of each visible thing is the number of its visible figures, and
+    `seated` are the kinds that are on a seat."""
 
     place: str
     light: str

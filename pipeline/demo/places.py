@@ -1,4 +1,4 @@
-"""The backgrounds: one function a place, from the sky down to the ground on which things stand."""
+"""The backgrounds of scenes. Each place has one function, which draws from the sky down to the ground."""
 
 from collections.abc import Callable
 

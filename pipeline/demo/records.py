@@ -1,4 +1,4 @@
-"""The demo collection, one image at a time, and the text files that describe all of them."""
+"""Makes the records of the demo collection, one image at a time, and the text files of the collection."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pipeline.demo.scene import COLOURS, KINDS, PLACES, pick, pick_weighted, sam
 from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
 
 VERSION = 2
-"""Version of the drawings and sentences for given settings. A change to either needs the next number."""
+"""The version of the images and captions for given settings. It must be increased if either of them changes."""
 
 LISTED = 0.05  # share of a figure's pixels without which it has no box
 
@@ -54,7 +54,7 @@ class Document:
 
 @dataclass(frozen=True)
 class SceneRecord:
-    """All that the collection has of one image: sentences of a target image, or else a weak document."""
+    """The record of an image: captions for a captioned image, or else weak text."""
 
     name: str
     split: str
@@ -149,11 +149,11 @@ Writer = Callable[[Facts, np.random.Generator], str]
 
 
 def annotate(facts: Facts, rng: np.random.Generator) -> Document:
-    """Write a text as somebody may have written it beside a picture with these `facts`. Much of it may be untrue."""
+    """Write weak text for an image with these facts, as on a photo-sharing site. Much of it may be untrue."""
     title = pick_weighted(rng, TITLES)(facts, rng)
     tags = _tags(facts, rng)
     description = pick_weighted(rng, DESCRIPTIONS)(facts, rng)
-    if not (title or tags or description):  # what nobody has named keeps the name that the camera gave it
+    if not (title or tags or description):  # the title is then the file name that the camera gave the photo
         title = _camera_name(facts, rng)
     return Document(title, tags, description)
 
@@ -190,7 +190,7 @@ def _tokens(facts: Facts, rng: np.random.Generator) -> list[str]:
 
 
 def _tags(facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
-    """Return some true words, some words that say nothing, and perhaps a wrong word, in no order."""
+    """Return some true words, some meaningless words, and perhaps a wrong word, in random order."""
     if rng.random() < 0.12:
         return ()
     true = [facts.place]
@@ -221,4 +221,4 @@ DESCRIPTIONS: dict[Writer, float] = {
     lambda facts, rng: pick(rng, NOTES): 0.1,
     lambda facts, rng: "": 0.36,
 }
-"""The functions that write a field, and how often each does."""
+"""The functions that write a field, and the frequency of each function."""

@@ -30,10 +30,10 @@ LIFTED = ("jump", "bounce")
 
 
 SEATS = {"bench": 0.3, "chair": 0.46}
-"""Kinds that figures can sit on -> height of the seat in units."""
+"""The height of the seat in units, for each kind of thing on which figures can sit."""
 
 SHELTERS = ("tree",)
-"""Kinds that a figure is under while it stands at their foot."""
+"""Kinds of tall things. A figure that stands at their foot is under them."""
 
 TALL = ("tree", "house")
 """Kinds whose top the image may cut off."""
@@ -62,7 +62,7 @@ PLACES = {
 }
 INDOORS = ("room",)
 LIGHTS = {"day": 0.74, "sunset": 0.14, "night": 0.12}
-"""Light -> how often it falls on an outdoor scene. Indoors it is always day."""
+"""The frequency of each kind of light in outdoor scenes. Indoors it is always day."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ KINDS = {
 }
 
 
-WIDTHS = (160, 200)  # pixels; every image is 4:3
+WIDTHS = (160, 200)  # range of the width in pixels (the aspect ratio is always 4:3)
 MAX_FIGURES = 4
 ATTEMPTS = 12  # at finding a spot that hides nothing
 COVERED = 0.45  # share of a figure's extent that a nearer one may take
@@ -153,7 +153,7 @@ def pick_usual(rng: np.random.Generator, options: Sequence[Option]) -> Option:
 
 @dataclass(frozen=True)
 class Thing:
-    """A number (`count`) of equal figures. Sentences are about things that are `mentioned`."""
+    """A number (`count`) of equal figures. Captions are only about things that are `mentioned`."""
 
     kind: str
     colour: str
@@ -213,7 +213,7 @@ def sample_scene(rng: np.random.Generator) -> Scene:
 
 
 def _sample_things(place: str, rng: np.random.Generator) -> list[Thing]:
-    """Draw one to four candidates of different kinds. The last may be a distractor that no sentence mentions."""
+    """Choose one to four candidates of different kinds. The last may be a distractor, which captions never mention."""
     mentioned = pick_weighted(rng, {1: 0.2, 2: 0.5, 3: 0.3})
     distracted = rng.random() < 0.4
     kinds = [kind for kind in KINDS if place in KINDS[kind].places]
@@ -240,7 +240,7 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
-    """Place each candidate in turn. A candidate that finds no room, or would hide another, is left out."""
+    """Place the candidates one after another. A candidate is skipped if it has no room, or would hide another thing."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)
@@ -291,7 +291,7 @@ def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Genera
 
 
 def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
-    """Return a depth and x: anywhere, or beside, behind, in front of, above or below the first figure."""
+    """Choose a depth and x for a figure: anywhere, or next to, behind, in front of, above or below the first figure."""
     near, far = scene.height - 3, scene.horizon + 0.25 * (scene.height - scene.horizon)
     depth, x = rng.uniform(far, near), scene.width * rng.uniform(0.12, 0.88)
     if anchor is None or rng.random() < 0.25:

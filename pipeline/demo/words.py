@@ -1,6 +1,6 @@
-"""The demo's words, and the trees of sentences.
+"""The words of the demo's captions, and the trees of the captions.
 
-Constituents know their heads, so that one structure gives both kinds of tree.
+A constituent has a head, so that the same structure gives both the phrase tree and the dependency tree.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Word:
 class Phrase:
     """A constituent with a Penn label. `relations[i]` is child i's dependency on the child whose relation is HEAD.
 
-    A phrase without a label groups words for the dependencies only. Brackets show its children in its place.
+    A phrase without a label only groups words for the dependencies. In brackets it is replaced by its children.
     """
 
     label: str

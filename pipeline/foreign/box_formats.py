@@ -1,4 +1,4 @@
-"""Boxes in a user's files, in one of three formats."""
+"""Reads boxes from files of the user, in one of three formats, and matches them to images."""
 
 import csv
 import io
@@ -46,7 +46,8 @@ class Matched(NamedTuple):
 
 
 def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Matched:
-    """Match the boxes in `files` (name, bytes) to the paths `images` below `root`, by names as `find_names` does."""
+    """Match the boxes in `files` (name, bytes) to the image paths `images` below `root`, by the rules of
+    `find_names`."""
     rows = [row for source, data in files for row in parse_boxes(data, source)]
     names = sorted({row.file for row in rows})
     owner = dict(zip(names, find_names(names, images, root).images, strict=True))
@@ -56,31 +57,35 @@ def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root:
 
 
 def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
-    """Yield the boxes in the bytes of the file `source`, whose extension decides the format: .xml, .json or .tsv.
+    """Yield the boxes in the content of a file. The suffix of its name `source` decides the format.
 
-    Raises InputError naming the file and the object, annotation or row that cannot be read.
+    The formats are .xml (Flickr30k Entities), .json (COCO) and .tsv. Raises InputError, with the file and the object,
+    annotation or row, if something cannot be read.
     """
     ending = source.rpartition(".")[2].lower()
     if ending not in PARSERS:
         raise InputError(
-            f"{source}: boxes must be .xml (Flickr30k Entities), .json (COCO) or .tsv; rename or convert it"
+            f"{source}: a file of boxes must be .xml (Flickr30k Entities), .json (COCO) or .tsv. Rename or convert the"
+            " file."
         )
     text = decode_text(data, source)
     yield from PARSERS[ending](text, source)
 
 
 def _parse_entities(text: str, source: str) -> Iterator[Box]:
-    """Yield the annotations of Flickr30k Entities (Plummer et al. 2015), one file per image. The label is the phrase
-    chain."""
+    """Yield the boxes in an annotation of Flickr30k Entities (Plummer et al. 2015), which has one file per image.
+
+    The label of a box is the id of its phrase chain.
+    """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise InputError(f"{source} declares XML entities, which no annotation needs; remove them")
+        raise InputError(f"{source} declares XML entities, which annotations do not need. Remove the declarations.")
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise InputError(f"{source} is not valid XML ({error}); get the file again") from error
+        raise InputError(f"{source} is not valid XML ({error}). Download the file again.") from error
     file = root.findtext("filename")
     if not file:
-        raise InputError(f"{source} has no <filename>, so its image is unknown; get the file again")
+        raise InputError(f"{source} has no <filename>, so its image is unknown. Download the file again.")
     for number, item in enumerate(root.iter("object")):
         box = item.find("bndbox")
         if box is None:  # a phrase about the scene or about nothing visible
@@ -91,9 +96,9 @@ def _parse_entities(text: str, source: str) -> Iterator[Box]:
 
 
 def _parse_coco(text: str, source: str) -> Iterator[Box]:
-    """Yield the boxes of COCO instances, or of COCO results, a list that names images by `file_name` or `image_id`.
+    """Yield the boxes of COCO instances or of COCO results.
 
-    The boxes of COCO are x, y, width, height.
+    COCO results are a list that names images by `file_name` or `image_id`. The boxes of COCO are x, y, width, height.
     """
     try:
         value = json.loads(text)
@@ -102,14 +107,18 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
         images = {image["id"]: image["file_name"] for image in whole["images"]}
         labels = {category["id"]: category["name"] for category in whole.get("categories", ())}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{source} is not COCO JSON ({type(error).__name__}: {error}); get the file again") from error
+        raise InputError(
+            f"{source} is not COCO JSON ({type(error).__name__}: {error}). Download the file again."
+        ) from error
     for number, row in enumerate(rows):
         where = f"annotation {number}"
         box = row.get("bbox") if isinstance(row, dict) else None
         if not isinstance(box, list) or len(box) != 4:
-            raise InputError(f"{source}: {where} has no bbox of four numbers; repair or remove it")
+            raise InputError(f"{source}: {where} has no bbox of four numbers. Repair or remove the annotation.")
         if any(isinstance(row.get(name), list | dict) for name in ("image_id", "category_id")):
-            raise InputError(f"{source}: {where} has an id that is not a number or name; repair or remove it")
+            raise InputError(
+                f"{source}: {where} has an id that is not a number or name. Repair or remove the annotation."
+            )
         x, y, width, height = _numbers(box, source, where)
         file = row.get("file_name") or images.get(row.get("image_id"), row.get("image_id"))
         label = labels.get(row.get("category_id"), row.get("category_id"))
@@ -121,7 +130,7 @@ def _parse_table(text: str, source: str) -> Iterator[Box]:
     """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score and label."""
     rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-        raise InputError(f"{source}: the first row does not name the column {missing[0]}; add a header row")
+        raise InputError(f"{source}: the first row does not name the column {missing[0]}. Add a header row.")
     for number, row in enumerate(rows, start=2):
         values = [*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0]
         x1, y1, x2, y2, score = _numbers(values, source, f"row {number}")
@@ -129,11 +138,14 @@ def _parse_table(text: str, source: str) -> Iterator[Box]:
 
 
 def _numbers(values: list, source: str, where: str) -> tuple[float, ...]:
-    """Convert values to numbers. Raises InputError naming the file `source` and the box if one is not a number."""
+    """Convert values to numbers. Raises InputError, with the file `source` and the box, if one is not a number."""
     try:
         return tuple(map(float, values))
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{source}: {where} has a value that is not a number: {values}; repair or remove it") from None
+        raise InputError(
+            f"{source}: {where} has a value that is not a number ({values}). Repair or remove it."
+        ) from None
 
 
 PARSERS = {"xml": _parse_entities, "json": _parse_coco, "tsv": _parse_table}
+"""The parsers of files of boxes, by suffix."""

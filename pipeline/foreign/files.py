@@ -1,8 +1,8 @@
-"""Opens files of users and untrusted files: only regular files inside their folder, and texts with any line ends.
+"""Opens files of users and untrusted files: only regular files inside their folder, and texts with any line endings.
 
-Files of formats whose library may crash are first read for trial, in another process with a memory limit. A file that
-passed such a trial can be remembered, so that the next trial costs nothing. A folder that only this user can write has
-one empty file for each digest that is remembered.
+If the library for a format may crash on malformed files, a file is first read for trial, in another process with a
+memory limit. The digest of a file that has passed its trial can be remembered, so that no further trial is needed. The
+remembered digests are the names of empty files in a folder that only this user can write.
 """
 
 import atexit
@@ -25,28 +25,29 @@ from pipeline.compute.workers import DIED, KILLED, Failure, Worker, private_fold
 from pipeline.errors import InputError, JointspaceError, Refused
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Flags that keep a pipe from blocking, and a terminal from becoming ours."""
+"""Flags with which opening a pipe does not block, and a terminal does not become the controlling terminal."""
 FILE_KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device", stat.S_IFLNK: "a link",
 }  # fmt: skip
 
 MAX_LINE_BYTES = 1 << 24
-"""Length of the longest line. A longer line is not text, and would be read into memory all at once."""
+"""Largest number of bytes in a line. A longer line is probably not text, and would be read into memory at once."""
 CHUNK_BYTES = 1 << 18
-"""Number of bytes of a text that are read together."""
+"""Number of bytes of a text that are read at once."""
 UTF16_MARKS = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 
 
 class UnopenedFile(Refused):
-    """A file that is not read. `reason` is one of missing, outside, unreadable and too-large. `detail` says more."""
+    """Error for a file that is not read. `reason` is missing, outside, unreadable or too-large."""
 
 
 def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> int:
-    """Open the regular file `path` under the folder `root`, of at most `most_bytes`, and return its descriptor.
+    """Open the regular file `path` under the folder `root`, and return its file descriptor.
 
-    Unless `follow_links`, links may not lead out of that folder, except that a folder directly under it may be a link
-    to another disk. Raises UnopenedFile. Never waits for pipes and devices.
+    The file may have at most `most_bytes` bytes. If `follow_links` is false, symbolic links must not lead out of
+    `root`. As an exception, a folder directly under `root` may be a link to another disk. The function never waits for
+    pipes or devices. Raises UnopenedFile if the file cannot or must not be read.
     """
     if os.path.isabs(path) or ".." in path.split("/") or "\0" in path:
         raise UnopenedFile("outside", "its name leads out of the collection")
@@ -93,11 +94,11 @@ def kind_of(mode: int) -> str | None:
 
 
 def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
-    """Yield the lines of the text `file`, which a person may have written, without their ends.
+    """Yield the lines of a text file without their line endings.
 
-    CR, LF or CRLF ends a line, but U+2028 and form feeds do not. A byte order mark is not part of the first line.
-    UTF-16 with such a mark, as Windows writes it, is converted to UTF-8. Raises InputError naming `source` for a line
-    longer than MAX_LINE_BYTES and for damaged UTF-16.
+    CR, LF or CRLF ends a line, but U+2028 and form feeds do not. A byte order mark is removed from the first line.
+    UTF-16 with a byte order mark, as Windows writes it, is converted to UTF-8. Raises InputError, with the name
+    `source`, for a line longer than MAX_LINE_BYTES and for damaged UTF-16.
     """
     chunks = iter(partial(file.read, CHUNK_BYTES), b"")
     first = next(chunks, b"")
@@ -107,13 +108,16 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
     rest, number = b"", 0
     for chunk in chain(chunks, [b""]):
         lines = (rest + chunk).splitlines(keepends=True)
-        rest = lines.pop() if chunk and lines else b""  # perhaps without its end, or with the CR of a CRLF
+        rest = lines.pop() if chunk and lines else b""  # it may be incomplete, or end between CR and LF
         for line in lines:
             number += 1
             line = line.rstrip(b"\r\n")
             yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if len(rest) > MAX_LINE_BYTES:
-            raise InputError(f"{source}: line {number + 1} has more than {MAX_LINE_BYTES} bytes; is it a text?")
+            raise InputError(
+                f"{source}: line {number + 1} has more than {MAX_LINE_BYTES} bytes. Give a text file with shorter"
+                " lines."
+            )
 
 
 def _from_utf16(chunks: Iterable[bytes], source: Path | str) -> Iterator[bytes]:
@@ -121,54 +125,65 @@ def _from_utf16(chunks: Iterable[bytes], source: Path | str) -> Iterator[bytes]:
         for text in codecs.iterdecode(chunks, "utf-16", "surrogatepass"):
             yield text.encode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise InputError(f"{source} is UTF-16 that is not whole; save it as UTF-8") from None
+        raise InputError(f"{source} is damaged or truncated UTF-16. Save the file as UTF-8.") from None
 
 
 def decode_text(data: bytes, source: Path | str, first_line: int = 1) -> str:
-    """Decode `data`, which begins at the line `first_line` of `source`, without a byte order mark. Raises InputError
-    naming the line that is neither UTF-8 nor UTF-16 with such a mark."""
+    """Decode text that begins at the line `first_line` of the file `source`. A byte order mark is removed.
+
+    Raises InputError, with the line, if the text is neither UTF-8 nor UTF-16 with a byte order mark.
+    """
     try:
         return data.decode("utf-16" if first_line == 1 and data.startswith(UTF16_MARKS) else "utf-8-sig")
     except UnicodeDecodeError as error:
         number = first_line - 1 + len(data[: error.start + 1].splitlines())
-        raise InputError(f"{source}: line {number} is not UTF-8; save the file as UTF-8") from None
+        raise InputError(f"{source}: line {number} is not UTF-8. Save the file as UTF-8.") from None
 
 
 def read_lines(path: Path, most_bytes: float = 1 << 30, from_pipe: bool = False) -> list[str]:
-    """Read the lines of a text as `each_line` does. Raises InputError if it is not UTF-8 or, unless it may come
-    `from_pipe`, not a regular file."""
+    """Read all lines of a text file, by the rules of `each_line`.
+
+    If `from_pipe` is true, the file may also be a pipe. Raises InputError if the file cannot be read, has more than
+    `most_bytes` bytes, or is not UTF-8.
+    """
     try:
         folder, name = os.path.split(path)
         with open(path if from_pipe else open_plain(folder, name, most_bytes, True), "rb") as file:
             return [decode_text(line, path, number) for number, line in enumerate(each_line(file, path), 1)]
     except (UnopenedFile, OSError) as error:
-        raise InputError(f"{path} cannot be read ({error}); put a text file there") from error
+        raise InputError(f"{path} cannot be read ({error}). Put a text file there.") from error
 
 
 def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
-    """Read a weights file, and return its bytes and their SHA-256. Raises InputError if that is not `sha256` (None: not
-    known)."""
+    """Read a weights file. Return its content and its SHA-256.
+
+    Raises InputError if it cannot be read, or if `sha256` is not None and differs.
+    """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise InputError(
-            f"cannot read the weights {path} ({error.strerror}); put the file there or change weights_root or `file`"
+            f"cannot read the weights {path} ({error.strerror}). Put the file there, or change weights_root or `file`."
         ) from error
     digest = hashlib.sha256(data).hexdigest()
     if sha256 is not None and digest != sha256.lower():
-        raise InputError(f"the sha256 of {path} is {digest}, not {sha256}; get the right file or correct `sha256`")
+        raise InputError(
+            f"the sha256 of {path} is {digest}, not {sha256}. Download the right file, or correct `sha256`."
+        )
     return data, digest
 
 
 MAX_TRIAL_BYTES = 1 << 32
-"""Memory that a trial may take beyond the size of its file. FAISS copies most of the file for some types of index."""
+"""Bytes of memory that a trial may use beyond the size of its file. For some types of index, FAISS copies most of the
+file."""
 
 Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A function that reads the file `path`, which is relative to `folder`, with at most `most_bytes` of memory."""
+    """A function that reads the file `path`, with at most `most_bytes` bytes of memory. `folder` is the working
+    directory to which paths are relative."""
 
     path: Path
     read: Callable[[], object]
@@ -179,34 +194,34 @@ class Trial:
 def try_first(
     path: Path, read: Callable[Arguments, object], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> None:
-    """Call `read(*arguments)`, which reads `path`, in a separate process, which may crash.
+    """Read a file for trial in a separate process, which may crash, by calling `read(*arguments)` there.
 
-    The function and its arguments travel by pickle, and its result is dropped. Raises InputError with the reason of a
-    failure. The process is started once and kept for the next trial.
+    The function and its arguments must be picklable, and its result is discarded. The process is kept for the next
+    trial. Raises InputError, with the reason, if the trial fails.
     """
     if multiprocessing.current_process().daemon:
         raise InputError(
-            f"{path} was not tried yet, and a daemonic process cannot try it; open it once in a process that is not"
-            " daemonic, and set XDG_STATE_HOME to a folder of yours if your home cannot be written"
+            f"{path} must first be read for trial, which a daemonic process cannot do. Open the file once in a process"
+            " that is not daemonic. If your home directory cannot be written, set XDG_STATE_HOME to a folder that can."
         )
     most_bytes = MAX_TRIAL_BYTES + (path.stat().st_size if path.is_file() else 0)
     trial = Trial(path, partial(read, *arguments, **named), os.getcwd(), most_bytes)
     outcome = _worker(os.getpid())(trial)
     if isinstance(outcome, Failure):
-        died = f"{path} ended the process that read it for trial; it is damaged, or not to be trusted"
+        died = f"{path} crashed the process that read it for trial. The file is damaged, or cannot be trusted."
         raise InputError(died if outcome.reason in (DIED, KILLED) else outcome.reason)
 
 
 @cache
 def _worker(process: int) -> Worker[Trial, None]:
-    """Return the worker of this `process`. A fork of this process must not use the same worker."""
+    """Return the worker process of the process with this id. A fork of the process must not share its worker."""
     worker = Worker(_read_for_trial)
     atexit.register(worker.close)
     return worker
 
 
 def _read_for_trial(trial: Trial) -> None:
-    """Read a file in the worker process. Raises InputError if it cannot be read in the memory of the trial."""
+    """Read a file in the worker process. Raises InputError if it cannot be read, or needs too much memory."""
     os.chdir(trial.folder)  # the caller may have changed its folder since the process was started
     resource.setrlimit(resource.RLIMIT_DATA, (trial.most_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
@@ -215,27 +230,28 @@ def _read_for_trial(trial: Trial) -> None:
         raise
     except MemoryError:
         limit = f"{trial.most_bytes / 2**30:.2g} GB"
-        remedy = "it is damaged, or not to be trusted"
-        raise InputError(f"{trial.path} needs more than {limit} of memory to be read; {remedy}") from None
+        raise InputError(
+            f"{trial.path} needs more than {limit} of memory to be read. The file is damaged, or cannot be trusted."
+        ) from None
     except Exception as error:
-        raise InputError(f"cannot read {trial.path} ({error!r}); write it again") from error
+        raise InputError(f"cannot read {trial.path} ({error!r}). Write the file again.") from error
 
 
 def is_remembered(digest: str) -> bool:
-    """Return whether `remember` was called with this digest, by this user."""
+    """Return whether this user has remembered a digest."""
     return (folder := _state_folder()) is not None and os.path.isfile(folder / digest)
 
 
 def remember(digest: str) -> None:
-    """Remember a digest (hexadecimal). Where the folder cannot be written, the next trial is made again."""
+    """Remember a hexadecimal digest. If the folder cannot be written, nothing happens, and the trial is repeated."""
     if folder := _state_folder():
         with suppress(OSError):
             (folder / digest).touch()
 
 
 def _state_folder() -> Path | None:
-    """Return the folder of the digests, or None where no folder can be written by this user alone."""
-    with suppress(OSError, RuntimeError, JointspaceError):  # RuntimeError where the user has no home
+    """Return the folder of the digests, or None if there is no folder that only this user can write."""
+    with suppress(OSError, RuntimeError, JointspaceError):  # RuntimeError if the user has no home directory
         home = Path(os.environ.get("XDG_STATE_HOME", ""))
         home = home if home.is_absolute() else Path.home() / ".local/state"
         folder = private_folder(home / "jointspace/tried", "")

@@ -1,7 +1,8 @@
-"""Matches names in lists to photos: exactly, or else in the spelling of another system.
+"""Matches names in lists to photos, exactly or in the spelling of another system.
 
-Lists are made elsewhere: on a Mac, which takes accented letters apart (NFD), on Windows, with backslashes and any case,
-or by a program that writes whole paths. Every list of names is read by these rules and no others.
+A list may be from a Mac, where accented letters are stored as two characters (NFD), from Windows, where paths have
+backslashes and upper and lower case do not matter, or from a program that writes absolute paths. All lists of names are
+read by the rules in this module.
 """
 
 import os
@@ -16,10 +17,10 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 
 class Reading(IntEnum):
-    """The ways to read a name, from the strictest to the loosest.
+    """The rules by which a name can match a photo, from the strictest to the loosest.
 
-    Each reading allows for all readings before it. A name means the photos that agree with it in the strictest reading
-    in which any photo agrees.
+    Each reading includes all readings before it. A name refers to the photos that match it in the strictest reading in
+    which any photo matches.
     """
 
     EXACT = 0
@@ -32,7 +33,7 @@ class Reading(IntEnum):
     ENDING = 7
     LEADING_ZEROS = 8
     OTHER_FOLDER = 9
-    """The reading for lists of photos that exist: IMG_1.jpg, and another machine's C:\\me\\IMG_1.jpg, is
+    """The reading for lists of existing photos: IMG_1.jpg, or C:\\me\\IMG_1.jpg of another machine, matches
     2019/IMG_1.jpg."""
 
 
@@ -48,19 +49,19 @@ DESCRIPTIONS = {
     Reading.LEADING_ZEROS: "without the zeros before a number",
     Reading.OTHER_FOLDER: "in another folder",
 }
-"""Reading -> the end of the sentence that tells the user about it."""
+"""The end of the sentence with which the user is told about each reading."""
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
 WHOLE_PATH = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
-"""The beginning of a whole path. A drive may follow the folder of the photos, which then says nothing."""
+"""The beginning of an absolute path. A folder may precede the drive of a Windows path, and is then ignored."""
 DRIVE = re.compile(r"[A-Za-z]:")
 LINK = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
-"""The name of a photo of an index by its image_id, `id:2`. The number alone may be a file's name as well."""
+"""The name of a photo of an index by its image_id, such as `id:2`. The number alone may also be the name of a file."""
 MAX_CHOICES = 4
-"""Number of photos that a message names if a name may mean any of them."""
+"""Largest number of photos that a message lists for an ambiguous name."""
 MAX_NAMES_PER_PASS = 200_000
 """Number of names without an exact match that are searched in one pass over the photos."""
 
@@ -68,14 +69,15 @@ Target = TypeVar("Target", bound=Hashable)
 
 
 def listed_name(image: Mapping[str, Any]) -> str:  # a row of an Arrow table
-    """Return the name in lists of an image of a manifest or index: its path, followed by its name in that shard."""
+    """Return the name of an image of a manifest or index for lists: its path, followed by its name if it is in a
+    shard."""
     return "/".join(filter(None, (image["path"], image["member"])))
 
 
 def relative_name(name: str) -> str:
-    """Return the name of an image that is not on this machine as a path below some folder.
+    """Convert the name of an image, which need not exist on this machine, to a relative path.
 
-    `/data/a.jpg`, `C:\\data\\a.jpg` and `../data/a.jpg` are `data/a.jpg`. A link does not change, unless it has `..`
+    `/data/a.jpg`, `C:\\data\\a.jpg` and `../data/a.jpg` become `data/a.jpg`. A URL is not changed, unless it has `..`
     or a backslash.
     """
     if LINK.match(name) and ".." not in name.split("/") and "\\" not in name:
@@ -86,8 +88,11 @@ def relative_name(name: str) -> str:
 
 
 class StoredPhoto(NamedTuple):
-    """A photo of an index or a manifest: its `image_id` there, its `path` below the folder `root`, and its name in the
-    shard at that path."""
+    """A photo of an index or a manifest.
+
+    `image_id` is its id, and `path` is its path below the folder `root`. If the photo is in a shard, `path` is the path
+    of the shard, and `member` is its name in the shard.
+    """
 
     image_id: int
     path: str
@@ -97,21 +102,21 @@ class StoredPhoto(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name in lists of this folder."""
+        """The name of the photo relative to the folder."""
         return f"{self.path}/{self.member}" if self.member else self.path
 
     @property
     def whole(self) -> str:
-        """The name with the folder."""
+        """The absolute name of the photo."""
         return f"{self.root}/{self.name}"
 
     @property
     def shown(self) -> str:
-        """The id and the whole path, which never mean another photo of the index."""
+        """The id and the absolute name, for messages. No other photo of the index has them."""
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling[Self]"]:
-        """Yield the names by which lists and users refer to the photo."""
+        """Yield the names by which lists and users may refer to the photo."""
         if self.member is None:
             yield Spelling(self.path, self)
         else:
@@ -123,10 +128,10 @@ class StoredPhoto(NamedTuple):
 
 
 class Spelling(NamedTuple, Generic[Target]):
-    """A `name` of the photo `target`.
+    """A name of the photo `target`.
 
-    A name `from_root` counts only from Reading.INSIDE_ROOT on. Messages show the photo as `shown`, or else by this
-    name. The name of a `shard` means all photos in it.
+    If `from_root` is true, the name only matches from Reading.INSIDE_ROOT on. Messages show the photo as `shown`, or by
+    `name` if that is empty. If `shard` is true, it is the name of a shard and refers to all photos in it.
     """
 
     name: str
@@ -141,8 +146,11 @@ Forms = tuple[str, ...]
 
 
 class Match(NamedTuple, Generic[Target]):
-    """The first `reading` in which a name means photos, and these `targets` with their names in messages. The targets
-    may be all photos of one `shard`."""
+    """The photos that a name matches.
+
+    `reading` is the strictest reading in which the name matches, and `targets` has the matching photos with their names
+    for messages. If `shard` is true, the name is the name of a shard, and the targets are all photos in it.
+    """
 
     reading: int
     targets: Mapping[Target, str]
@@ -150,19 +158,19 @@ class Match(NamedTuple, Generic[Target]):
 
     @property
     def ambiguous(self) -> bool:
-        """Whether the name may mean one photo or another."""
+        """Whether the name matches several photos that are not in one named shard."""
         return len(self.targets) > 1 and not self.shard
 
     @property
     def choice(self) -> str:
-        """The end of a message that names the photos."""
+        """The end of a message that lists the matching photos."""
         names = [*self.targets.values()]
         others = [f"one of {len(names) - MAX_CHOICES} more"] if len(names) > MAX_CHOICES else []
         return f"may be {' or '.join([*names[:MAX_CHOICES], *others])}"
 
 
 class NameMatcher:
-    """Matches names to photos below the folder `root`. Names may be written with or without this folder."""
+    """Matches names to photos below the folder `root`. Names may be absolute or relative to this folder."""
 
     def __init__(self, root: Path | str | None = None) -> None:
         roots: set[str] = set()
@@ -176,8 +184,10 @@ class NameMatcher:
         self._folded = [_composed(path.casefold()) for path in self._roots]
 
     def forms(self, name: str) -> Forms:
-        """Return the form of a name in each Reading. Names that agree in one reading agree in all looser readings, and
-        may be one photo by the last reading."""
+        """Return the normal form of a name in each Reading. Two names match in a reading if their forms are equal.
+
+        Names that match in one reading match in all looser readings.
+        """
         composed = _composed(name)
         plain = _plain(composed)
         slashed = _plain(plain.replace("\\", "/"))
@@ -197,11 +207,11 @@ class NameMatcher:
         last: Reading = Reading.ENDING,
         wary: bool = False,
     ) -> Iterator[tuple[str, Match[Target]]]:
-        """Yield each of the `names` that means photos by a reading up to the `last`, with its match.
+        """Yield each of the `names` that matches photos in a reading up to `last`, with its match.
 
-        `spellings()` are the names of all photos. They are read once for every MAX_NAMES_PER_PASS names. If `wary`, a
-        photo in another folder counts as much as a photo whose name differs in case or ending. Memory is needed for the
-        names only, which should be names without an exact match.
+        `spellings()` yields the names of all photos. It is called once for every MAX_NAMES_PER_PASS names. Memory is
+        only needed for `names`, which should be names without an exact match. If `wary` is true, a photo in another
+        folder counts as much as a photo whose name differs in case or suffix, so the name is ambiguous if both exist.
         """
         names = list(names)
         for first in range(0, len(names), MAX_NAMES_PER_PASS):
@@ -217,12 +227,12 @@ class NameMatcher:
 
 
 class Takedown:
-    """The `lines` of a list of photos to remove, or of captions, as PHOTO TAB CAPTION.
+    """A list of photos to remove, or of captions to remove, which are written as PHOTO TAB CAPTION.
 
-    Empty lines and comments (#) name nothing, but a photo may have such a name. A line is the photo's whole path, its
-    path below the folder of the photos, its name inside a shard, or a file name that no other photo has. Further lines
-    in `exact` are paths as they are stored. They do not mean photos with another spelling, except in another form of
-    Unicode, and no captions. Without a `matcher` the list is about photos of an index, which have ids.
+    A line is the absolute path of a photo, its path below the folder of the photos, its name inside a shard, or a file
+    name that no other photo has. Empty lines and comments (#) are ignored, unless a photo has such a name. The lines in
+    `exact` are stored paths. They only match photos with this path, in any form of Unicode, and never captions. If
+    `matcher` is None, the list is about photos of an index, and a line may also be an id.
     """
 
     def __init__(self, lines: Iterable[str], matcher: NameMatcher | None = None, exact: Collection[str] = ()) -> None:
@@ -231,7 +241,7 @@ class Takedown:
         self._exact = set(exact).difference(asked)
         self.lines = [line for line in dict.fromkeys([*asked, *exact]) if line.strip()]
         self.unmatched = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
-        """Each line that has named nothing so far, with the reason, if there is one."""
+        """The lines that have matched nothing so far, with the reason, which may be empty."""
         for line in self.unmatched if matcher else ():
             if "id:" in line and ID.fullmatch(line.strip()):
                 self.unmatched[line] = " (an id: every ingest numbers the photos anew, so write the photo's path)"
@@ -243,7 +253,7 @@ class Takedown:
         matcher: NameMatcher | None = None,
         names: Collection[str] | None = None,
     ) -> Iterator[tuple[str, Match[Target]]]:
-        """Match the lines, or other `names`, to photos, by the `matcher` of another folder if it is given."""
+        """Match the lines, or `names` in place of them, to photos. `matcher` replaces the matcher of the list."""
         names = self.lines if names is None else names
         lasts = {line: Reading.ENDING if {"/", "\\"} & {*line} else Reading.OTHER_FOLDER for line in names}
         lasts |= dict.fromkeys(self._exact.intersection(lasts), Reading.UNICODE)
@@ -252,7 +262,7 @@ class Takedown:
             yield from (matcher or self.matcher).match(lines, spellings, last, wary=last == Reading.OTHER_FOLDER)
 
     def meets(self, line: str, match: Match[Target]) -> bool:
-        """Return whether the photos of this match are to be taken down."""
+        """Return whether the photos of a match must be removed. They are kept if the line is ambiguous."""
         if match.ambiguous:
             self.unmatched[line] = f" (it {match.choice}; write one of these)"
             return False
@@ -260,7 +270,7 @@ class Takedown:
         return True
 
     def names(self, name: str) -> bool:
-        """Return whether a line is the `name` of something that is not an image."""
+        """Return whether a line matches the name of a record that is not an image."""
         line = self._forms.get(self.matcher.forms(name)[Reading.CASE])
         if line is None or self.unmatched.get(line):
             return False
@@ -277,9 +287,10 @@ class Takedown:
         return lines
 
     def meets_caption(self, line: str, text: str | None) -> bool:
-        """Return whether the line PHOTO TAB CAPTION names the caption `text` of its photo, in any form of blanks.
+        """Return whether a line PHOTO TAB CAPTION names the caption `text` of its photo. Differences in spaces are
+        ignored.
 
-        The `text` is None if the photo is taken down with all its captions.
+        `text` is None if the whole photo is removed, with all of its captions. The result is then true.
         """
         if text is not None and _composed(line.rpartition("\t")[2]).split() != _composed(text).split():
             return False
@@ -290,10 +301,10 @@ class Takedown:
 def find_stored(
     lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
 ) -> tuple[list[StoredPhoto], dict[str, str]]:
-    """Find the photos that the lines of a list name.
+    """Find the photos of an index that the lines of a list name.
 
-    Returns them, and each line that names no photo with the reason, which is empty if no photo has that name. A line is
-    as Takedown describes, or an id: `id:2`, or `2` unless another photo has that name.
+    Return the photos, and the lines without a photo with the reason, which is empty if no photo has this name. A line
+    has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo has the name 2.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}

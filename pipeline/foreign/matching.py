@@ -1,4 +1,4 @@
-"""Matches rows of precomputed vectors and of boxes to images and to their sentences, by name."""
+"""Matches the rows of precomputed vectors and of boxes to images and sentences, by name."""
 
 import unicodedata
 from collections import Counter
@@ -13,15 +13,15 @@ from pipeline.errors import InputError
 from pipeline.foreign.image_names import NameMatcher, Reading, Spelling, describe_reading
 
 MAX_NUMBER_DIGITS = 9
-"""Number of digits of the largest sentence number."""
+"""Largest number of digits in the number of a sentence."""
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """The images that names mean.
+    """The images to which names refer.
 
-    `images` has the position of an image for each name, or None. `readings` counts the names by the reading in which
-    they matched. `ambiguous` has the images between which a name leaves the choice.
+    `images` has the position of the image for each name, or None. `readings` counts the names by the reading in which
+    they matched. `ambiguous` has the names that match several images, with these images.
     """
 
     images: list[int | None]
@@ -31,10 +31,11 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Matching:
-    """The rows of images or sentences.
+    """The row of each of n images or sentences.
 
-    `rows` (n,) int64 is the row of each image or sentence, or -1. `unmatched` are names that match none. `repeats` are
-    pairs of rows with the same name or text. `lookup` says how the names were found.
+    `rows` (n,) int64 has the row of each image or sentence, or -1 if it has no row. `unmatched` are the names of rows
+    that match nothing. `repeats` are pairs of rows with the same name or text. `lookup` describes how the names were
+    found.
     """
 
     rows: np.ndarray
@@ -54,10 +55,9 @@ class Matching:
 
 
 def match_names(names: Sequence[str], images: Sequence[str], root: Path | str | None = None) -> Matching:
-    """Match the rows' `names` to the paths `images` below the folder `root`, as `find_names` does. Rows of one name are
-    `repeats`.
+    """Match the names of rows to the image paths `images` below the folder `root`, by the rules of `find_names`.
 
-    Raises InputError naming an image with rows of several names.
+    Rows with the same name are `repeats`. Raises InputError if an image has rows with different names.
     """
     rows = np.full(len(images), -1, np.int64)
     unmatched: list[str] = []
@@ -77,11 +77,12 @@ def match_sentences(
     names: Sequence[str], images: Sequence[str], owners: np.ndarray, texts: Sequence[str], labels: Sequence[str],
     root: Path | str | None = None,
 ) -> Matching:  # fmt: skip
-    """Match the rows' `names` to the sentences `texts` of the images `images[owners]`, with `owners` (n,) ascending.
+    """Match the names of rows to n sentences.
 
-    A name is the words of a sentence, which several sentences may have, or IMAGE#k, where k counts the sentences of an
-    image from 0 and IMAGE is as in `match_names`. Rows of the same words are `repeats`. `labels` name the sentences in
-    errors. Raises InputError naming a sentence with several rows, or a number that its image does not have.
+    `texts` are the sentences, and `owners` (n,), ascending, are the positions of their images in `images`. A name is
+    the text of a sentence, which several sentences may have, or IMAGE#k, where k counts the sentences of an image from
+    0 and IMAGE is a name by the rules of `find_names`. Rows with the same text are `repeats`. `labels` are the names of
+    the sentences for messages. Raises InputError if a sentence has several rows, or if an image has no sentence k.
     """
     rows = np.full(len(texts), -1, np.int64)
     first = np.searchsorted(owners, np.arange(len(images) + 1)).tolist()
@@ -108,8 +109,8 @@ def match_sentences(
             unmatched.append(name)
         elif int(number) >= (count := first[image + 1] - first[image]):
             raise InputError(
-                f"there is no sentence {name}: in this run {images[image]} has {count}, counted from 0; name the rows"
-                " by the sentences' words instead"
+                f"there is no sentence {name}, because {images[image]} has {count} sentences in this run, numbered from"
+                " 0. Correct the number, or name the rows by the words of the sentences."
             )
         else:
             _put(rows, first[image] + int(number), row, names, labels)
@@ -117,11 +118,11 @@ def match_sentences(
 
 
 def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | None = None) -> Lookup:
-    """Find the position of each of `names` among the paths `images` below the folder `root`.
+    """Find the position of each name among the image paths `images` below the folder `root`.
 
-    Names are compared exactly first, and then by each Reading: whole names, then file names, then names without a
-    suffix, which are taken for the keys of samples of a webdataset. File names and keys must be unique among the names
-    and among the images. An image that has been found does not answer to its name in another case.
+    Names are first compared exactly, and then by each Reading: first whole names, then file names, then names without a
+    suffix, which may be keys of samples in a webdataset. File names and keys must be unique among the names and among
+    the images. An image that has already been found does not match the same name in another case.
     """
     matched = _find_exactly(names, images)
     counts: Counter[int] = Counter()
@@ -154,8 +155,10 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
 
 
 def _find_exactly(names: Sequence[str], images: Sequence[str]) -> dict[str, int]:
-    """Return the position of the image for each name that is an image's path, or has the file name of one image only
-    and shares it with no other name."""
+    """Return the position of the image for each name that matches exactly.
+
+    A name matches exactly if it is the path of an image, or if only one image and only this name have its file name.
+    """
     positions = {image: position for position, image in enumerate(images)}
     by_file = _unique(images, basename)
     by_stem = _unique(images, _stem)
@@ -175,7 +178,7 @@ def _put(rows: np.ndarray, position: int, row: int, names: Sequence[str], labels
     other = int(rows[position])
     if other >= 0:
         spelt = "" if names[row] == names[other] else f" ({names[other]!r} and {names[row]!r})"
-        raise InputError(f"rows {other} and {row} are both of {labels[position]}{spelt}; remove one of them")
+        raise InputError(f"rows {other} and {row} are both for {labels[position]}{spelt}. Remove one of the two rows.")
     rows[position] = row
 
 
@@ -206,6 +209,6 @@ def _unique(names: Iterable[str], part_of: Callable[[str], str]) -> dict[str, in
 
 
 def some(names: Sequence[str], count: int = 3) -> str:
-    """Return the first `count` of `names`, and how many more there are."""
+    """Return the first `count` names as a text, with the number of further names."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more

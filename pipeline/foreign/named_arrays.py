@@ -1,4 +1,5 @@
-"""Matrices and lists of strings in `.npz`, `.safetensors`, `.pt` and HDF5 files, by their names. No pickle is run."""
+"""Reads matrices and lists of strings, by name, from .npz, .safetensors, .pt and HDF5 files. Pickled code is never
+run."""
 
 import pickle
 import zipfile
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 ONLY_TENSOR = "features"
-"""Name of the only tensor in a file without names."""
+"""The name for the tensor in a file that has a single tensor without a name."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +30,19 @@ class NamedArrays:
 
 
 def read_npz(path: Path) -> NamedArrays:
-    """Read every array of an `.npz`. Raises ValueError for a pickle."""
+    """Read all arrays of an .npz file. Raises ValueError if it has pickled objects."""
     with np.load(path, allow_pickle=False) as file:
         return _select({name: file[name] for name in file.files})
 
 
 def npz_bytes(path: Path) -> int:
-    """Return the unpacked size of the arrays of an `.npz`, according to its directory."""
+    """Return the number of bytes of the unpacked arrays of an .npz file, according to its directory."""
     with zipfile.ZipFile(path) as file:
         return sum(member.file_size for member in file.infolist())
 
 
 def read_safetensors(path: Path) -> NamedArrays:
-    """Read every tensor. bfloat16, which NumPy does not know, becomes float32."""
+    """Read all tensors of a safetensors file. bfloat16 is converted to float32, since NumPy does not have it."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
@@ -49,16 +50,18 @@ def read_safetensors(path: Path) -> NamedArrays:
 
 
 def read_torch(path: Path) -> NamedArrays:
-    """Read a tensor, or a dictionary of tensors and of lists of strings, that torch.save wrote. Raises InputError for
-    any other pickled object."""
+    """Read a file that torch.save wrote: a tensor, or a dictionary of tensors and of lists of strings.
+
+    Raises InputError for any other pickled object.
+    """
     import torch
 
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:  # its message advises to let the file run code
+    except pickle.UnpicklingError as error:  # torch's own message advises to let the file run code
         raise InputError(
-            f"cannot read features from {path}: it is damaged, or has more than tensors and lists of strings;"
-            " torch.save these alone"
+            f"cannot read features from {path}: the file is damaged, or has other objects than tensors and lists of"
+            " strings. Save only tensors and lists of strings with torch.save."
         ) from error
     return _select(stored if isinstance(stored, Mapping) else {ONLY_TENSOR: stored})
 
@@ -84,10 +87,11 @@ READERS: Mapping[str, Callable[[Path], NamedArrays]] = {
     ".pt": read_torch,
     ".pth": read_torch,
 }
+"""The readers of files of arrays, by suffix."""
 
 
 def _select(values: "Mapping[str, np.ndarray | torch.Tensor | list[str]]") -> NamedArrays:
-    """Select the matrices of floats and the lists of strings among the `values`."""
+    """Select the matrices of floating-point numbers and the lists of strings among the values."""
     matrices: dict[str, np.ndarray] = {}
     strings: dict[str, list[str]] = {}
     for name, value in values.items():

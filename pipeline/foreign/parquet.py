@@ -1,4 +1,4 @@
-"""Untrusted Parquet files: types, sizes and values of their columns, and photos that are read row by row in place."""
+"""Reads untrusted Parquet files: the types, sizes and values of columns, and photos, which are read row by row."""
 
 import os
 import threading
@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 from pipeline.errors import InputError
 
 pc = import_module("pyarrow.compute")
-"""pyarrow's functions, which are generated when the module is imported, so that a type checker does not know them."""
+"""The functions of pyarrow.compute. They are generated at import time, so a type checker does not know them."""
 
 VALUE_BYTES = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
-"""Least size in memory of a value of a physical type. Other types without a length of their own have 8 bytes."""
+"""Smallest number of bytes of a value in memory, by physical type. Other types of variable length have 8 bytes."""
 PHOTO_COLUMNS = ("image", "img", "photo", "photograph", "picture", "jpg", "jpeg", "png", "webp", "image_bytes")
 """Usual names of the column of photos, in lower case."""
 BATCH_PHOTOS = 32
 """Number of photos that are in memory at once."""
 MAX_BATCH_VALUES = 1 << 22
-"""Number of values in one column of a batch, whose rows may contain lists."""
+"""Largest number of values in a column of a batch. A row may contain a list of values."""
 MAX_BATCH_BYTES = 1 << 28
-"""Size of one column of a batch after texts that a dictionary holds once are written out in each row."""
+"""Largest number of bytes of a column of a batch, after texts from a dictionary are repeated in each row."""
 LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
@@ -35,7 +35,7 @@ UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type to which the values of a column are converted, or None if Python or JSON cannot hold them."""
+    """Return the type to which the values of a column are converted, or None if Python or JSON cannot express them."""
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
@@ -61,7 +61,7 @@ def is_string(kind: pa.DataType) -> bool:
 
 
 def unpacked_bytes(about: pq.FileMetaData) -> int:
-    """Return the least size to which the columns of a Parquet file unpack, according to its metadata."""
+    """Return the smallest possible unpacked size of a Parquet file in bytes, according to its metadata."""
     columns = [
         (group.column(number), _width_of(about.schema.column(number)))
         for group in map(about.row_group, range(about.num_row_groups))
@@ -72,18 +72,19 @@ def unpacked_bytes(about: pq.FileMetaData) -> int:
 
 
 def _width_of(field: pq.ColumnSchema) -> float:
-    """Return the least size of a value of a column in memory."""
+    """Return the smallest number of bytes of a value of a column in memory."""
     return field.length if field.physical_type == "FIXED_LEN_BYTE_ARRAY" else VALUE_BYTES.get(field.physical_type, 8)
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of a column's values: of a tensor's lists, or of the entries of a dictionary (category)."""
+    """Return the type in which the values of a column are stored: the lists of a tensor, or the values of a
+    category."""
     kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def dictionary_bytes(column: pa.Array) -> int:
-    """Return the size of an array after its dictionaries, which hold each text once, are replaced by their values."""
+    """Return the number of bytes of an array after its dictionary codes are replaced by their values."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _dictionary_values_bytes(column)
@@ -108,16 +109,17 @@ def _dictionary_values_bytes(column: pa.DictionaryArray) -> int:
 
 
 def plain_column(column: pa.Array, rows: str) -> pa.Array:
-    """Convert a column to values that Python can represent. Texts become bytes, so that a bad text costs only its row.
+    """Convert a column to values that Python can represent. Texts become bytes, so that a bad text affects only its
+    row.
 
-    Raises InputError naming the `rows` if they have lists of too many values, or too much text.
+    `rows` describes the rows for messages. Raises InputError if they have lists of too many values, or too much text.
     """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if (count := _count_values(column)) > MAX_BATCH_VALUES:
-        raise InputError(f"{rows} have lists of {count} values, more than {MAX_BATCH_VALUES}")
+        raise InputError(f"{rows} have lists of {count} values, more than {MAX_BATCH_VALUES}. Shorten the lists.")
     if (size := dictionary_bytes(column)) > MAX_BATCH_BYTES:
-        raise InputError(f"{rows} have {size} bytes in one column, more than {MAX_BATCH_BYTES}; shorten its texts")
+        raise InputError(f"{rows} have {size} bytes in one column, more than {MAX_BATCH_BYTES}. Shorten the texts.")
     if not pa.types.is_dictionary(column.type):
         return _representable(column)
     values = column.dictionary

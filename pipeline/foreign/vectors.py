@@ -1,4 +1,4 @@
-"""Precomputed vectors in the usual formats: a matrix, and the name of the image or sentence of each row."""
+"""Opens files of precomputed vectors in common formats: a matrix, and the name of the image or sentence of each row."""
 
 import math
 import pickle
@@ -27,10 +27,11 @@ from pipeline.foreign.parquet import LIST_TYPES, is_string, stored_type, unpacke
 NPY_START = b"\x93NUMPY"
 NOT_FINITE = "its vector is not finite (NaN or infinity)"
 BLOCK_ROWS = 1 << 14
-"""Number of rows that are checked together."""
+"""Number of rows that are checked at once."""
 MAX_UNPACKED_RATIO = 100
-"""Compressed features may unpack to this many times the size of their file, plus SPARE_BYTES."""
+"""Largest ratio of the unpacked size of compressed features to the size of their file."""
 SPARE_BYTES = 1 << 26
+"""Number of bytes by which the unpacked size may exceed this ratio."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
     TokenError, RuntimeError, BadZipFile, pickle.UnpicklingError, SafetensorError, pa.ArrowException,
@@ -38,34 +39,36 @@ UNREADABLE = (
 """Exceptions that numpy, h5py, pyarrow, safetensors and torch raise for damaged files."""
 
 CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb", "caption")}
-"""Folder, and column of the metadata, in a folder that clip-retrieval wrote."""
+"""The folder of the vectors, and the metadata column with the names, in the output of clip-retrieval."""
 NAMELESS_SUFFIXES = (".npy", ".safetensors")
-"""Endings of files that cannot hold strings."""
+"""Suffixes of files that cannot contain strings."""
 NAMES: Mapping[str, tuple[str, ...]] = {
     "images": ("image_path", "path", "file", "file_name", "filename", "image", "url", "key", "id"),
     "sentences": ("caption", "text", "sentence"),
 }
-"""Usual columns for the names of rows. If a file has several columns, the first of these counts."""
+"""Usual columns with the names of rows. If a file has several of them, the first in this order is used."""
 OWNER_COLUMNS = (*NAMES["images"][:6], "image_name", "image_file", "image_id", "name")
-"""Usual columns beside the words of sentences that name the image of each sentence. The first counts."""
+"""Usual columns with the image of each sentence. If a file has several of them, the first in this order is used."""
 MARKS = {
     "images": ("image", "img", "photo", "picture", "visual", "vision"),
     "sentences": ("text", "txt", "caption", "sentence", "title"),
 }
-"""Words in the names of files and columns that say what their vectors describe."""
+"""Words in the names of files and columns that indicate whether the vectors are for images or for sentences."""
 
 MISSING = {
     "features": "no matrix of floating-point numbers, one row per name",
     "names": "no column of strings, one per row",
 }
-"""Message about a file in which nothing can be its features or its names."""
+"""The part of a message about a file without possible features, or without possible names."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file or folder of vectors, and the dataset, column or file that holds the features and the names.
+    """The location of precomputed vectors.
 
-    `features` and `names` are None for the only candidate.
+    `path` is a file or folder. `features` is the dataset or column with the vectors, and `names` is the dataset, column
+    or text file with the names of the rows. If one of them is None, the only candidate is used. `of` says what the
+    vectors describe.
     """
 
     path: Path
@@ -76,8 +79,11 @@ class Source:
 
 @dataclass(frozen=True)
 class ForeignFeatures:
-    """Precomputed vectors: `blocks` of rows (n_k, dim) in order, each from one of the `files`, and the `names` (n,) of
-    the rows. `names` is None for sentences in the order of the run."""
+    """Opened precomputed vectors.
+
+    `blocks` are matrices (n_k, dim), one for each of the `files`. `names` (n,) are the names of all rows in order, or
+    None if the rows are sentences in the order of the run.
+    """
 
     names: list[str] | None
     blocks: list[np.ndarray]
@@ -94,13 +100,13 @@ class ForeignFeatures:
         return Chained(self.blocks, np.float32)[rows]
 
     def finite(self) -> np.ndarray:
-        """Return which rows (n,) have only finite numbers."""
+        """Return for each row (n,) whether all of its numbers are finite."""
         starts = range(0, len(self), BLOCK_ROWS)
         blocks = (self.take(np.arange(start, min(start + BLOCK_ROWS, len(self)))) for start in starts)
         return np.concatenate([np.isfinite(block).all(axis=1) for block in blocks] or [np.zeros(0, bool)])
 
     def where(self, row: int) -> str:
-        """Return the file of a row, and the number of the row there, from 0."""
+        """Return the file of a row and the number of the row in this file, from 0, as a text."""
         ends = np.cumsum([len(block) for block in self.blocks])
         number = int(np.searchsorted(ends, row, "right"))
         return f"{self.files[number]} row {row - ends[number] + len(self.blocks[number])}"
@@ -117,25 +123,31 @@ def foreign_files(source: Source) -> list[Path]:
 
 
 def open_foreign(source: Source) -> ForeignFeatures:
-    """Open the features at `source`. Raises InputError naming the file if they cannot be read, are not a matrix of
-    floats, or have another number of rows than of names."""
+    """Open precomputed vectors.
+
+    Raises InputError, with the file, if they cannot be read, are not a matrix of floating-point numbers, or if the
+    numbers of rows and names differ. Raises UsageError if the format is unknown.
+    """
     path = source.path
     if not path.exists():
-        raise InputError(f"{path} does not exist; give the file or folder of the features")
+        raise InputError(f"{path} does not exist. Give the file or folder of the features.")
     kind = "folder" if path.is_dir() else path.suffix
     if kind not in READERS:
-        raise UsageError(f"{path} has an unknown format; known are {', '.join(READERS)} (of clip-retrieval or Parquet)")
+        raise UsageError(
+            f"{path} has an unknown format. Give a folder of clip-retrieval or of Parquet files, or a file of the type"
+            f" {', '.join(sorted(READERS.keys() - {'folder'}))}."
+        )
     with _reading(path):
         return READERS[kind](source)
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn a library's exception about a damaged file into an InputError that names the file."""
+    """Convert any exception of a library about a damaged file to an InputError with the file."""
     try:
         yield
     except UNREADABLE as error:
-        raise InputError(f"cannot read features from {path} ({brief(error)}); write the file again") from error
+        raise InputError(f"cannot read features from {path} ({brief(error)}). Write the file again.") from error
 
 
 def _read_npy(source: Source) -> ForeignFeatures:
@@ -144,8 +156,10 @@ def _read_npy(source: Source) -> ForeignFeatures:
 
 
 def _names_are_beside(source: Source) -> bool:
-    """Return whether a text file beside the vectors has their names. A file of arrays may contain the names, and
-    sentences may be in the order of the run instead."""
+    """Return whether the names of the vectors are in a text file next to them.
+
+    A file of arrays may contain the names itself, and sentences may be in the order of the run.
+    """
     if source.path.suffix in NAMELESS_SUFFIXES and (source.of == "images" or source.names is not None):
         return True
     may_be = source.path.suffix in NAMELESS_SUFFIXES or source.path.suffix in named_arrays.READERS
@@ -165,8 +179,10 @@ def _read_arrays(source: Source) -> ForeignFeatures:
 
 
 def _names_files(source: Source) -> list[Path]:
-    """Return the text files that may have the names: the file in `names`, or FILE.txt and FILE.npy.txt if they exist,
-    or else FILE.txt."""
+    """Return the text files that may have the names.
+
+    They are the file in `source.names`, or else FILE.txt and FILE.npy.txt if they exist, or else FILE.txt.
+    """
     path = source.path
     if source.names:
         return [path.parent / source.names]
@@ -178,18 +194,24 @@ def _read_names(source: Source) -> list[str]:
     """Read the list of names. Raises InputError if there is no list, or if two lists differ."""
     first, *others = _names_files(source)
     if not first.exists():
-        raise InputError(f"{first} does not exist; list the names there, one per line, or set `names`")
+        raise InputError(f"{first} does not exist. List the names there, one per line, or set `names`.")
     names = read_lines(first)
     if source.of == "sentences" and all("\t" in name for name in names):
         return [name.partition("\t")[2] for name in names]
     if any(read_lines(other) != names for other in others):
-        raise InputError(f"{first} and {others[0]} list other names; remove one of them, or say which in `names`")
+        raise InputError(
+            f"{first} and {others[0]} list different names. Remove one of the two files, or name one of them"
+            " in `names`."
+        )
     return names
 
 
 def owner_names(source: Source) -> list[str] | None:
-    """Read which image each sentence belongs to, from one of OWNER_COLUMNS beside the words in every Parquet file, or
-    from the text before a tab in every line of the list of names. Returns None if neither says so."""
+    """Read the name of the image of each sentence.
+
+    It is in one of the OWNER_COLUMNS of the Parquet files, or before a tab in each line of the list of names. Return
+    None if the files do not have such names.
+    """
     owners: list[str] = []
     for path in (path for path in foreign_files(source) if path.suffix.lower() == ".parquet"):
         words, present = names_column(source, path), pq.read_schema(path).names
@@ -208,11 +230,15 @@ def _read_clip_retrieval(source: Source) -> ForeignFeatures:
     for features in foreign_files(source)[::2]:
         metadata = _metadata(source, features)
         if not metadata.exists():
-            raise InputError(f"{metadata} does not exist; copy it from where {features.name} was made")
+            raise InputError(
+                f"{metadata} does not exist. Copy it from the output of clip-retrieval in which {features.name} is."
+            )
         (names,) = _read_columns(metadata, [names_column(source, metadata)])
         parts.append((features, _map_npy(features), _strings(metadata, names)))
     if not parts:
-        raise InputError(f"{source.path} holds no {folder}/{folder}_0.npy; give a folder that clip-retrieval wrote")
+        raise InputError(
+            f"{source.path} does not contain {folder}/{folder}_0.npy. Give a folder that clip-retrieval wrote."
+        )
     return _assemble(parts)
 
 
@@ -221,7 +247,7 @@ def _metadata(source: Source, features: Path) -> Path:
 
 
 def _read_folder(source: Source) -> ForeignFeatures:
-    """Read a folder that clip-retrieval wrote, or a table in several Parquet files."""
+    """Read a folder that clip-retrieval wrote, or a folder with a table in several Parquet files."""
     files = foreign_files(source)
     if files and files[0].suffix.lower() == ".parquet":
         return _assemble([_read_parquet_file(replace(source, path=file)) for file in files])
@@ -235,17 +261,19 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
     features, names = (column.combine_chunks() for column in _read_columns(source.path, columns))
     features = features.storage if isinstance(features, pa.ExtensionArray) else features
     if features.null_count:
-        raise InputError(f"{source.path}: {columns[0]} row {features.is_null().index(True)} is empty; remove it")
+        raise InputError(f"{source.path}: {columns[0]} row {features.is_null().index(True)} is empty. Remove the row.")
     flat = features.flatten().to_numpy(zero_copy_only=False)
     lengths = features.value_lengths().to_numpy(zero_copy_only=False)
     if len(odd := np.flatnonzero(lengths != lengths[:1])):
-        raise InputError(f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0; repair it")
+        raise InputError(
+            f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0. Give vectors of the same length."
+        )
     matrix = flat.reshape(len(features), lengths[0] if len(lengths) else 0)
     return source.path, matrix, list(map(str, _strings(source.path, names)))
 
 
 def names_column(source: Source, table: Path) -> str:
-    """Return the column that names the rows of a Parquet file, which has the vectors or clip-retrieval's metadata."""
+    """Return the column with the names of the rows in a Parquet file of vectors or of clip-retrieval's metadata."""
     if source.path.is_dir() and table.parent != source.path:
         return source.names or CLIP_RETRIEVAL[source.of][1]
     schema = pq.read_schema(table)
@@ -256,7 +284,7 @@ def names_column(source: Source, table: Path) -> str:
 
 
 def columns_of_vectors(schema: pa.Schema) -> list[str]:
-    """Return the columns of a Parquet file that hold lists of floating-point numbers, except boxes."""
+    """Return the columns of a Parquet file that contain lists of floating-point numbers, except boxes."""
     kinds = {field.name: stored_type(field.type) for field in schema if "box" not in field.name.lower()}
     return [
         name
@@ -266,7 +294,10 @@ def columns_of_vectors(schema: pa.Schema) -> list[str]:
 
 
 def marked(name: str) -> str | None:
-    """Return what the vectors in a file or column of this name describe: the key of MARKS whose word comes last."""
+    """Return what the vectors in a file or column describe, according to its name: `images` or `sentences`.
+
+    If the name has words for both, the last word counts. Return None if it has none.
+    """
     last = {kind: max(map(name.lower().rfind, marks)) for kind, marks in MARKS.items()}
     return max(last, key=last.__getitem__) if max(last.values()) >= 0 else None
 
@@ -280,7 +311,9 @@ def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
     _require_modest(path, unpacked_bytes(pq.read_metadata(path)))
     present = pq.read_schema(path).names
     if missing := set(columns).difference(present):
-        raise InputError(f"{path} has no column {min(missing)}, only {', '.join(present)}; name another as `names`")
+        raise InputError(
+            f"{path} does not have a column {min(missing)}. Set `names` to one of its columns: {', '.join(present)}."
+        )
     table = pq.read_table(path, columns=columns)
     return [table.column(name) for name in columns]
 
@@ -293,7 +326,10 @@ def _read_hdf5(source: Source) -> ForeignFeatures:
         features = datasets[_only(source, "features", matrices)]
         names = datasets[_only(source, "names", strings)]
         if names.shape != features.shape[:1]:
-            raise InputError(f"{source.path} has {features.shape[0]} rows and names of shape {names.shape}; repair it")
+            raise InputError(
+                f"{source.path} has {features.shape[0]} rows, but names of the shape {names.shape}. Give one name"
+                " per row."
+            )
         if (offset := features.id.get_offset()) is None:
             _require_modest(source.path, math.prod(features.shape) * features.dtype.itemsize)
             matrix = features[:]
@@ -313,17 +349,21 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 
 
 def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
-    """Check the parts and put them together. A part without rows, which may have no width, is ignored."""
+    """Check the parts and join them. A part without rows is ignored, since its number of columns may be missing."""
     parts = [part for part in parts if part[1].shape != (0,) or part[2]] or parts
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
             raise InputError(
-                f"{path} holds {matrix.dtype} {matrix.shape}; give a matrix of floating-point numbers, one row per name"
+                f"{path} has an array of the type {matrix.dtype} and the shape {matrix.shape}. Give a matrix of"
+                " floating-point numbers, with one row per name."
             )
         if names is not None and len(matrix) != len(names):
-            raise InputError(f"{path} has {len(matrix)} rows and {len(names)} names; give one name per row")
+            raise InputError(f"{path} has {len(matrix)} rows, but {len(names)} names. Give one name per row.")
         if matrix.shape[1] != parts[0][1].shape[1]:
-            raise InputError(f"{path} has {matrix.shape[1]} dimensions, {parts[0][0]} {parts[0][1].shape[1]}")
+            raise InputError(
+                f"{path} has {matrix.shape[1]} dimensions, but {parts[0][0]} has {parts[0][1].shape[1]}. Give vectors"
+                " of the same length in all files."
+            )
     named = [part for _, _, part in parts if part is not None]
     paths, matrices, _ = zip(*parts, strict=True)
     return ForeignFeatures([*chain.from_iterable(named)] if named else None, list(matrices), list(paths))
@@ -332,7 +372,7 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> Foreign
 def _map_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
         if file.read(len(NPY_START)) != NPY_START:  # numpy would read it as an archive or a pickle
-            raise InputError(f"{path} is not numpy's .npy; save one array with numpy.save")
+            raise InputError(f"{path} is not a .npy file of NumPy. Save one array with numpy.save.")
     with _reading(path):
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
@@ -340,13 +380,16 @@ def _map_npy(path: Path) -> np.ndarray:
 def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
     names = column.to_pylist()
     if None in names:
-        raise InputError(f"{path}: row {names.index(None)} has no name; remove it")
+        raise InputError(f"{path}: row {names.index(None)} has no name. Remove the row.")
     return names
 
 
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
-    """Return the user's name for `what`, or else the only candidate. Raises UsageError if there are several candidates,
-    and InputError if there are none."""
+    """Return the dataset or column with the features or the names, as `what` says.
+
+    It is the user's choice, or else the only candidate. Raises UsageError if there are several candidates, or if the
+    user's choice is not a candidate, and InputError if there are no candidates.
+    """
     given = source.features if what == "features" else source.names
     if given is None and len(candidates) > 1:
         usual = [name for name in NAMES[source.of] if name in candidates][:1]
@@ -355,14 +398,18 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
     if given in candidates or (given is None and len(candidates) == 1):
         return given or candidates[0]
     if not candidates:
-        raise InputError(f"{source.path} has {MISSING[what]}; write it again with its {what}")
+        raise InputError(f"{source.path} has {MISSING[what]}. Write the file again with its {what}.")
     raise UsageError(
-        f"{source.path} can have its {what} in {', '.join(candidates)}; name one of these as `{what}` of the encoder"
+        f"{source.path} may have its {what} in {', '.join(candidates)}. Set the key `{what}` of the encoder to one of"
+        " them."
     )
 
 
 def _require_modest(path: Path, claimed: int) -> None:
-    """Raise InputError if a file claims to unpack to far more bytes than its size allows."""
+    """Raise InputError if the unpacked size that a file declares is implausibly large for the size of the file."""
     size = path.stat().st_size
     if claimed > SPARE_BYTES + MAX_UNPACKED_RATIO * size:
-        raise InputError(f"{path} claims {claimed:,} bytes of features in {size:,}; write it again, uncompressed")
+        raise InputError(
+            f"{path} declares {claimed:,} bytes of features, but has only {size:,} bytes. Write the file again without"
+            " compression."
+        )

@@ -1,4 +1,4 @@
-"""Boxes (n, 4), the proposals of boxes, and the selection of regions among the proposals.
+"""Boxes (n, 4) in images: proposes boxes, and selects regions among the proposals.
 
 The columns of boxes are x1, y1, x2, y2 in pixels of the upright image, with x to the right and y down. x2 and y2 are
 exclusive.
@@ -108,8 +108,10 @@ WINDOW_OVERLAP = 0.5
 
 @dataclass(frozen=True)
 class Selection:
-    """The rule by which proposals become regions: the best `count`, after non-maximum suppression at `iou`. If there
-    are fewer and `fill` is set, windows make up the number."""
+    """The rule by which regions are selected: the best `count` proposals after non-maximum suppression at `iou`.
+
+    If there are fewer proposals and `fill` is true, windows of a grid are added up to this number.
+    """
 
     iou: float
     count: int
@@ -145,10 +147,10 @@ def search_selectively(pixels: np.ndarray) -> Candidates:
         engine = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            "selective-search needs OpenCV's contributed modules: pip install 'jointspace[selective-search]', or choose"
-            " another of regions.proposals"
+            "regions.proposals selective-search needs OpenCV's contributed modules. Install them with"
+            " `pip install 'jointspace[selective-search]'`, or choose other proposals."
         ) from error
-    cv2.setNumThreads(1)  # the processes share the cores already
+    cv2.setNumThreads(1)  # images are processed in parallel
     height, width = pixels.shape[:2]
     scale = min(1.0, MAX_SEARCH_WIDTH / width)
     if scale < 1:
@@ -156,7 +158,7 @@ def search_selectively(pixels: np.ndarray) -> Candidates:
         pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
     engine.setBaseImage(np.ascontiguousarray(pixels[:, :, ::-1]))
     engine.switchToSelectiveSearchFast()
-    # OpenCV ranks with the C library's rand(); an image must get the same order in every process.
+    # OpenCV ranks boxes with rand() of the C library. With a fixed seed, an image gets the same order in every process.
     if srand := getattr(ctypes.CDLL(None), "srand", None):
         srand(0)
     corners = np.asarray(engine.process(), np.float32).reshape(-1, 4)
@@ -165,8 +167,9 @@ def search_selectively(pixels: np.ndarray) -> Candidates:
 
 
 def select(candidates: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:
-    """Select the regions of an image of `size` (width, height), and count proposals clipped, dropped (by reason) and
-    filled.
+    """Select the regions of an image of `size` (width, height).
+
+    Also count the proposals that were clipped, dropped (by reason), and added.
 
     Row 0 is the whole image, with score 1. The others follow by falling score, and then the windows that fill up, which
     overlap neither them nor each other by more than `selection.iou`.

@@ -1,4 +1,4 @@
-"""Preprocessing of a photo to an encoder's input pixels: cropped, resized, 8 bits."""
+"""Preprocesses photos to the input pixels of an encoder: crops and resizes them, in 8 bits."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,8 +60,8 @@ def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
 
 
 class Photograph(NamedTuple):
-    """An image to read: its name in errors, the SHA-256 that its bytes must have, and the path, offset and size of its
-    bytes."""
+    """An image to read: its name for messages, the SHA-256 of its content, and the location of its content (the path
+    of a file, an offset and a size)."""
 
     name: str
     sha256: str
@@ -75,8 +75,11 @@ class Photograph(NamedTuple):
 
 
 class View(NamedTuple):
-    """The input that an encoder takes of a photo: its pixels (side, side, 3) uint8 after `preprocessing`, or the result
-    of `describe(pixels)`."""
+    """The input of an encoder for a photo.
+
+    It is the pixels (side, side, 3) uint8 after `preprocessing`, or, if `describe` is given, the result of
+    `describe(pixels)`.
+    """
 
     preprocessing: Preprocessing
     describe: Callable[[np.ndarray], Any] | None = None
@@ -84,10 +87,11 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class PhotographReader:
-    """A reader of photos within `limits`, which can be pickled.
+    """A reader of photos. The object can be pickled.
 
-    `read` maps a location to bytes. `processes` is the number of processes that decode (0: this process). An InputError
-    says what is wrong with a photo, for example that it has changed since it was ingested.
+    `read` returns the bytes at a location, and `limits` are the limits on images. `processes` is the number of decoding
+    processes. With 0, this process decodes. The methods raise InputError for a photo that cannot be read, or that has
+    changed since it was ingested.
     """
 
     read: Callable[..., bytes]
@@ -106,16 +110,19 @@ class PhotographReader:
         return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
     def views(self, photographs: Iterable[Photograph], views: Sequence[View]) -> Iterator[list[Any]]:
-        """Yield the `views` of each photo, in order, made in the processes. InputErrors name the photo."""
+        """Yield the `views` of each photo, in order. The processes decode the photos.
+
+        Raises InputError, with the name of the photo, if a photo cannot be read.
+        """
         photographs, ahead = tee(photographs)
         room = sum(3 * view.preprocessing.side**2 for view in views)
         outcomes = shared_map(partial(self.load, views), ahead, self.processes, room)
         for photograph, outcome in zip(photographs, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                remedy = "it could be used before: run ingest again"
+                remedy = "`ingest` could read this photo. Restore it, or run `jointspace ingest` again."
                 if lacked_memory(outcome):
-                    remedy = "lower extract.decode_workers, or give the run more memory"
-                raise InputError(f"{photograph.name}: {outcome.reason}; {remedy}")
+                    remedy = "Lower extract.decode_workers, or give the run more memory."
+                raise InputError(f"{photograph.name}: {outcome.reason}. {remedy}")
             yield outcome
 
     def pixels(self, photographs: Iterable[Photograph], preprocessing: Preprocessing) -> Iterator[np.ndarray]:
@@ -126,7 +133,7 @@ class PhotographReader:
         """Read the bytes of a photo. Raises InputError if they have changed since the photo was ingested."""
         data = self.read(*photograph.location)
         if hashlib.sha256(data).hexdigest() != photograph.sha256:
-            raise InputError("changed: its bytes are not those that were ingested")
+            raise InputError("changed: its content has changed since it was ingested")
         return data
 
 

@@ -212,7 +212,7 @@ def test_photographs_of_the_same_names_in_a_folder_for_each_split_are_not_mixed(
     folder = make("train/0.jpg", "test/0.jpg", "train.csv", "test.csv")
     for name in ("train.csv", "test.csv"):
         (folder / name).write_text("file,text\n0.jpg,a\n")
-    with pytest.raises(UsageError, match="have photos of the same names; write the folders into the names"):
+    with pytest.raises(UsageError, match="have photos of the same names. Write the folders into the names"):
         detect(folder)
 
 

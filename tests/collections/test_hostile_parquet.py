@@ -49,7 +49,7 @@ def hostile() -> dict[str, dict]:
             "file": ["a.jpg"],
             "sentence": pa.ListArray.from_arrays(end, texts),
         },
-        "claims 10000000 rows in ": {"file": repeated("a.jpg", len(texts)), "sentence": texts},
+        "declares 10000000 rows in ": {"file": repeated("a.jpg", len(texts)), "sentence": texts},
     }
 
 
@@ -68,7 +68,7 @@ def test_a_table_that_ends_its_reader_is_refused(tmp_path: Path, gather, monkeyp
     """pyarrow has ended the process on damaged files before, and no test knows all of them."""
     monkeypatch.setattr("pipeline.collections.formats.rows._exhaust", end_process)
     pq.write_table(pa.table({"file": ["a.jpg"], "sentence": ["A dog ."]}), tmp_path / "t.parquet")
-    with pytest.raises(Exception, match=r"t\.parquet ended the process that read it"):
+    with pytest.raises(Exception, match=r"t\.parquet crashed the process that read it"):
         gather(tmp_path, "table")
 
 

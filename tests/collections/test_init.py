@@ -426,7 +426,7 @@ def test_what_keeps_a_collection_from_use_is_said_with_its_remedy(photos: Path, 
     (inner / photos.name / "results.csv").rename(inner / photos.name / "metadata.csv")
     (inner / photos.name / "metadata.csv").write_text("before,after\n00.jpg,01.jpg\n02.jpg,03.jpg\n")
     said, _ = refuse(inner)
-    assert "has names of files in before and after; rename the one that is meant to file" in said
+    assert "has file names in the columns before and after. Rename the right column to file" in said
     packed = tmp_path / "packed"
     packed.mkdir()
     (packed / "list.csv").write_text("file,caption\n0.jpg,a dog\n")

@@ -188,7 +188,7 @@ def test_a_takedown_list_may_name_single_captions(
     whole = {line for line in lines if "\t" not in line}
     assert result.counts["images"]["kept"] == len(names) - 1 - len(whole)
     taken = sum(line.partition("\t")[2] in gone for line in CAPTIONS if line.partition("\t")[0] not in whole)
-    assert any(note.startswith(f"{taken} captions are left out") for note in result.notes) == (taken > 0)
+    assert any(note.startswith(f"{taken} captions in the takedown list") for note in result.notes) == (taken > 0)
 
 
 def test_a_photo_that_loses_its_last_caption_is_kept_without_a_caption(tmp_path: Path, photograph, gather) -> None:

@@ -63,5 +63,5 @@ def test_features_from_elsewhere_that_claim_too_much_are_refused_by_name(claimed
     with h5py.File(path := tmp_path / "features.h5", "w") as file:
         file.create_dataset("x", dtype="f4", **claimed)
         file.create_dataset("names", data=["a.jpg", "b.jpg", "c.jpg"])
-    with pytest.raises(InputError, match=f"{path} claims "):
+    with pytest.raises(InputError, match=f"{path} declares "):
         open_foreign(Source(path, None, None))

@@ -342,7 +342,7 @@ def test_an_index_that_ends_its_reader_is_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(gallery, "_try_index", end_process)
-    with pytest.raises(IntegrityError, match=r"images\.faiss ended the process that read it for trial"):
+    with pytest.raises(IntegrityError, match=r"images\.faiss crashed the process that read it for trial"):
         gallery.open_faiss(IndexShard(run / "bundle"), "images")
 
 

@@ -134,7 +134,7 @@ def refused(expected: type, parts: EncoderParts, forge: Forge) -> str:
     """What is said of the encoder after its folder was forged."""
     assert parts.library is not None
     forge(parts.library.folder)
-    with pytest.raises(IntegrityError, match="another form than this version reads") as caught:
+    with pytest.raises(IntegrityError, match="has a form that this version cannot read") as caught:
         restore_encoder(expected, parts._replace(library=listed(parts.library.folder)), "an index")
     return str(caught.value)
 

@@ -116,7 +116,7 @@ def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: Ima
     features = encoder.encode(IMAGES)
     assert features.shape == (len(IMAGES), encoder.dim) and features.dtype == np.float32
     if spec.reads == "regions":
-        with pytest.raises(UsageError, match="extract-regions and pool-regions do"):
+        with pytest.raises(UsageError, match="Use `jointspace extract-regions` and `jointspace pool-regions`"):
             encoder.extractor("cpu", "float32", 4)
         return
     extractor = encoder.extractor("cpu", "float32", 4)
@@ -129,5 +129,5 @@ def test_settings_of_another_form_are_named(spec: EncoderSpec, encoder: ImageEnc
     stored = parts_of(encoder, tmp_path)
     settings = stored.settings
     for wrong in ({}, {**settings, "kind": []}, {name: settings.get(name) for name in ("kind", "architecture")}):
-        with pytest.raises(IntegrityError, match="the stored encoder has another form.*run prepare-encoder again"):
+        with pytest.raises(IntegrityError, match="the stored encoder has a form .*Run prepare-encoder again"):
             restore_encoder(ImageEncoder, stored._replace(settings=wrong))

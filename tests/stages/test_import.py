@@ -210,9 +210,13 @@ def test_by_the_sentences_words(told: Path, tmp_path: Path, form: str) -> None:
     ("old", "new", "message"),
     [
         ("cat-1.png#1", "cut-1.png#1", r"have no row in s\.npy: cat-1\.png#1\."),
-        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 are both of cat-1\.png#0; remove one of them"),
-        ("cat-1.png#1", "cat-1.png#2", r"there is no sentence /elsewhere/cat-1\.png#2: .* cat-1\.png has 2, counted"),
-        ("/elsewhere/cat-1.png#1\n", "", "has 48 rows and 47 names"),
+        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 are both for cat-1\.png#0\. Remove one"),
+        (
+            "cat-1.png#1",
+            "cat-1.png#2",
+            r"there is no sentence /elsewhere/cat-1\.png#2, because cat-1\.png has 2 sentences",
+        ),
+        ("/elsewhere/cat-1.png#1\n", "", "has 48 rows, but 47 names"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(told: Path, texts_source: Path, old: str, new: str, message: str) -> None:
@@ -242,7 +246,7 @@ def test_the_text_encoder_that_made_them_is_kept_if_it_makes_the_same(told: Path
     kept = open_run(told).text_encoder("theirs")
     np.testing.assert_array_equal(kept.tensors["vectors"], vectors)
     np.save(texts_source, rows[:, ::-1])
-    with pytest.raises(InputError, match="other features of a .* than the encoder maker makes"):
+    with pytest.raises(InputError, match="the vector of a .* differs from the vector that the encoder maker computes"):
         make_stage("prepare_encoder", told, "text/encoders/theirs")
 
 

@@ -142,16 +142,16 @@ def test_sentences_without_names_are_in_the_order_of_the_run(tmp_path: Path) -> 
         assert open_foreign(source).names == NAMES and foreign_files(source) == [path, tmp_path / "f.txt"]
         (tmp_path / "f.txt").unlink()
         assert open_foreign(source).names is None and foreign_files(source) == [path]
-        with pytest.raises(InputError, match="f.txt does not exist; list the names there"):
+        with pytest.raises(InputError, match="f.txt does not exist. List the names there"):
             read(path)
 
 
 @pytest.mark.parametrize(
     ("features", "names", "said"),
     [
-        (ROWS, NAMES[:4], "5 rows and 4 names"),
-        (ROWS[0], NAMES, r"float32 \(3,\); give a matrix of floating-point"),
-        (np.arange(10).reshape(5, 2), NAMES, r"int64 \(5, 2\); give a matrix of floating-point"),
+        (ROWS, NAMES[:4], "5 rows, but 4 names"),
+        (ROWS[0], NAMES, r"float32 and the shape \(3,\)\. Give a matrix of floating-point"),
+        (np.arange(10).reshape(5, 2), NAMES, r"int64 and the shape \(5, 2\)\. Give a matrix of floating-point"),
         (np.array([[{}]], dtype=object), ["a"], "cannot read features from .*Python objects"),
     ],
 )
@@ -195,13 +195,15 @@ def test_file_with_contradictory_metadata_is_refused(tmp_path: Path) -> None:
     data = path.read_bytes()
     assert data.count(optional) == 1
     path.write_bytes(data.replace(optional, required))
-    with pytest.raises(InputError, match=r"cannot read .*f.parquet|f.parquet ended the process that read it for trial"):
+    with pytest.raises(
+        InputError, match=r"cannot read .*f.parquet|f.parquet crashed the process that read it for trial"
+    ):
         read(path)
 
 
 def test_file_that_crashes_its_reader_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.foreign.vectors._load_columns", end_process)
-    with pytest.raises(InputError, match=r"f.parquet ended the process that read it for trial"):
+    with pytest.raises(InputError, match=r"f.parquet crashed the process that read it for trial"):
         read(make_parquet(tmp_path))
 
 
@@ -217,7 +219,7 @@ def test_parquet_file_that_claims_far_more_than_its_size_is_refused(tmp_path: Pa
         for _ in range(16):
             writer.write_table(group)
     assert (tmp_path / "f.parquet").stat().st_size < 1 << 20
-    with pytest.raises(InputError, match=r"f\.parquet claims 1,.* bytes of features"):
+    with pytest.raises(InputError, match=r"f\.parquet declares 1,.* bytes of features"):
         read(tmp_path / "f.parquet")
 
 
@@ -242,7 +244,7 @@ def test_file_of_arrays_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read features from .*f.pt"):
         read(tmp_path / "f.pt")
     np.savez_compressed(tmp_path / "bomb.npz", embeddings=np.zeros((1 << 15, 1 << 10), np.float32))
-    with pytest.raises(InputError, match="bomb.npz claims 134,.* bytes of features"):
+    with pytest.raises(InputError, match="bomb.npz declares 134,.* bytes of features"):
         read(tmp_path / "bomb.npz")
 
 
@@ -254,7 +256,7 @@ def test_a_row_without_a_vector_is_named(tmp_path: Path, kind: pa.DataType, row:
     vectors = [[1.0, 2, 3], [4.0, 5, 6], [7.0, 8, 9]]
     vectors[row] = None
     pq.write_table(pa.table({"vector": pa.array(vectors, kind), "file": ["a", "b", "c"]}), tmp_path / "f.parquet")
-    with pytest.raises(InputError, match=rf"f\.parquet: vector row {row} is empty; remove it"):
+    with pytest.raises(InputError, match=rf"f\.parquet: vector row {row} is empty. Remove the row"):
         read(tmp_path / "f.parquet")
 
 
@@ -297,5 +299,5 @@ def test_hdf5_cannot_read_other_files(tmp_path: Path) -> None:
         with h5py.File(tmp_path / "bad.h5", "w") as file:
             build(file)
             file.create_dataset("files", data=NAMES, dtype=h5py.string_dtype())
-        with pytest.raises(InputError, match=r"bad.h5 .*embeddings (is a link|reads other files)\); write the file"):
+        with pytest.raises(InputError, match=r"bad.h5 .*embeddings (is a link|reads other files)\)\. Write the file"):
             read(tmp_path / "bad.h5")

@@ -1,17 +1,20 @@
-"""Our own format: photos in `images/`, or in the folder itself, at any depth, beside tab-separated tables.
+"""The formats `folder` and `text-files`.
 
-    captions.tsv   file, number, sentence; or file, sentence   (no header)
+The format `folder` is jointspace's own format. It has photos in `images/`, or in the folder itself, at any depth, and
+tab-separated tables:
+
+    captions.tsv   file, number, sentence (or file, sentence)  (no header)
     splits.tsv     file, train | dev | test | weak | gallery   (no header)
     weak.tsv       file, title, tags, description              (header)
     boxes.tsv      file, x1, y1, x2, y2, score, label          (header)
-    metadata.csv   file, and columns of your own               (header; or .tsv, .jsonl, .parquet)
+    metadata.csv   file, and columns of your own               (header, or .tsv, .jsonl, .parquet)
 
-Every image that a table names or the folder contains belongs to the collection. An image without a split goes to `weak`
-if only weak.tsv names it, and otherwise to collection.default_split. Photos without any list are a collection too.
+Every image in a table or in the folder belongs to the collection. An image without a split belongs to `weak` if only
+weak.tsv names it, and otherwise to collection.default_split. The tables are optional.
 
-The format `text-files` has photos at any depth. Beside each photo is a `.txt` with its stem or its whole name (a.txt or
-a.jpg.txt) and one sentence per line, or a JSON with its whole name, as Google Takeout writes it, whose `description` is
-a sentence.
+The format `text-files` has photos at any depth. The captions of a photo are in a text file with its stem or its whole
+name (a.txt or a.jpg.txt), one sentence per line, or in the `description` of a JSON file with its whole name, as Google
+Takeout writes it.
 """
 
 import posixpath

@@ -82,7 +82,7 @@ def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]
     """
     for row, line in enumerate(each_line(file, path), 1):
         if row == 1 and is_utf16(line):
-            raise InputError(f"{path} is UTF-16; save it as UTF-8")
+            raise InputError(f"{path} is UTF-16. Save the file as UTF-8.")
         if line:
             yield row, decode_text(line, "utf-8")
 
@@ -222,9 +222,11 @@ def headed_records(
         _, first = next(rows, (1, ""))
         header = first.split("\t") if isinstance(first, str) else []
         if repeated := repeated_name(header):
-            raise InputError(f"{path}: its first row names the column {repeated} twice; rename one of them")
+            raise InputError(f"{path}: its first row names the column {repeated} twice. Rename one of the two.")
         if missing := [name for name in names if name not in header]:
-            raise InputError(f"{path}: its first row must name the columns {', '.join(names)}; {missing[0]} is missing")
+            raise InputError(
+                f"{path}: its first row must name the columns {', '.join(names)}, but {missing[0]} is missing. Add it."
+            )
         positions = [header.index(name) for name in names]
 
         def make_of_columns(fields: list[str], file: str, row: int) -> Record:
@@ -301,7 +303,10 @@ def _object_items(value: Any, path: Path) -> Iterator[Any]:
     elif len(record_lists) == 1:
         yield from record_lists[0]
     else:
-        raise InputError(f"{path} is not a list of objects, one for each photo or caption; write one, or .jsonl")
+        raise InputError(
+            f"{path} is not a list of objects. Write a JSON list with one object per photo or caption, or a .jsonl"
+            " file."
+        )
 
 
 @contextmanager

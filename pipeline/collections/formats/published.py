@@ -81,7 +81,9 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     file, prefix = folder.label(path), folder.image_prefix(where["images"])
     value = lists.read_json(folder, path)
     if not isinstance(value, dict) or not isinstance(value.get("images"), list):
-        raise InputError(f"{path}: expected an object with a list `images`; is it one of Karpathy's dataset files?")
+        raise InputError(
+            f"{path} is not an object with a list `images`. Give a dataset file of Karpathy, such as dataset_coco.json."
+        )
     for row, image in enumerate(value["images"], 1):
         try:
             name = posixpath.join(image.get("filepath", ""), image["filename"])
@@ -118,7 +120,9 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
     prefix = folder.image_prefix(images or (usual if usual.is_dir() else None))
     file, value = folder.label(path), lists.read_json(folder, path)
     if not isinstance(value, dict) or not all(isinstance(value.get(key), list) for key in ("images", "annotations")):
-        raise InputError(f"{path}: expected an object with lists `images` and `annotations`; is it a captions file?")
+        raise InputError(
+            f"{path} is not an object with the lists `images` and `annotations`. Give a captions file of COCO."
+        )
     keys: dict[Any, str] = {}
     for row, image in enumerate(value["images"], 1):
         try:
@@ -169,7 +173,7 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
     page = _PascalPage()
     page.feed(text)
     if not page.images:
-        raise InputError(f"{path} shows no image; is it the page of the Pascal sentences?")
+        raise InputError(f"{path} does not show any image. Give the web page of the Pascal sentences.")
     splits = {}
     sources = sorted({source for source, *_ in page.images}, key=lambda name: (posixpath.dirname(name), name))
     for _, category in groupby(sources, posixpath.dirname):

@@ -65,7 +65,7 @@ def read_rows(
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
+        raise UsageError(f"{path} is not a table of a known type. Known types are {', '.join(READERS)}.")
     if any(name.endswith("#") or EITHER in name for name in columns):
         present = column_names(folder, path)
         parts = {name: name.split(EITHER) for name in columns if EITHER in name}
@@ -148,9 +148,11 @@ def _read_schema(folder: CollectionFolder, path: Path) -> pa.Schema:
 
 def _check_columns(path: Path, present: Names, needed: Names) -> None:
     if repeated := lists.repeated_name(present):
-        raise InputError(f"{path} has two columns named {repeated}; rename one of them")
+        raise InputError(f"{path} has two columns named {repeated}. Rename one of the two.")
     if missing := sorted(set(needed) - set(present)):
-        raise InputError(f"{path} has no column {missing[0]}; name one of {', '.join(present)} in collection.columns")
+        raise InputError(
+            f"{path} has no column {missing[0]}. Name one of its columns in collection.columns: {', '.join(present)}."
+        )
 
 
 def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
@@ -158,7 +160,7 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
     with folder.open(path) as file:
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):
-            raise InputError(f"{path} is UTF-16; save it as UTF-8")
+            raise InputError(f"{path} is UTF-16. Save the file as UTF-8.")
         encoding = "utf-8"
         if not is_unicode(first):
             if lists.encoding_of(first) != "WINDOWS-1252":
@@ -319,8 +321,9 @@ def _batches(
         metadata = pq.read_metadata(file)
         size = os.fstat(file.fileno()).st_size
         if metadata.num_rows > FREE_ROWS + ROWS_PER_BYTE * size:
-            claim = f"{path} claims {metadata.num_rows} rows in {size} bytes"
-            raise InputError(f"{claim}; it is damaged or not to be trusted")
+            raise InputError(
+                f"{path} declares {metadata.num_rows} rows in {size} bytes. The file is damaged, or cannot be trusted."
+            )
         present = metadata.schema.to_arrow_schema().names
         _check_columns(path, present, needed)
         names = [name for name in columns if name in present or name.removesuffix(".path") in present]

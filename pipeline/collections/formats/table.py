@@ -136,7 +136,7 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
 
 def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
     if unknown := set(options.columns) - set(ours):
-        raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(ours)}")
+        raise UsageError(f"collection.columns: unknown key {min(unknown)}. There are {', '.join(ours)}.")
     # A title that is read as the sentence is not the title, too.
     renamed = {name for theirs in options.columns.values() for name in theirs.split(rows.EITHER)}
     names = {column: column for column in ours if column not in lists.DOCUMENT or column not in renamed}
@@ -180,7 +180,9 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     columns, texts = usual_columns(folder, path), sample_texts(folder, path)
     stems = set() if "file" in columns else folder.stems.difference(columns.values())
     if name := next((name for name in texts if is_image(name) or without_zeros(name) in stems), None):
-        raise InputError(f"{path} has no header: its first line is of {name}; put one above it, such as file,caption")
+        raise InputError(
+            f"{path} has no header, since its first line is about the photo {name}. Add a header, such as file,caption."
+        )
     if "file" not in columns:
         columns = {"file": _file_column(path, texts, stems), **columns}
     return with_text_columns(columns, texts)
@@ -208,13 +210,16 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
     candidates = named or mostly(lambda value: without_zeros(value) in stems)
     if len(candidates) == 1:
         return candidates[0]
-    remedy = f"has no column of file names ({', '.join(USUAL_COLUMNS['file'])}); rename the one that has them to file"
+    usual = ", ".join(USUAL_COLUMNS["file"])
+    fault = f"has no column with a usual name for file names ({usual}). Rename the column with the file names to file."
     if candidates:
-        remedy = f"has names of files in {' and '.join(candidates)}; rename the one that is meant to file"
+        fault = f"has file names in the columns {' and '.join(candidates)}. Rename the right column to file."
     elif links:
         link = max(links, key=lambda name: sum(map(is_image, texts[name])))
-        remedy = f"has no column of file names but links in {link}; download the photos first, as with img2dataset"
-    raise InputError(f"{path} {remedy}")
+        fault = (
+            f"has links in the column {link}, but no file names. Download the photos first, such as with img2dataset."
+        )
+    raise InputError(f"{path} {fault}")
 
 
 def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:

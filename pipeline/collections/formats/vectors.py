@@ -63,7 +63,9 @@ def find_files(folder: CollectionFolder) -> dict[str, str]:
         named = {key: [*folders] if names == parts else names for key, names in named.items()}
     for key, names in named.items():
         if len(names) > 1:
-            raise UsageError(f"{folder.root} has several files of vectors of {key}: {', '.join(names)}; keep one there")
+            raise UsageError(
+                f"{folder.root} has several files with vectors for {key}: {', '.join(names)}. Keep one of them."
+            )
     return {key: name for key, (name,) in named.items()} if "images" in named else {}
 
 
