@@ -1,4 +1,4 @@
-"""The configuration: its defaults, what names mean, and what is said of mistakes."""
+"""Tests of configurations: defaults, names of models and generators, and messages about mistakes."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def read(text: str) -> Config:
 
 
 def fault(values: Any) -> str:
-    """Return the message about `values`, which has one line, or nothing if they are legal."""
+    """Return the message about wrong values, which must be one line, or "" if they are valid."""
     try:
         validate(values)
     except UsageError as error:
@@ -144,7 +144,7 @@ def test_a_training_may_start_from_the_base_of_a_variant_that_is_written_later()
 
 
 def test_members_of_a_refitted_ensemble_are_refits_of_the_members_of_the_ensemble() -> None:
-    """Also if a variant has the meaning of a registered model: the weights are looked up by the names of members."""
+    """This also holds if a variant equals a registered model, since weights are stored by the names of members."""
     config = read(
         "variants: {x: {model: gru}, y: {model: ncca, csls: true}}\n"
         "ensembles: {e: {members: [x, y, gru]}, f: {members: [x, y, gru], refit: true}}\nmodels: [f]"

@@ -1,4 +1,4 @@
-"""A key that is changed makes some job run again, but for those that decide no result."""
+"""Tests that a changed key makes a job run again, unless no result depends on the key."""
 
 import json
 from collections.abc import Iterator
@@ -59,8 +59,10 @@ DECIDE_NOTHING = {
 
 
 def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The path and the annotation of each key that has no keys below it; of a registered model those that only it
-    has."""
+    """Return the path and the annotation of each key without keys below it.
+
+    For a registered model, only the keys that it does not share with others are returned.
+    """
     for name, field in section.model_fields.items():
         spec = OWN.get(name) if not path else None
         inherited = Keys.model_fields[spec.defaults].annotation.model_fields if spec and spec.defaults else {}
@@ -72,7 +74,7 @@ def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def others(annotation: Any, value: Any) -> Iterator[Any]:
-    """Values of a key beside the one that it has."""
+    """Yield other values of the type of a key. Not all of them are valid."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         for kind in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
             yield from others(kind, value)
@@ -92,7 +94,7 @@ def others(annotation: Any, value: Any) -> Iterator[Any]:
 
 
 def decided(stage: Stage, config: Config) -> str:
-    """What decides the results of all jobs of a stage, as one text."""
+    """Return the settings on which the jobs of a stage depend, as one text."""
     found = {str(names): stage.keys(config, *names) for names in stage.choices(config)}
     return json.dumps(found, sort_keys=True, default=str)
 
@@ -104,7 +106,7 @@ def test_a_changed_key_makes_a_job_run_again_unless_it_decides_no_result(tmp_pat
     before = {stage.name: decided(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:
-        """The stage that the last key has changed is asked first: keys of one section stand together."""
+        """Stages that depended on the last key are checked first, since keys of one section follow each other."""
         changed = next((stage for stage in stages if decided(stage, after) != before[stage.name]), None)
         if changed:
             stages.remove(changed)

@@ -1,5 +1,4 @@
-"""Photographs without sentences under a model of images and text: all stages of `jointspace run` end well, with an
-index that finds them."""
+"""Tests a run of photos without captions with a dual encoder: all stages succeed, and the index finds the photos."""
 
 import json
 from itertools import product
@@ -61,7 +60,7 @@ def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> 
         assert copies and all(copy.read_bytes() == original for copy in copies)
     (changed,) = (tmp_path / "applied").glob("**/text_encoders/dual-text/library/config.json")
     content = changed.read_text()
-    changed.unlink()  # it is a link to the file of the first index
+    changed.unlink()  # it is a hard link to the file of the first index
     changed.write_text(content.replace("clip", "evil", 1))
     with pytest.raises(IntegrityError, match="changed"):
         jointspace.load(tmp_path / "applied").search("a red picture")

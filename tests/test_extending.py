@@ -186,5 +186,5 @@ def test_an_encoder_may_import_a_module_by_its_former_name(
     monkeypatch.setenv("JOINTSPACE_ALLOW", "former_name:Mine")
     monkeypatch.delitem(sys.modules, "pipeline.text.text_encoder", raising=False)
     assert import_allowed("text encoder", "former_name:Mine").__mro__[1].__module__ == "pipeline.encoders.text_encoder"
-    assert "which is now pipeline.encoders.text_encoder" in caplog.text
+    assert "which is now called pipeline.encoders.text_encoder" in caplog.text
     del sys.modules["pipeline.text.text_encoder"]

@@ -1,4 +1,5 @@
-"""Configurations and runs of the version before, in `former`: they load, with a warning that names the new spelling."""
+"""Tests that configurations and runs of the previous version, in `former`, load with a warning that has the new
+spelling."""
 
 import logging
 import re
@@ -54,7 +55,7 @@ query_text_encoders:
 study:
   encoders: [{name: studied, kind: standard}]
 """
-"""The configuration `former/encoders.yaml` in the spelling of this version."""
+"""The content of `former/encoders.yaml` in the spelling of this version."""
 
 
 def test_entries_of_every_kind_mean_what_the_new_spelling_means(caplog: pytest.LogCaptureFixture) -> None:
@@ -96,8 +97,10 @@ def test_a_key_without_effect_is_left_out_with_a_warning(caplog: pytest.LogCaptu
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of the version before, with the features of one network and the vectors of two encoders of
-    texts, a model and its index."""
+    """Return the folder of a run of the previous version.
+
+    It has the features of one network, the vectors of two text encoders, a model and its index.
+    """
     with zipfile.ZipFile(FORMER / "run.zip") as archive:
         archive.extractall(folder := tmp_path_factory.mktemp("former"))
     return folder
@@ -126,7 +129,7 @@ def test_its_index_finds_photos_by_words_and_by_a_photo(place: Path) -> None:
 
 
 def test_what_was_made_from_its_encoders_is_still_valid(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Encoders are prepared again, once, by the renamed stage; they have the same digests."""
+    """The renamed stage prepares the encoders once more, and they get the same digests."""
     monkeypatch.chdir(place)
     run = Run(place / "results/colours")
     before = read_commit(run.layout.text_encoder("glove").commit).digest

@@ -1,4 +1,4 @@
-"""Captions, names and paths that would do something to a terminal are printed as text."""
+"""Tests that control characters in captions, names and paths are printed as text."""
 
 import json
 import logging
@@ -13,12 +13,12 @@ from pipeline.printable import printable, printable_json
 from stages.cli import OneLine, main
 
 FOUL = "a\x1b]0;title\x07 dog\rgone\x9b2J\x7f \u202egpj.exe\u2066\u2028\n \ud800"
-"""Sets a title, overwrites the line, clears the screen, turns the order of letters, and is not UTF-8."""
+"""A text that sets a title, overwrites the line, clears the screen, reverses letters, and is not UTF-8."""
 KEPT = 'Größe 犬 🐕 naïve e\u0301 \u200d don\'t \\ "x"'
 
 
 def is_harmless(text: str) -> bool:
-    """By Unicode's own categories: nothing but lines of characters that are neither controls nor change the order."""
+    """Return whether a text has only lines of harmless characters, by the categories of Unicode."""
     turning = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     return not any(
         unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(one) in turning

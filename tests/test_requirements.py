@@ -1,4 +1,4 @@
-"""What a configuration names and is not here is said at once, before any job."""
+"""Tests that missing files, extras and splits are reported before the first job of a run."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_all_that_is_missing_is_named_in_one_error(tmp_path: Path, monkeypatch: 
     for name in ("w.safetensors", "jointspace[timm]", "photos/vectors.txt", "gone.txt"):
         assert said.count(name) == 1, name
     assert "vectors.npy" not in said
-    (tmp_path / "photos/vectors.npy.txt").touch()  # the names may lie here, too
+    (tmp_path / "photos/vectors.npy.txt").touch()  # the names may be here too
     with pytest.raises(UsageError) as caught:
         require_all(run_of(tmp_path, **{**OWN, "encoders": encoders}), declared())
     assert "vectors" not in str(caught.value)

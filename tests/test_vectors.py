@@ -1,4 +1,4 @@
-"""Vectors of images and texts, without photographs: from files to a bundle that is searched, by `run` and by Python."""
+"""Tests of precomputed vectors without photos: from files to an index that is searched, with `run` and with Python."""
 
 import json
 import re

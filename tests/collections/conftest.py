@@ -1,4 +1,4 @@
-"""Tiny collections: photographs of noise, and ingest without its command."""
+"""Fixtures for tests of collections: tiny collections of noise images, and ingest without its command."""
 
 import io
 from collections import Counter
@@ -31,7 +31,7 @@ LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
 @pytest.fixture(scope="session")
 def photograph() -> Callable[..., bytes]:
     def make(number: int = 0, kind: str = "JPEG", size: tuple[int, int] = (32, 24)) -> bytes:
-        """Another image, of width and height `size`, for each number."""
+        """Return a PNG or JPEG of noise with width and height `size`. Each number gives another image."""
         pixels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
         buffer = io.BytesIO()
         Image.fromarray(pixels).save(buffer, kind)
@@ -42,7 +42,7 @@ def photograph() -> Callable[..., bytes]:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A collection whose tables and rejects are held as a whole."""
+    """A collection whose tables and rejects are in memory as a whole."""
 
     collection: Collection
     tables: dict[str, pa.Table]
@@ -53,7 +53,7 @@ class Gathered:
         return getattr(self.collection, name)
 
     def rejected(self, what: str) -> list[tuple[str, int | None, str]]:
-        """File, row and reason of each reject of a kind."""
+        """Return the file, the row and the reason of each reject of a kind."""
         return [(reject.file, reject.row, reject.reason) for reject in self.rejects if reject.what == what]
 
     def check_counts(self) -> None:
@@ -91,7 +91,7 @@ def gather() -> Callable[..., Gathered]:
 
 @pytest.fixture
 def collection(tmp_path: Path, photograph) -> Path:
-    """A sound collection of three images with a sentence each, to be spoilt."""
+    """A valid collection of three images with one sentence each, which tests damage."""
     (tmp_path / "images").mkdir()
     for number, name in enumerate(SOUND):
         (tmp_path / "images" / name).write_bytes(photograph(number))

@@ -1,4 +1,4 @@
-"""Sentences, documents and boxes that cannot be used cost themselves and nothing else."""
+"""Tests that unusable sentences, weak texts and boxes are rejected, and that nothing else is rejected with them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which format a folder or file is in, told without being asked."""
+"""Tests of the detection of the format of a folder or file."""
 
 import json
 from pathlib import Path
@@ -236,7 +236,7 @@ ONE, TWO = {"emb": [[1.0, 2.0]]}, {"image_emb": [[1.0]], "text_emb": [[2.0]]}
     ],
 )
 def test_parquet_files_of_vectors(make, tables: dict[str, dict], format: str, files: dict) -> None:
-    """Where no photographs are there that they could be a table of."""
+    """Vectors are only recognised if there are no photos that the file could be a table of."""
     folder = make(*tables)
     for name in filter(lambda name: name.endswith(".parquet"), tables):
         pq.write_table(pa.table(tables[name]), folder / name)
@@ -305,7 +305,7 @@ def test_tables_of_the_same_columns_are_one_table(make, gather) -> None:
 def test_a_synthetic_survey_is_recognised_in_the_order_of_precedence(
     contents: dict[str, list[str]], recognised: str | None, tmp_path: Path
 ) -> None:
-    """The files of most formats need not exist."""
+    """For most formats, the files need not exist."""
     for name in contents.get("", []):
         if name.endswith(".npy"):
             (tmp_path / name).touch()

@@ -1,4 +1,4 @@
-"""Every format reads the same small collection from its own files."""
+"""Tests that every format reads the same small collection from its own files."""
 
 import csv
 import io
@@ -203,7 +203,7 @@ ODD = ("line\nfeed", "tab\there", '"it\'s"', "-rf", "$(touch x)", "*?[a]", "; :"
 
 def test_images_with_odd_names_are_read(tmp_path: Path, photograph, gather) -> None:
     names = [f"{name}.jpg" for name in (*ODD, "x" * 251)]
-    kinds = ("JPEG", "PNG")  # every second file is a PNG in spite of its ending
+    kinds = ("JPEG", "PNG")  # every second file is a PNG, whatever its suffix is
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(photograph(number, kinds[number % 2]))
         (tmp_path / name).with_suffix(".txt").write_text(f"picture {number}\n")
@@ -227,7 +227,7 @@ LACKS = {
     "table": ("*.parquet", "collection.files.table"),
     "webdataset": ("**/*.tar", "collection.files.train"),
 }
-"""Format -> the file that it looks for, and the key that names the file."""
+"""The file that each format looks for, and the key that names the file."""
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -1,4 +1,4 @@
-"""Parquet tables that hold far more than their size: refused in a sentence, in little memory."""
+"""Tests that Parquet tables that unpack to far more than their size are refused, in little memory."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def repeated(value: str, rows: int) -> pa.Array:
 
 
 def hostile() -> dict[str, dict]:
-    """What is said -> the columns of a table of which it is said."""
+    """Return columns of tables that are refused, by a part of the message."""
     texts, end = repeated("A dog .", 10_000_000), np.array([0, 10_000_000], np.int32)
     return {
         "rows 1 to 8192 have 8192032768 bytes in one column": {
@@ -65,7 +65,7 @@ def test_more_than_a_file_can_hold_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_that_ends_its_reader_is_refused(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyarrow has ended the process on damaged files before, and no test knows all of them."""
+    """pyarrow has crashed on damaged files before, and not all such files are known."""
     monkeypatch.setattr("pipeline.collections.formats.rows._exhaust", end_process)
     pq.write_table(pa.table({"file": ["a.jpg"], "sentence": ["A dog ."]}), tmp_path / "t.parquet")
     with pytest.raises(Exception, match=r"t\.parquet crashed the process that read it"):

@@ -1,4 +1,4 @@
-"""The command: what it publishes, and that it publishes nothing of a collection that it refuses."""
+"""Tests of the command `ingest`: its outputs, and that it writes nothing if it refuses a collection."""
 
 import hashlib
 from collections import Counter
@@ -24,7 +24,7 @@ from pipeline.storage.manifest import Manifest
 
 @pytest.fixture
 def root(tmp_path: Path, photograph) -> Path:
-    """Twenty images, a sentence each, the last ones in dev and test."""
+    """A collection of twenty images with one sentence each, of which the last are in dev and test."""
     folder = tmp_path / "data"
     (folder / "images").mkdir(parents=True)
     names = [f"{n:02d}.jpg" for n in range(20)]

@@ -1,4 +1,4 @@
-"""init: what it says of a collection, and that what it writes is a configuration that reads it."""
+"""Tests of `init`: its output about a collection, and that its configuration can read the collection."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ def photos(tmp_path: Path, photograph, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refuse(*arguments: object) -> tuple[str, JointspaceError]:
-    """What init prints, and the error in which it ends."""
+    """Return the output of `init`, and the message of its error, if any."""
     result = CliRunner().invoke(cli.get_command(None, "init"), list(map(str, arguments)))
     assert isinstance(result.exception, JointspaceError), result.output
     return result.stdout, result.exception
@@ -76,7 +76,7 @@ def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, texts: 
 
 
 def make_coco(folder: Path, photograph, counts: dict[str, int]) -> Path:
-    """A folder as COCO is downloaded: photos and captions of each part, such as train2017."""
+    """A folder like a download of COCO, with photos and captions of each part, such as train2017."""
     (folder / "annotations").mkdir(parents=True)
     for part, count in counts.items():
         (folder / part).mkdir()
@@ -264,7 +264,7 @@ def test_photographs_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: 
     (folder / file).write_text(text)
     with pytest.raises(JointspaceError, match=f"{folder}.*{file}"):
         run_command("init", folder)
-    for number in range(2 if file.endswith("parquet") else 0):  # the sound ones are read, and this one is rejected
+    for number in range(2 if file.endswith("parquet") else 0):  # valid photos are read, and only this photo is rejected
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
         pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")
         assert f"{number + 1} images" in refuse(folder)[0]
@@ -274,7 +274,7 @@ WORDS = ("A red bench in the snow .", "A green kite over the water .", "Two lamp
 
 
 def described(folder: Path) -> list[tuple[str, str]]:
-    """The photos of the folder, each with a caption of its own."""
+    """Return the photos of the folder, each with its own caption."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
     return [(name, f"{WORDS[number % 3]} {number}") for number, name in enumerate(names)]
 

@@ -1,4 +1,4 @@
-"""Blocks of inspected images: a killed `ingest` looks at no image of a finished block again, unless it has changed."""
+"""Tests that `ingest`, after it was killed, does not inspect unchanged images of finished blocks again."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def state(folder: Path, name: str) -> str:
 
 
 def run(folder: Path, dies_at: str = "", limits: str = "large", names: list[str] = NAMES) -> tuple[list, list[str]]:
-    """What is said of all images, and which were looked at."""
+    """Inspect all images. Return the outcomes, and the images that were really inspected."""
     looked = []
 
     def look(location: tuple) -> Inspection:

@@ -1,4 +1,4 @@
-"""Every file of a collection is read, rejected, or ignored for a reason, and counted."""
+"""Tests that every file of a collection is read, rejected or ignored for a reason, and counted."""
 
 import json
 import os
@@ -31,7 +31,8 @@ FORMS = ("text-files", "table", "folder")
 
 
 def everything(photograph: Callable[..., bytes]) -> dict[str, bytes]:
-    """Return contents by path: photos, of which one is damaged and one is in no list, texts, and folders of systems."""
+    """Return the contents of files by path: photos (one damaged, one in no list), texts, and folders of operating
+    systems."""
     files = {name: photograph(number) for number, name in enumerate(("1.jpg", "2.JPG", "3.jfif", "sub/4.jpe"))}
     files |= {
         "broken.png": b"no image",
@@ -54,7 +55,10 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def summary_of(run: Path) -> dict:
-    """Return the summary of a run, after checking its sums, and that every rejected or repeated record has a reject."""
+    """Return the summary of a run.
+
+    Its sums are checked, and rejected and repeated records must have an entry in rejects.
+    """
     summary = json.loads((run / "manifest/manifest.json").read_text())
     rejects = map(json.loads, (run / "manifest/rejects.jsonl").read_text().splitlines())
     rejected = Counter(reject["what"] for reject in rejects)
@@ -170,7 +174,7 @@ def touch(root: Path, *names: str) -> None:
 
 
 def edit(path: Path) -> None:
-    """Write as many other bytes at a later time."""
+    """Replace the content of a file by other bytes of the same length, with a later time."""
     time = path.stat().st_mtime_ns
     path.write_bytes(bytes(path.stat().st_size))
     os.utime(path, ns=(time + 1_000_000, time + 1_000_000))

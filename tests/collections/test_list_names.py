@@ -1,4 +1,4 @@
-"""A hundred names, as people and systems write them, in each kind of list: each is matched, or an error names it."""
+"""Tests that names in lists, in many spellings, match their photos, or that an error names them."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""What ingest holds does not grow with the collection."""
+"""Tests that the memory of ingest does not grow with the collection."""
 
 import hashlib
 import resource
@@ -22,7 +22,7 @@ WORDS = "a brown dog runs over the green grass by the sea and a child throws it 
 
 
 def test_tables_larger_than_memory_lie_on_the_disk(tmp_path: Path) -> None:
-    """75 MB are sorted in 50 MB."""
+    """Sorting 75 MB needs at most 50 MB of memory."""
     count = 500_000
     owners = np.random.default_rng(7).integers(0, count // 2, count)
     schema = pa.schema([("seq", pa.int64()), ("owner", pa.int64()), ("text", pa.string())])
@@ -39,7 +39,7 @@ def test_tables_larger_than_memory_lie_on_the_disk(tmp_path: Path) -> None:
 
 
 def records(count: int) -> Iterator[Record]:
-    """A list of images and a list of a sentence for each, scattered."""
+    """Yield the records of a list of images and of a list of sentences, in which the images are in another order."""
     for row in range(count):
         yield ImageRecord(f"{row}.jpg", f"images/{row}.jpg", "divided", "splits.tsv", row)
     for row in range(count):
@@ -48,7 +48,8 @@ def records(count: int) -> Iterator[Record]:
 
 
 def peak(count: int, folder: Path) -> int:
-    """MB of a process that ingests so many made-up images, of which one in a thousand is a duplicate."""
+    """Return the memory in MB of a process that ingests `count` synthetic images, one in a thousand of them a
+    duplicate."""
 
     def outcomes(locations: Iterable[tuple[str, int | None, int | None]]) -> Iterator[Inspection]:
         for number, (path, *_) in enumerate(locations):

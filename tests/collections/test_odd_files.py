@@ -1,4 +1,4 @@
-"""Pipes, devices, sockets, folders and links in the places of a collection's files: never waited for, never read."""
+"""Tests that pipes, devices, sockets, folders and links in place of a collection's files are not read or waited for."""
 
 import os
 import socket
@@ -38,7 +38,7 @@ ODD = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
-    """Puts something odd at a path. A reader of a pipe that waits for a writer is released after a while."""
+    """Put an odd file at a path. A reader that waits for a writer of the pipe is released after a while."""
     timers = []
 
     def put(kind: str, path: Path) -> None:
@@ -87,7 +87,7 @@ def test_an_odd_text_or_shard_costs_itself(tmp_path: Path, place, photograph, ga
         result = gather(tmp_path, form)
         rejects = {file: reason.partition(":")[0] for file, _, reason in result.rejected(what)}
         expected = {f"{number}.{suffix}": fate for number, fate in enumerate(fates.values())}
-        if form == "text-files":  # a folder is no text, whatever its name
+        if form == "text-files":  # a folder is not a text file, whatever its name is
             expected.pop(f"{[*fates].index('folder')}.txt")
         assert rejects == expected
         assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]

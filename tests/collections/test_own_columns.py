@@ -1,4 +1,4 @@
-"""The user's own columns, from every kind of file, with their types, into the manifest."""
+"""Tests of the user's own columns: they get from every kind of file into the manifest with their types."""
 
 import json
 import math
@@ -39,7 +39,7 @@ FOR_PARQUET = {
     "long": pa.array([90_000, None], pa.duration("ms")),
     "none": pa.array([math.nan, None]),
 }
-"""Columns of two values, such as no other kind of table has."""
+"""Columns of two values whose types no other kind of table can have."""
 
 
 def own(table: pa.Table) -> dict[str, list]:
@@ -117,14 +117,14 @@ def test_the_folder_and_what_the_camera_wrote(tmp_path: Path) -> None:
 
 
 def made(columns: OwnColumns, *images: dict) -> pa.Table:
-    """The columns of images of which this is said."""
+    """Return the table of own columns of images with these values."""
     packed = [columns.pack(values) for values in images]
     columns.see(packed)
     return columns.table(packed)
 
 
 def fill(*values: object, longest: int = 20) -> tuple[pa.Table, str]:
-    """The table of a column `x` of these values, and what is said of it."""
+    """Return the table of a column `x` with these values, and the notes about it."""
     columns = OwnColumns(longest)
     table = made(columns, *({"x": value} for value in values))
     return table, "\n".join(columns.describe())

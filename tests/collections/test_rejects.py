@@ -1,4 +1,4 @@
-"""Images that cannot be used: each has a reason, takes its texts with it, and is counted."""
+"""Tests of unusable images: each is rejected for a reason, together with its texts, and is counted."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Tar shards, sound and damaged."""
+"""Tests of tar shards, valid and damaged."""
 
 import gzip
 import tarfile
@@ -52,7 +52,8 @@ DAMAGES: dict[str, tuple[Callable[[bytes, tarfile.TarInfo], bytes], str, int]] =
     "compressed": (lambda data, _: gzip.compress(data), "not", 0),
     "empty": (lambda *_: b"", "not", 0),
 }
-"""Damage -> what it makes of a shard and its last image, what is said of it, and how many images are left."""
+"""Kinds of damage: a function of a shard and its last image, a part of the message, and the number of remaining
+images."""
 
 
 def test_damaged_shards_leave_what_comes_before_and_the_others_alone(tmp_path: Path, photograph, gather) -> None:
@@ -74,8 +75,10 @@ def test_damaged_shards_leave_what_comes_before_and_the_others_alone(tmp_path: P
 
 
 def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, content: bytes = b"") -> bytes:
-    """A header that claims `size`, and content of another one; sizes beyond eight octal digits, and below zero, as GNU
-    tar writes them."""
+    """Return a tar member whose header declares `size`, with content of another size.
+
+    Sizes of more than eight octal digits, and negative sizes, are written like by GNU tar.
+    """
     info = tarfile.TarInfo(name)
     info.type = kind
     block = bytearray(info.tobuf(tarfile.GNU_FORMAT))

@@ -1,4 +1,4 @@
-"""Simulated weak text: as true, wrong and incomplete as it is asked to be."""
+"""Tests that simulated weak text has the configured shares of true, wrong and missing fields."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ THINGS = [f"thing{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
 
 
 def make_sentences() -> tuple[np.ndarray, list[str]]:
-    """Two sentences for each of 200 images; every word but the stop words names the image."""
+    """Return two sentences for each of 200 images. Every word except stop words identifies the image."""
     image_id = np.repeat(np.arange(200) * 3, 2)
     return image_id, [f"the {thing} is over the {thing} and under it" for thing in THINGS for _ in range(2)]
 

@@ -378,7 +378,7 @@ def test_a_process_that_may_have_no_children_says_where_to_open_an_index(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     with pytest.raises(
-        IntegrityError, match=r"images\.faiss was not tried yet, .* not daemonic, and set XDG_STATE_HOME"
+        IntegrityError, match=r"images\.faiss must first be read for trial, .* not daemonic.* set XDG_STATE_HOME"
     ):
         gallery.open_faiss(IndexShard(run / "bundle"), "images")
 

@@ -1,4 +1,4 @@
-"""Made-up photographs and encoders for the tests of this room."""
+"""Synthetic photos and encoders for the tests in this folder."""
 
 import struct
 import zlib
@@ -10,7 +10,7 @@ from PIL import Image
 
 from pipeline.images.preprocess import Preprocessing
 
-if TYPE_CHECKING:  # else each worker process that a test starts would import torch
+if TYPE_CHECKING:  # otherwise each worker process of a test would import torch
     import torch
 
     from pipeline.encoders.networks import NetworkEncoder, NetworkSpec
@@ -19,7 +19,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def make_image(seed: int, size: tuple[int, int] = (90, 70)) -> Image.Image:
-    """Smooth colours, as photographs have them: 8-bit RGB of `size` (width, height)."""
+    """Return an RGB image of `size` (width, height) with smooth colours, like a photo."""
     coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
@@ -34,8 +34,10 @@ def make_tiff(
     tile: int = 0,
     tags: Mapping[int, tuple[int, Sequence[int] | bytes]] | None = None,
 ) -> bytes:
-    """`samples` (height, width, bands) as a TIFF file in one strip for each plane, or in square tiles of side `tile`;
-    `tags` maps the number of a tag to its type and values."""
+    """Return samples (height, width, bands) as a TIFF file, with one strip per plane or square tiles of side `tile`.
+
+    `tags` maps the number of a tag to its type and values.
+    """
     height, width, bands = samples.shape
     side = tile or max(height, width)
     blocks = [
@@ -84,12 +86,12 @@ def make_encoder(architecture: str = "squeezenet1_1", seed: int = 0, **more: obj
 
 
 def make_pixels(count: int, side: int = 64) -> np.ndarray:
-    """(count, side, side, 3) uint8."""
+    """Return random pixels (count, side, side, 3) uint8."""
     return np.stack([np.asarray(make_image(seed, (side, side))) for seed in range(count)])
 
 
 def normalise(pixels: np.ndarray) -> "torch.Tensor":
-    """(n, 3, side, side) float32, as one plainly writes it."""
+    """Normalise pixels to (n, 3, side, side) float32 in a straightforward way, as a reference."""
     import torch
 
     scaled = (pixels.astype(np.float32) / 255 - np.float32(MEAN)) / np.float32(STD)

@@ -1,4 +1,4 @@
-"""One rule finds the layer of every architecture; checked against the networks' own parts, written out by hand."""
+"""Tests that the last activation map of every architecture is found, against a list of its modules written by hand."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ PARTS = {
     "shufflenet_v2_x0_5": ("conv1 maxpool stage2 stage3 stage4 conv5", 1024),
     "mnasnet0_5": ("layers", 1280),
 }
-"""Architecture -> the parts that make its last map, in their order, and its channels."""
+"""The modules that make the last activation map, in order, and its number of channels, by architecture."""
 
 
 @pytest.mark.parametrize("architecture", PARTS)

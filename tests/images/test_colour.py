@@ -1,4 +1,4 @@
-"""Colour profiles and samples of more than 8 bits, against the definitions of the colour spaces in NumPy."""
+"""Tests of colour profiles and of samples with more than 8 bits, against the colour spaces' definitions in NumPy."""
 
 import io
 import struct
@@ -25,7 +25,7 @@ D50 = (0.9642, 1.0, 0.8249)
 
 
 def profile(space: bytes, tags: Mapping[bytes, bytes], pcs: bytes = b"XYZ ") -> bytes:
-    """A profile of version 2 with these tags."""
+    """Return a colour profile of version 2 with these tags."""
     body, table, at = b"", struct.pack(">I", len(tags)), 128 + 4 + 12 * len(tags)
     for name, data in tags.items():
         table += name + struct.pack(">II", at + len(body), len(data))
@@ -50,7 +50,7 @@ def of_primaries(primaries: np.ndarray, gamma: float) -> bytes:
 
 
 def of_inks() -> bytes:
-    """A profile of CMYK in which cyan alone is the Lab colour (60, 0, -40) and white and black are themselves."""
+    """Return a CMYK profile in which pure cyan is the Lab colour (60, 0, -40), and white and black are unchanged."""
     grid = bytearray()
     for corner in np.ndindex(2, 2, 2, 2):
         lab = (60, 0, -40) if corner == (1, 0, 0, 0) else (100 * (sum(corner) == 0), 0, 0)
@@ -78,7 +78,7 @@ def png_of_colours(samples: np.ndarray) -> bytes:
 
 
 def to_srgb(colours: np.ndarray, primaries: np.ndarray, gamma: float) -> np.ndarray:
-    """By the definitions, in [0, 255]."""
+    """Return the expected sRGB colours in [0, 255], by the definitions of the colour spaces."""
     return to_srgb_of_light((colours / 255) ** gamma @ (np.linalg.inv(SRGB) @ primaries).T)
 
 

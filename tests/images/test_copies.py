@@ -1,4 +1,4 @@
-"""Near copies: what was made of a photograph is found again, what only looks alike is not."""
+"""Tests of near-duplicates: edited copies of a photo are found, and photos that only look alike are not."""
 
 import io
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pipeline.images.copies import MIN_COPY_CORRELATION, SIDE, grey, near_pairs,
 
 
 def draw(seed: int) -> Image.Image:
-    """Soft blobs in colour, with a horizon that all share."""
+    """Return photos of soft coloured blobs, which all have the same horizon."""
     noise = np.random.default_rng(seed).standard_normal((160, 200, 3))
     blobs = sum(gaussian_filter(noise, (width, width, 0)) * width for width in (2, 5, 10))
     shade = np.linspace(-60, 60, 160)[:, None, None]

@@ -1,4 +1,4 @@
-"""What every kind of image encoder must do, whichever it is."""
+"""Tests that every kind of image encoder must pass."""
 
 import json
 from dataclasses import replace
@@ -31,11 +31,11 @@ ENTRIES = {
     "transformers": {"kind": "transformers", "architecture": "transformers"},
     "open_clip": {"kind": "open_clip", "architecture": "open_clip"},
 }
-"""Kind -> what its entry says beside its name and the geometry of its input."""
+"""The keys of an entry of each kind, without its name and the geometry of its input."""
 
 
 class DrawnImages:
-    """Stands for TrainImages: IMAGES, whatever is asked for."""
+    """Test double of TrainImages, which always returns IMAGES."""
 
     manifest = "0" * 64
 
@@ -47,7 +47,7 @@ class DrawnImages:
 
 
 OWN = [spec for spec in encoder_specs("image") if spec.reads != "vectors"]
-"""What is stored of features made elsewhere is an encoder of one of these kinds."""
+"""All kinds but precomputed features, for which an encoder of one of these kinds is stored."""
 
 
 @pytest.fixture(scope="module", params=OWN, ids=lambda spec: spec.name)
@@ -78,7 +78,7 @@ def make(spec: EncoderSpec, root: Path) -> ImageEncoder:
 
 @pytest.fixture(scope="module")
 def root(spec: EncoderSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of weights, with what an encoder of the kind is made from."""
+    """Return the folder of weights, with the files from which an encoder of the kind is made."""
     return store(spec.name, SIDE, tmp_path_factory.mktemp("weights"))
 
 

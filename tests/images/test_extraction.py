@@ -1,4 +1,4 @@
-"""Extraction: the same features in any batch, in any arithmetic that is chosen, and on a GPU that is full."""
+"""Tests that extraction gives the same features in any batch size and precision, and on a full GPU."""
 
 import weakref
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def test_the_batch_makes_no_difference(dtype: torch.dtype, tolerance: float) -> 
 
 
 class Means:
-    """An extractor of `size` images at once whose features are their mean colours."""
+    """Return an extractor with batches of `size` images, whose features are the mean colours of the images."""
 
     def __init__(self, size: int) -> None:
         self.plan = ExtractionPlan(CPU, torch.float32, size)

@@ -1,4 +1,4 @@
-"""Training on boxes: what is sampled, that it learns, and that it goes on exactly."""
+"""Tests of finetuning: the sampled regions, that the network learns, and that training resumes exactly."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ COLOURS = ((220, 40, 40), (40, 60, 220))
 
 
 def make_batch(seed: int, count: int = 18) -> RegionSample:
-    """Squares of two colours on grey, and grey alone."""
+    """Return regions of three classes: squares of two colours on grey, and plain grey."""
     rng = np.random.default_rng(seed)
     classes = np.arange(count) % 3
     pixels = np.full((count, 32, 32, 3), 128, np.uint8)
@@ -57,7 +57,7 @@ def test_a_network_learns_what_boxes_show() -> None:
     classifier = {name.removeprefix(CLASSIFIER): tensor for name, tensor in task.classifier().items()}
     predicted = Classifier(**classifier, iou=0.5, most=9).probabilities(features).argmax(1)
     assert (predicted == unseen.classes).mean() > 0.75  # one in three by chance
-    # The artefact is one like any other: it comes back from its parts, and what it came from is as it was.
+    # The finetuned encoder can be restored from its parts, and the original encoder has not changed.
     back = NetworkEncoder.from_parts(learned.settings(), {**learned.tensors(), **task.classifier()})
     with torch.inference_mode():
         np.testing.assert_allclose(back(torch.from_numpy(unseen.pixels)).numpy(), features, rtol=1e-4, atol=1e-5)

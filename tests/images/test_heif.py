@@ -1,4 +1,4 @@
-"""HEIC photographs, where the extra `heif` is installed, and where it is not."""
+"""Tests of HEIC photos with and without the extra `heif`."""
 
 import io
 
@@ -16,7 +16,7 @@ GRADIENT = np.add.outer(np.arange(64), np.arange(96))[..., None] + np.array([0, 
 
 @pytest.fixture(scope="module")
 def heic() -> bytes:
-    """A smooth picture of 96 x 64 pixels."""
+    """Return a smooth image of 96 x 64 pixels."""
     pillow_heif = pytest.importorskip("pillow_heif")
     image = Image.fromarray(GRADIENT.astype(np.uint8))
     pillow_heif.from_pillow(image).save(buffer := io.BytesIO(), quality=95)

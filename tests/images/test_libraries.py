@@ -1,4 +1,4 @@
-"""Networks of other libraries make the features that their own library makes, and nothing else is stored or asked."""
+"""Tests that image encoders of other libraries return their library's features, and store and request nothing else."""
 
 import re
 from collections import Counter, defaultdict
@@ -39,7 +39,7 @@ def entry_of(kind: str, **keys: Any) -> Any:
 
 
 def prepare(root: Path, kind: str, **keys: Any) -> Any:
-    """The encoder of an entry, restored from what is stored of it."""
+    """Make the encoder of an entry, store it, and return the restored encoder."""
     pytest.importorskip(kind)
     entry = entry_of(kind, **keys)
     made = entry.spec.load().prepare(entry, EncoderMaterial(0, root, {}))
@@ -47,7 +47,8 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
 
 
 def require_alike(found: np.ndarray, expected: torch.Tensor) -> None:
-    """The same but for how pictures are rounded: theirs are resized, then cropped, ours in one pass."""
+    """Check that features agree up to rounding. The library resizes images and then crops them, jointspace does both at
+    once."""
     expected = expected.detach().numpy()
     cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.min() > 0.999
@@ -152,7 +153,7 @@ def test_preprocessing_that_is_not_ours_is_refused(tmp_path: Path, kind: str, ke
 
 
 def test_real_weights_see_what_people_wrote(real_data: Path) -> None:
-    """Of photographs of dogs and of climbers, by all five captions, each is nearest to one of its own kind."""
+    """Each photo of a dog or of a climber is nearest to a photo of the same kind, compared by all five captions."""
     captions = defaultdict(str)
     for line in (real_data / "flickr8k/captions.tsv").read_text().splitlines():
         captions[line.split("\t")[0]] += f"{line.lower()}\n"

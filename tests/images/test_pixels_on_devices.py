@@ -1,4 +1,4 @@
-"""Regions, proposals and exact work in too little memory: a GPU gives the same results as the CPU."""
+"""Tests that regions and proposals on a GPU, also with too little memory, equal the results on the CPU."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
 def difference(work: Callable[[torch.device], np.ndarray], device: torch.device) -> float:
-    """The difference of `work(device)` from `work(CPU)`, relative to its length."""
+    """Return the relative difference between the results of `work` on the device and on the CPU."""
     found, expected = work(device), work(CPU)
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
@@ -55,7 +55,7 @@ def test_scores_of_proposals_equal_those_of_the_cpu() -> None:
 
 @contextmanager
 def little_memory(gib: float) -> Iterator[None]:
-    """Within, this process may take so much of the GPU's memory."""
+    """Limit the GPU memory of this process to `gib` GiB in the block."""
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties("cuda").total_memory
     torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total)

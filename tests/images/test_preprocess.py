@@ -1,4 +1,4 @@
-"""The right square at the right size; what is wrong is named."""
+"""Tests of preprocessing: the right square in the right size, and messages about unusable photos."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_central_square_is_what_resizing_and_then_cropping_gives(size: tuple[int
     expected = np.asarray(whole.crop((left, top, left + 24, top + 24)), np.float32)
     pixels = prepare(image, Preprocessing(32, 24, MEAN, STD))
     assert pixels.shape == (24, 24, 3) and pixels.dtype == np.uint8
-    # Up to half a pixel of difference in where the square lies.
+    # The position of the square may differ by up to half a pixel.
     assert np.abs(pixels - expected).mean() < 3
 
 

@@ -1,4 +1,4 @@
-"""Proposals: what each method finds, what becomes a region, what is refused and counted."""
+"""Tests of proposals: the boxes of each method, the selection of regions, and the counts of refused boxes."""
 
 import numpy as np
 import pytest

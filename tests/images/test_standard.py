@@ -1,4 +1,4 @@
-"""Standard visual features: each descriptor by what must not change it, the pooling against a plain loop."""
+"""Tests of the standard features: invariances of each descriptor, and the pooling against a plain loop."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_a_shifted_picture_has_shifted_descriptors(kind: str) -> None:
         LOCAL[kind](np.ascontiguousarray(wide[:size, left : left + size]), GRID).reshape(13, 13, -1) for left in (0, 8)
     )
     assert here.shape[2] == {"csift": 384, "rgbsift": 384, "hog": 36}[kind]
-    inner = slice(2, 11)  # further in than filters reach over the edge
+    inner = slice(2, 11)  # far enough from the edge that filters do not reach over it
     shifted, same = here[inner, 3:12].ravel(), there[inner, 2:11].ravel()
     assert shifted @ same > 0.999 * np.linalg.norm(shifted) * np.linalg.norm(same)
     assert here[inner, 2:11].ravel() @ same < 0.99 * np.linalg.norm(shifted) * np.linalg.norm(same)

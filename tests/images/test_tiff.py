@@ -1,4 +1,4 @@
-"""The layouts of TIFF files: each is decoded to its own pixels, or refused by its name."""
+"""Tests of TIFF layouts: each is decoded to the right pixels, or refused with its name."""
 
 import itertools
 
@@ -22,9 +22,9 @@ BANDS = np.stack(
     axis=-1,
 ).astype(float)
 SHARES = (BANDS - BANDS.min((0, 1))) / np.ptp(BANDS, (0, 1))
-"""(height, width, bands), each band from 0 to 1."""
+"""The true image (height, width, bands), with each band from 0 to 1."""
 COLOURS = {0: 1, 1: 1, 2: 3, 5: 4}
-"""PhotometricInterpretation -> the number of its bands."""
+"""The number of bands of each PhotometricInterpretation."""
 ALPHA = (1, 2)
 READ = {
     *itertools.product((0,), ("u1",), (1,), ((),)),
@@ -38,7 +38,7 @@ both byte orders, compressed or not. Other layouts may be read if they are read 
 
 
 def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
-    """Scales shares to the whole range of a type, to 52 bits of precision."""
+    """Scale values in [0, 1] to the whole range of a type, with 52 bits of precision."""
     kind, bits = np.dtype(type).kind, 8 * np.dtype(type).itemsize
     if kind == "f":
         return shares.astype(type)
@@ -47,7 +47,7 @@ def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
 
 
 def right_picture(photometric: int, bands: int, extras: tuple[int, ...]) -> np.ndarray:
-    """Returns (height, width, 3) from 0 to 1, on white, as the TIFF specification defines the colours."""
+    """Return the colours (height, width, 3) from 0 to 1 on white, by the definitions of the TIFF specification."""
     own = COLOURS[photometric]
     shares = SHARES[..., :own]
     if photometric == 5:
@@ -58,7 +58,7 @@ def right_picture(photometric: int, bands: int, extras: tuple[int, ...]) -> np.n
 
 
 def least_correlation(image: Image.Image, right: np.ndarray) -> float:
-    """Returns the least correlation of a channel with the right channel."""
+    """Return the smallest correlation of a channel with the true channel."""
     pixels = np.asarray(image, float)
     assert pixels.shape == right.shape and pixels.std((0, 1)).min() > 1
     return min(np.corrcoef(pixels[..., one].ravel(), right[..., one].ravel())[0, 1] for one in range(3))

@@ -1,4 +1,4 @@
-"""Weights from outside: what fits is taken, all else is refused with its file and name, and nothing in it is run."""
+"""Tests of weights files: fitting weights are loaded, others are refused by name, and code in them is never run."""
 
 import io
 import pickle
@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_named() -> None:
         ({**state, "features.99.bias": torch.zeros(1)}, "features.99.bias"),
         ({**state, bias: torch.zeros(7)}, bias),
         ({**state, bias: torch.full((64,), torch.nan)}, bias),
-        ({**state, bias: torch.zeros(1).expand(1 << 34)}, bias),  # 64 GiB in a few bytes
+        ({**state, bias: torch.zeros(1).expand(1 << 34)}, bias),  # declares 64 GiB in a few bytes
     ):
         with pytest.raises(InputError, match=rf"net\.pt.*{named}"):
             take(wrong)

@@ -95,7 +95,7 @@ def test_again_it_makes_only_what_is_missing(colours: Path, applied: Path) -> No
 def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_path: Path) -> None:
     draw(tmp_path / "others", 4, 5)
     index = shutil.copytree(colours / "bundle", tmp_path / "index")
-    with pytest.raises(UsageError, match="already holds an index"):
+    with pytest.raises(UsageError, match="already contains an index"):
         apply(colours, tmp_path / "others", index)
     with pytest.raises(UsageError, match=f"is the index of {applied / 'photos'}"):
         apply(colours, tmp_path / "others", applied / "out")

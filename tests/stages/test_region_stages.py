@@ -134,7 +134,7 @@ def test_finetune_makes_an_encoder_like_any_other_and_its_classifier_scores_regi
     before = (run / "encoders/tuned/model.safetensors").read_bytes()
     assert make_stage("finetune", run, "tuned") == ""
     assert (run / "encoders/tuned/model.safetensors").read_bytes() == before
-    with pytest.raises(UsageError, match="finetune makes the classifier; set weights of plain to finetuned"):
+    with pytest.raises(UsageError, match="only a finetuned encoder has a classifier. Set weights of plain"):
         extract(run, score="classifier")
 
 

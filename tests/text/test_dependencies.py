@@ -1,4 +1,4 @@
-"""CoNLL-U there and back, and what is refused with file, line and remedy."""
+"""Tests of CoNLL-U: writing and reading back, and errors with file, line and remedy."""
 
 import random
 
@@ -87,7 +87,8 @@ def test_faults_agree_with_a_walk_to_the_root() -> None:
 
 
 def crosses(heads: list[int]) -> bool:
-    """Whether a word between the ends of an arc does not descend from its head, by a walk from each word."""
+    """Return whether arcs cross: whether a word between the ends of an arc does not descend from the head of the
+    arc."""
 
     def descends(word: int, head: int) -> bool:
         while word not in (head, -1):
@@ -100,7 +101,7 @@ def crosses(heads: list[int]) -> bool:
 
 def test_the_dependent_of_the_shortest_arc_that_crosses_moves_up() -> None:
     assert projective_heads([2, 3, -1, 2]) == [2, 2, -1, 2]
-    # Of the arcs 0 to 3 and 4 to 2, which cross, the second is shorter.
+    # The arcs 0 to 3 and 4 to 2 cross, and the second is shorter.
     assert projective_heads([3, 0, 3, -1, 2]) == [3, 0, 3, -1, 3]
     chance, changed = random.Random(1), 0
     for _ in range(300):

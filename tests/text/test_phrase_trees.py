@@ -1,4 +1,4 @@
-"""Brackets there and back, spans against nltk's, and what is refused."""
+"""Tests of phrase trees: writing and reading brackets, spans compared with nltk, and errors."""
 
 import zipfile
 from pathlib import Path
@@ -11,7 +11,7 @@ from pipeline.text.phrase_trees import PhraseTree, read_brackets, right_branchin
 from pipeline.text.tree_conversions import NounPhrase, list_noun_phrases
 
 if TYPE_CHECKING:
-    from nltk import Tree  # whose import takes a second, which only these tests need
+    from nltk import Tree  # the import takes a second, and only these tests need nltk
 
 TREE = "(S (NP (DT a) (NN dog)) (VP (VBZ runs) (ADVP (RB away))) (. .))"
 
@@ -22,7 +22,7 @@ def read(text: str) -> PhraseTree:
 
 
 def spans_of(tree: "Tree") -> list[tuple[str, int, int]]:
-    """Spans of an nltk tree's phrases."""
+    """Return the spans of the phrases in a tree of nltk."""
     spans = []
     for place in tree.treepositions():
         node = tree[place]

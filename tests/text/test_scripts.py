@@ -1,4 +1,4 @@
-"""Any script, from the photographs' sentences to a search: the words of a collection are found in its own script."""
+"""Tests that collections in any script can be searched with words in this script."""
 
 import json
 import unicodedata
@@ -34,11 +34,11 @@ SCRIPTS = {
         "घास-पर समुद्र-तट-पर जंगल-में सड़क-पर बर्फ़-पर घर-में",
     ),
 }
-"""Script -> two sentences of every image, and its words: colours, things and places."""
+"""Two sentence patterns, and words for colours, things and places, for each script."""
 
 
 def write_collection(folder: Path, script: str) -> list[str]:
-    """200 images of a colour, a thing and a place each; returns the first sentence of each."""
+    """Write a collection of 200 images, each with a colour, a thing and a place. Return the first sentence of each."""
     sentences, *words = SCRIPTS[script]
     rng = np.random.default_rng(0)
     shown = rng.permutation(list(product(range(6), repeat=3)))[:200]
@@ -61,7 +61,7 @@ def write_collection(folder: Path, script: str) -> list[str]:
 
 
 def start(folder: Path) -> Path:
-    """A run of the collection in `folder`/data, ingested."""
+    """Return a run in which the collection in `folder`/data is ingested."""
     (run := folder / "run").mkdir()
     write_config(run, {**CONFIG, "data_root": str(folder / "data"), "demo": {"generate": False}})
     ingest(run, folder / "data")

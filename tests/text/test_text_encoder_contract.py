@@ -1,4 +1,4 @@
-"""The contract of every registered text encoder, and what each stands for."""
+"""Tests that every registered text encoder must pass, and comparisons of each encoder with its definition."""
 
 from contextlib import suppress
 from functools import partial
@@ -44,7 +44,10 @@ def entry_of(kind: str, **own: object) -> Any:
 
 
 def looks_up_words(spec: EncoderSpec) -> bool:
-    """Whether it does not know every word; kinds whose library is not here do."""
+    """Return whether an encoder of this kind has unknown words.
+
+    Without its library, it counts as knowing every word.
+    """
     with suppress(JointspaceError):
         return getattr(spec.load(), "unknown", TextEncoder.unknown) is not TextEncoder.unknown
     return False
@@ -80,7 +83,7 @@ def test_vectors_are_finite_alike_alone_and_come_back_from_parts(kind: str) -> N
 
 @pytest.mark.parametrize("kind", LEARNED)
 def test_a_text_in_another_spelling_has_the_same_vector(kind: str) -> None:
-    """Letters as wide as Chinese ones, which NFC alone would leave."""
+    """Full-width letters, which NFC alone would not change."""
     made = prepare(kind)
     wide = "".join(chr(ord(letter) + 0xFEE0) if letter.isalpha() else letter for letter in TEXTS[0])
     assert wide != TEXTS[0] and made.searches(wide)
@@ -177,7 +180,7 @@ def test_a_fisher_vector_is_the_gradient_of_the_log_likelihood() -> None:
     found = made.encode(["a red dog runs"])[0]
     k, size = len(mixture.weights_), means.size
     part = found[k : k + size]
-    signed = np.sign(part) * part.astype(float) ** 2  # undoes the square root; unit length is one factor
+    signed = np.sign(part) * part.astype(float) ** 2  # undoes the signed square root, up to a common factor
     factor = (signed @ expected.ravel()) / (expected.ravel() @ expected.ravel())
     np.testing.assert_allclose(signed, factor * expected.ravel(), atol=1e-4 * np.abs(signed).max() + 1e-7)
     np.testing.assert_allclose(np.linalg.norm(found), 1, atol=1e-6)

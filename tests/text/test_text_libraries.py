@@ -1,4 +1,4 @@
-"""Text networks of other libraries make the vectors that their own library makes."""
+"""Tests that text encoders of other libraries return the vectors of their own library."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ TEXTS = ["a red dog", "the dog runs on the beach", "", "a dog on the red beach r
 
 
 def prepare(root: Path, kind: str, **own: Any) -> Any:
-    """The text encoder of an entry, restored from what is stored of it."""
+    """Make the text encoder of an entry, store it, and return the restored encoder."""
     key = kind.replace("-", "_")
     pytest.importorskip(key)
     values = {"text_encoders": [{"name": "theirs", "kind": kind, **own}]}
@@ -44,7 +44,7 @@ def store_bert(folder: Path) -> tuple[Any, Any]:
 
 
 def test_a_model_of_text_alone_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
-    """One text after another, so that nothing is padded."""
+    """Encode one text after another, so that texts are not padded."""
     model, tokenizer = store_bert(tmp_path / "bert")
     encoder = prepare(tmp_path, "transformers", architecture="bert")
     for text, found in zip(TEXTS, encoder.encode(TEXTS), strict=True):

@@ -1,4 +1,4 @@
-"""Texts are encoded by networks as images are: in batches, on a device, in a precision that changes little."""
+"""Tests that texts are encoded in batches, on a device, and in a precision that changes the vectors little."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,8 @@ TEXTS = ["a dog", "two dogs run", "", "the quick brown fox jumps over the lazy d
 
 
 class Letters(nn.Module):
-    """The mean of the vectors of a text's letters, times `scale`, and the sizes of the batches that it has seen."""
+    """A network that returns the mean of the vectors of a text's letters, times `scale`, and records its batch
+    sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ def test_bfloat16_is_near_and_comes_back_as_float32(encoder: LetterEncoder) -> N
     exact = encoder.encode(TEXTS)
     assert 0 < np.abs(found - exact).max() < 0.02
     assert choose_plan(encoder, "cpu", "bfloat16", 4).dtype == torch.bfloat16
-    assert encoder.body.table.weight.dtype == torch.float32  # the encoder itself is left as it was
+    assert encoder.body.table.weight.dtype == torch.float32  # the encoder itself has not changed
 
 
 def test_the_vectors_of_a_device_are_centred_as_those_of_a_query(encoder: LetterEncoder) -> None:

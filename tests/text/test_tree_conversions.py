@@ -1,4 +1,4 @@
-"""Phrases from dependencies and back, on known sentences, the demo's grammar and the Penn Treebank's sample."""
+"""Tests of tree conversions on known sentences, the demo's grammar and the sample of the Penn Treebank."""
 
 import random
 import zipfile
@@ -11,7 +11,7 @@ from pipeline.text.tree_conversions import derive_dependencies, derive_phrases
 
 
 def parse(*rows: tuple[str, str, str, int, str]) -> Parse:
-    """(word, upos, xpos, head from 1, relation) of each word."""
+    """Return a parse from (word, upos, xpos, head from 1, relation) of each word."""
     words, upos, xpos, heads, relations = zip(*rows, strict=True)
     return Parse(words, upos, xpos, tuple(head - 1 for head in heads), relations, (True,) * len(rows))
 
@@ -46,7 +46,7 @@ def noun_phrases(trees: Iterable[PhraseTree]) -> set[tuple[int, int, int]]:
 
 
 def agreement(found: Iterable[PhraseTree], gold: Iterable[PhraseTree]) -> tuple[float, float]:
-    """Precision and recall of noun phrases as spans."""
+    """Return the precision and the recall of noun phrases, compared as spans."""
     ours, theirs = noun_phrases(found), noun_phrases(gold)
     return len(ours & theirs) / len(ours), len(ours & theirs) / len(theirs)
 
@@ -93,13 +93,14 @@ def random_heads(chance: random.Random, n: int) -> list[int]:
 
 
 def _is_projective(heads: list[int]) -> bool:
-    """No two arcs cross, the root's from outside included."""
+    """No two arcs cross, including the arc from outside to the root."""
     arcs = [tuple(sorted((word, head))) for word, head in enumerate(heads)]
     return not any(a < c < b < d for a, b in arcs for c, d in arcs)
 
 
 def test_penn_noun_phrases_come_back_from_dependencies(real_data: Path) -> None:
-    """The Treebank's trees to dependencies by head rules, and from these its noun phrases again."""
+    """Trees of the treebank are converted to dependencies by the head rules, and these are converted back to
+    phrases."""
     trees = []
     with zipfile.ZipFile(real_data / "treebanks/ptb_sample.zip") as archive:
         for name in sorted(archive.namelist())[:60]:

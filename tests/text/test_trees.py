@@ -1,4 +1,4 @@
-"""Packed trees against their plain meaning, and what is refused; trees over a parser's words moved to ours."""
+"""Tests of packed trees, and of the conversion of a parser's trees to jointspace's words."""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from pipeline.text.trees import Trees, align, letters, pack, project_parse
 
 
 def random_tree(rng: np.random.Generator, size: int) -> list[tuple[int, int, int]]:
-    """A random tree whose nodes stand in random order."""
+    """Return a random tree whose nodes are in random order."""
     order = rng.permutation(size)
     nodes: list[tuple[int, int, int]] = [(-1, 0, 0)] * size
     for place in range(size):
@@ -74,7 +74,7 @@ def test_any_splitting_of_any_tree_gives_a_tree() -> None:
 
 
 def test_only_the_shards_and_sentences_that_are_wanted_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three shards of ten sentences, the second has none of the wanted ones."""
+    """The second of three shards has none of the wanted sentences."""
     opened = []
 
     def read_trees(run: object, number: int, analyze: object, chosen: np.ndarray) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Terms, vocabulary and tf-idf against scikit-learn's TfidfVectorizer and small examples by hand."""
+"""Tests of terms, vocabularies and tf-idf, compared with scikit-learn's TfidfVectorizer and with examples by hand."""
 
 import json
 from collections import Counter
@@ -64,7 +64,7 @@ def test_a_query_with_a_repeated_word_has_the_vector_of_the_sentence(normalise: 
 
 
 def test_a_stem_of_one_letter_is_no_lemma() -> None:
-    """`dies` without an ending would be `dy`; the dictionary has `die`, which nobody has written here."""
+    """Without its ending, `dies` would be `dy`. The dictionary has `die`, which is not a word of the collection."""
     assert choose_lemmas({"dies": 4, "dy": 9, "d": 9}, (), 1)["dies"] == "dies"
     assert choose_lemmas({"flies": 4, "fly": 9}, (), 1)["flies"] == "fly"
 
@@ -78,7 +78,8 @@ def test_a_word_is_suggested_only_if_it_is_nearer_than_by_chance() -> None:
 
 
 def test_lemmas_are_words_of_the_collection() -> None:
-    """The dictionary has `playe` for `playing`, and `goose`, `eat` and `sunglass`, which nobody has written here."""
+    """The dictionary has `playe` for `playing`, and `goose`, `eat` and `sunglass`, which are not words of the
+    collection."""
     sentences = ["two geese were playing", "geese play and ate", "he plays , and had eaten", "sunglasses eaten", "ate"]
     settings = TermSettings(True, ("have",), 2)
     vocabulary = build_vocabulary(sentences, settings, size=99, min_count=1, idf=True, normalise=True)
@@ -133,7 +134,7 @@ def test_unknown_words_are_those_of_no_known_term() -> None:
 def test_terms_in_many_files_are_counted_as_in_memory(
     held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against a Counter; a thousand sentences in five parts, of which each writes a file after `held` terms."""
+    """Counts of a thousand sentences in five parts, each of which writes a file after `held` terms, equal a Counter."""
     monkeypatch.setattr(counting, "MAX_TERMS_IN_MEMORY", held)
     rng = np.random.default_rng(0)
     sentences = [" ".join(f"word{n % 300}s" for n in row) for row in rng.zipf(1.4, (1000, 5))]

@@ -1,4 +1,4 @@
-"""Word-vector files, whole and broken, and the table that a model begins with."""
+"""Tests of word-vector files, intact and damaged, and of the table of word vectors."""
 
 import io
 import struct
@@ -60,10 +60,10 @@ def test_the_table_has_known_vectors_and_draws_the_rest() -> None:
 
 
 def test_vectors_are_those_of_gensim_on_a_list_of_the_words() -> None:
-    """The corpus is made anew in each pass, without unknown words and without sentences of one word."""
+    """The corpus is read again in each pass, without unknown words and without sentences of one word."""
     gensim = pytest.importorskip("gensim.models")
     rng = np.random.default_rng(0)
-    sentences = [rng.integers(0, 7, rng.integers(1, 8)) for _ in range(60)]  # 6 stands for unknown words
+    sentences = [rng.integers(0, 7, rng.integers(1, 8)) for _ in range(60)]  # 6 is the id of unknown words
     words = [[str(word) for word in ids if word != 6] for ids in sentences]
     expected = gensim.Word2Vec(
         [known for known in words if len(known) > 1], vector_size=5, window=WINDOW, min_count=1, sample=1e-4, sg=1,
