@@ -20,16 +20,16 @@ from pipeline.config.section import SPLITS
 from pipeline.foreign.image_names import WHOLE_PATH, Reading
 
 ReadingCounts = list[tuple[int, int]]
-"""Readings of names, with the number of names that match in that reading."""
+"""The number of names that match in each reading."""
 
 
 # --- Steps of `Intake`
 
 
 def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
-    """Give images in `respelt` the file that their path means, or the fault.
+    """Correct the paths of the images in the table `respelt`, or set their fault.
 
-    Returns how many paths match in each reading, and the number of all paths in lists.
+    Return the number of paths that match in each reading, and the number of all paths in lists.
     """
     # If a list names a photo exactly, another name in another case or without an ending means another photo.
     tables.run(
@@ -58,9 +58,9 @@ def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
 
 
 def assign_owners(tables: Tables) -> None:
-    """Add the column `owner` to images and to everything that belongs to images, by their keys.
+    """Add the column `owner` to the images and to the records that belong to images, by their keys.
 
-    Keys that mean the same file have the same owner. The owner is null if no record before has named the image.
+    Keys of the same file have the same owner. The owner is null if no earlier record has named the image.
     """
     tables.run("CREATE TABLE owners AS SELECT key, min(seq) AS image FROM images GROUP BY key")
     tables.run(
@@ -79,7 +79,7 @@ def assign_owners(tables: Tables) -> None:
 
 
 def unknown_keys(tables: Tables) -> list[bytes]:
-    """Return the keys of records that belong to no image."""
+    """Return the keys of records without an image."""
     keys = " UNION ".join(f"SELECT key FROM {kind} WHERE owner IS NULL" for kind in OWNED_KINDS)
     return [key for (key,) in tables.rows(keys)]
 
@@ -90,7 +90,7 @@ def image_names(tables: Tables) -> Iterator[tuple[bytes, str | None, str | None,
 
 
 def apply_renamed(tables: Tables, kind: str) -> ReadingCounts:
-    """Give records without an owner the image that their key means by `renamed`."""
+    """Assign records without an owner to the image that the table `renamed` has for their key."""
     means = f"{kind}.key = renamed.key AND owner IS NULL AND image < seq"
     counts = f"SELECT reading, count(*) FROM {kind} JOIN renamed ON {means} GROUP BY reading ORDER BY reading"
     readings = list(tables.rows(counts))
@@ -99,7 +99,7 @@ def apply_renamed(tables: Tables, kind: str) -> ReadingCounts:
 
 
 def reject_unusable_records(tables: Tables) -> None:
-    """Move records that have a fault or belong to no image to `rejects`."""
+    """Move records with a fault, and records without an image, to `rejects`."""
     for kind in OWNED:
         tables.run(
             f"""INSERT INTO rejects
@@ -111,9 +111,9 @@ def reject_unusable_records(tables: Tables) -> None:
 
 
 def drop_repeated_images(tables: Tables) -> int:
-    """Delete images that were named before, and move images that a list repeats to `rejects`.
+    """Delete images that an earlier record has named, and move images that a list repeats to `rejects`.
 
-    Also deletes all but the first row of own columns of each image. Returns the number of implied images.
+    Also delete all but the first row of own columns of each image. Return the number of implied images.
     """
     implied = tables.run("DELETE FROM images WHERE owner < seq AND implied")
     tables.run(
@@ -128,22 +128,22 @@ def drop_repeated_images(tables: Tables) -> int:
 # --- Steps of `Assembly`
 
 DUPLICATE = "duplicate"
-"""First word of the reason to reject a duplicate."""
+"""The first word of the reason for rejecting a duplicate."""
 MAX_SENTENCE_NUMBER = (1 << 31) - 1
-"""Largest number of a sentence in a collection. Numbers of sentences of copies begin after it."""
+"""The largest number of a sentence in a collection. Sentences of copies get larger numbers."""
 MAX_DRAWN_IMAGES = 1000
-"""Number of images in a split that is drawn."""
+"""Largest number of images in a drawn split."""
 FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"
 """The folder of a photo, or null for a photo within a file."""
 
 
 def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources: Sequence[str]) -> None:
-    """Make `placed`: the split of each image according to the collection (`asked`), and the actual `split`.
+    """Make the table `placed`, with the split of each image in the collection (`asked`) and its actual `split`.
 
     The usable images with sentences in the splits `sources` are sorted by the hash of their bytes, or of their paths if
-    `by_name`. The first tenth is test and the next tenth is dev, as far as these are `drawn`, so that an image that
-    comes or goes moves few others. Images of the same bytes count once. An image without a sentence is kept, too: in
-    `weak` if it has a document and the collection names no other split, else in `gallery`.
+    `by_name` is true. The first tenth becomes test and the next tenth becomes dev, if these splits are in `drawn`. With
+    this rule, an added or removed image moves few other images. Images with the same bytes count once. An image without
+    a sentence is assigned to `weak` if it has weak text and the collection names no other split, and else to `gallery`.
     """
     names = sorted(drawn)
     tables.run(
@@ -187,7 +187,7 @@ def image_folders(tables: Tables) -> Iterator[tuple[int, str | None]]:
 
 
 def find_copies(tables: Tables) -> None:
-    """Make `twins`: images whose bytes are the bytes of an image before, the `original`."""
+    """Make the table `twins` of images with the same bytes as an earlier image, their `original`."""
     tables.run(
         """CREATE TABLE twins AS SELECT seq, original FROM (
             SELECT seq, min(seq) OVER (PARTITION BY sha256) AS original FROM outcomes WHERE sha256 IS NOT NULL
@@ -196,7 +196,7 @@ def find_copies(tables: Tables) -> None:
 
 
 def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
-    """Yield each line in `captions_taken` with each sentence of its image and of the image's copies."""
+    """Yield each line of the table `captions_taken`, with each sentence of its image and of copies of the image."""
     return tables.rows(
         """WITH groups AS (SELECT seq, coalesce(original, seq) AS original FROM images LEFT JOIN twins USING (seq))
         SELECT line, sentences.seq, text
@@ -206,7 +206,7 @@ def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
 
 
 def place_originals(tables: Tables) -> None:
-    """Change the split in `placed` of images without sentences to the split of a copy that has some."""
+    """Assign images without sentences, in `placed`, to the split of a copy that has sentences."""
     tables.run(
         """UPDATE placed SET asked = copy.asked, split = copy.split FROM (
             SELECT twins.original, arg_min(placed.asked, twins.seq) AS asked, arg_min(placed.split, twins.seq) AS split
@@ -218,7 +218,7 @@ def place_originals(tables: Tables) -> None:
 
 
 def move_sentences_of_copies(tables: Tables) -> int:
-    """Give sentences that only a copy has to its original, with numbers after all numbers of the collection."""
+    """Move sentences that only a copy has to the original image, with numbers larger than all in the collection."""
     return tables.run(
         f"""UPDATE sentences SET owner = moved.original, number = moved.number FROM (
             SELECT own.seq, twins.original, {MAX_SENTENCE_NUMBER + 1} + own.seq AS number
@@ -231,8 +231,8 @@ def move_sentences_of_copies(tables: Tables) -> int:
 
 
 def judge_images(tables: Tables) -> None:
-    """Make `judged`: for each image its split, the `reason` to reject it or else its `image_id`, and the `fate` of
-    everything that belongs to it."""
+    """Make the table `judged`, with the split of each image, the `reason` for rejecting it or its `image_id`, and the
+    `fate` of the records that belong to it."""
     tables.run(
         f"""CREATE TABLE judged AS
         WITH named AS (SELECT seq, path || coalesce('/' || member, '') AS name FROM images),
@@ -253,7 +253,7 @@ def judge_images(tables: Tables) -> None:
 
 
 def keep_images(tables: Tables) -> int:
-    """Make `kept_images`, the images of the manifest in its order."""
+    """Make the table `kept_images`, with the images of the manifest in its order."""
     # One join after the other: several at once keep all but one of their tables in memory.
     tables.run(
         """CREATE TABLE located AS SELECT judged.*, path, member, "offset", size
@@ -274,8 +274,7 @@ def keep_images(tables: Tables) -> int:
 
 
 def reject_images(tables: Tables) -> None:
-    """Add the images with a reason to `rejects`, under their own name, or under their row in a list that is at
-    fault."""
+    """Add the rejected images to `rejects`, with their own name, or with the row of the list that is wrong."""
     tables.run(
         f"""INSERT INTO rejects SELECT
             seq + CASE WHEN fault IS NULL THEN {RejectPosition.UNUSABLE:d} ELSE {RejectPosition.FAULTY:d} END,
@@ -287,8 +286,9 @@ def reject_images(tables: Tables) -> None:
 
 
 def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes, str | None]]:
-    """Yield for each split the numbers of images that the collection gives it, that it keeps, and that are in `gallery`
-    instead because they have no sentence, then the file that names its first image, and the reason to reject that."""
+    """Yield the name of each split with its SplitSummary fields: the numbers of images that the collection assigns to
+    it, that are kept, and that are moved to `gallery`, the file that names the first image, and the reason for
+    rejecting this image."""
     # No list asks for dev or test if images were drawn. Rejected images then do not count as given to these splits.
     return tables.rows(
         f"""WITH asked AS (
@@ -307,8 +307,11 @@ def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes
 
 
 class OwnedKind(NamedTuple):
-    """A kind of records that belong to images: the `position` of its rejects, the `order` of the records of an image,
-    the query that gives the `reason` to reject each record, and its `columns` in the manifest."""
+    """A kind of records that belong to images.
+
+    `position` is the position of its rejects in the report, `order` the order of the records of an image, `reason` a
+    query for the reason for rejecting each record, and `columns` its columns in the manifest.
+    """
 
     position: RejectPosition
     order: str
@@ -357,7 +360,7 @@ number is kept, and the first of two documents. Boxes are clipped."""
 
 
 def keep_owned(tables: Tables, kind: str) -> int:
-    """Make `kept_<kind>`, the records of the manifest in its order, and add all others to `rejects`."""
+    """Make the table `kept_<kind>`, with the records of the manifest in its order, and add all others to `rejects`."""
     owned = OWNED[kind]
     tables.run(
         f"""CREATE VIEW judged_{kind} AS {owned.judge} FROM {kind}
@@ -374,7 +377,7 @@ def keep_owned(tables: Tables, kind: str) -> int:
 
 
 def read_kept(tables: Tables, first: int, last: int) -> dict[str, pa.Table]:
-    """Return the images with an `image_id` from `first` to `last` - 1, and everything that belongs to them."""
+    """Return the images with an `image_id` from `first` to `last` - 1, and the records that belong to them."""
     window = f"WHERE image_id >= {first} AND image_id < {last} ORDER BY image_id"
     kept = {"images": tables.fetch(f"FROM kept_images {window}")}
     for kind, owned in OWNED.items():

@@ -21,7 +21,8 @@ from pipeline.storage.batch import remove_own
 from pipeline.storage.json_files import CHECK, canonical_json, publish_json, read_json
 
 BLOCK_IMAGES = 2048
-"""Number of images that a kill costs at most. On a slow core they take less than a minute."""
+"""Number of images in a block, which is the most that a killed process loses. On a slow core they take less than a
+minute."""
 BLOCK_FILES = re.compile(r"\d{5,}\.json")
 
 Location = tuple[str, int | None, int | None]
@@ -30,8 +31,8 @@ Look = Callable[[Location], Outcome]
 
 
 class Block(NamedTuple):
-    """The block `number` of images: the `locations` of its images, and a digest of everything that decides its
-    outcomes."""
+    """The block `number` of images, with the `locations` of its images and a digest of everything on which its outcomes
+    depend."""
 
     number: int
     digest: str
@@ -39,8 +40,11 @@ class Block(NamedTuple):
 
 
 class InspectedImages:
-    """The blocks of outcomes in `folder`. A block is valid as long as its images have the same locations, `state(path)`
-    of their files does not change, and the `limits` of the inspection are the same."""
+    """The stored outcomes of an inspection in `folder`, in blocks.
+
+    A block remains valid as long as its images have the same locations, `state(path)` of their files is unchanged, and
+    the `limits` of the inspection are the same.
+    """
 
     def __init__(self, folder: Path, state: Callable[[str], str], limits: str) -> None:
         self.folder = Path(folder)
@@ -55,10 +59,11 @@ class InspectedImages:
         processes: int,
         on_cluster: Callable[["BlockTask", Iterator[Block]], Iterable[int]] | None = None,
     ) -> Iterator[Outcome | Failure]:
-        """Yield an outcome per location, in order: `look(location)`, a tuple of plain values, or a Failure.
+        """Yield the outcome for each location, in order: the result of `look(location)`, which is a tuple of plain
+        values, or a Failure.
 
-        Outcomes of a killed run are read and rebuilt by `restore`. The others are made by this number of `processes`,
-        or whole blocks on a cluster, if there is one.
+        Stored outcomes of a killed run are read, and `restore` rebuilds them. The other images are inspected by this
+        number of `processes`, or, with `on_cluster`, block by block on a cluster.
         """
         digests = [self._digest(block) for block in _blocks(locations())]
         if on_cluster:
@@ -98,7 +103,10 @@ class InspectedImages:
 
 @dataclass(frozen=True)
 class BlockTask:
-    """A task that inspects a block on another machine with the same files. `call` is unique per call of `resume`."""
+    """A task that inspects a block on another machine that sees the same files.
+
+    `call` is unique for each call of `resume`.
+    """
 
     look: Look
     folder: Path

@@ -37,7 +37,7 @@ from pipeline.printable import is_unicode
 from pipeline.storage.files import name_fault
 
 ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|nbsp|#\d{1,7}|#[xX][\da-fA-F]{1,6});")
-"""A character as HTML writes it."""
+"""A pattern for a character that is written as in HTML, such as &amp;."""
 
 Described = TypeVar("Described", SentenceRecord, DocumentRecord)
 
@@ -73,7 +73,10 @@ class Intake:
         self._escaped = 0
 
     def add(self, records: Iterable[Record]) -> "Intake":
-        """Add all records of a reader, once. An image must come before everything that belongs to it."""
+        """Add all records of a reader.
+
+        It is called once. The record of an image must precede the records that belong to it.
+        """
         for self._seq, record in enumerate(records):
             match record:
                 case ImageRecord():

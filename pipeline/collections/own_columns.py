@@ -1,10 +1,10 @@
-"""The user's own columns: data about an image beside its texts, such as a price or a date, and data from the image
-itself: its folder, its time and its camera.
+"""The user's own columns of images: further data in tables, such as a price or a date, and the folder, time and camera
+of a photo.
 
-A column has numbers (whole or not), truth values, dates, times or texts. Fields of CSV and TSV have no type of their
-own. Their column has a type that fits all its fields, or else is text. A column of several types is text. All fields of
-a column are read by the convention of one country. If two conventions fit all fields and differ, as for 01/02/2024, the
-column stays text.
+A column has integers, floating-point numbers, truth values, dates, times or texts. Fields of CSV and TSV files have no
+type, so a column gets a type that fits all of its fields, or else is text. A column with values of several types is
+text. All fields of a column are read by the convention of one country. If two conventions fit all fields with different
+results, as for 01/02/2024, the column remains text.
 """
 
 import json
@@ -28,17 +28,17 @@ RESERVED = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "bundle")
     + ("rank", "score", "box", "text", "sentence_id")
 )
-"""Our names in tables of images and in answers."""
+"""Reserved names of columns in tables of images and in search results."""
 PREFIX = "own_"
-"""The beginning of an own column whose name is one of ours."""
+"""The prefix of an own column with a reserved name."""
 FROM_ISO = {"date": date.fromisoformat, "time": datetime.fromisoformat, "zoned": datetime.fromisoformat}
 HOSTILE = "hostile"
-"""The kind of a value that is not kept."""
+"""The kind of a value that cannot be kept."""
 BLOCK_IMAGES = 1 << 15
-"""Number of images whose values are read together."""
+"""Number of images whose values are read at once."""
 
 Scalar: TypeAlias = str | bool | int | float | None
-"""A value as JSON stores it."""
+"""A value that JSON can store."""
 
 
 class Field(str):
@@ -48,11 +48,12 @@ class Field(str):
 
 
 class OwnColumns:
-    """Columns that are filled image by image. `chosen` names the columns that are kept (None: all), and the values of a
-    mapping are their new names.
+    """The own columns of a collection, which are filled image by image.
 
-    The values of an image are packed into a text. All texts are seen once, for the columns and their types, before any
-    text becomes a row of a `table`. `left_out` counts values that are not kept, by their reason.
+    `chosen` has the names of the columns to keep, or is None to keep all. If it is a mapping, its values are the new
+    names. The values of an image are first packed into a text. All packed texts are read once to find the columns and
+    their types, and then converted to rows of a `table`. `left_out` has the number of values that are not kept, by
+    reason.
     """
 
     def __init__(self, longest: int, chosen: Collection[str] | None = None) -> None:
@@ -68,7 +69,7 @@ class OwnColumns:
         return json.dumps([(name, *self._plain(values[name])) for name in names])
 
     def _plain(self, value: object) -> tuple[str, Scalar]:
-        """Return the kind of a value, and the value as JSON stores it."""
+        """Return the kind of a value, and the value in a form that JSON can store."""
         kind, typed = _typed(value)
         if isinstance(typed, str) and (len(typed) > self.longest or "\0" in typed or not is_unicode(typed)):
             return HOSTILE, None
@@ -150,7 +151,7 @@ class OwnColumns:
 
 
 class _Column:
-    """The kinds of a column's values, and the readings of its fields without a type."""
+    """The kinds of the values in a column, and the possible readings of its fields without a type."""
 
     def __init__(self) -> None:
         self.kinds: set[str] = set()
@@ -213,7 +214,7 @@ TYPES = {
 ISO_DAY = r"[1-9]\d{3}-\d\d-\d\d"
 ISO_TIME = ISO_DAY + r"[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?"
 SPACES = "[ \u00a0\u2009\u202f'\u2019]"
-"""Separators of thousands in France, Sweden, Switzerland and other countries."""
+"""Characters that separate thousands in France, Sweden, Switzerland and other countries."""
 MINUS = "[-\u2212]?"
 POWER = r"(?:[eE][+-]?\d{1,3})?"
 DAY = r"(?:0?[1-9]|[12]\d|3[01])"
@@ -223,8 +224,11 @@ CLOCK = r"(?:,? |T)\d{1,2}:\d\d(?::\d\d)?"
 
 
 class FieldReading(NamedTuple):
-    """A way to read fields that all match `pattern` as values of a kind of TYPES. `to_iso` converts the fields before
-    they are cast. Readings of one country share a `convention`, which is "" for ISO 8601 and for programs."""
+    """A rule for reading fields as values of one of the TYPES.
+
+    All fields must match `pattern`. `to_iso` converts the fields before they are cast. The readings of one country have
+    the same `convention`, which is "" for ISO 8601 and for the format of programs.
+    """
 
     kind: str
     pattern: str
@@ -254,7 +258,8 @@ def _numbers(convention: str, decimal: str, thousands: str) -> list[FieldReading
 
 
 def _dates(convention: str, order: str, *separators: str) -> list[FieldReading]:
-    """Return readings of dates, and of dates with a time, with their parts in the `order` of the letters d, m and y."""
+    """Return readings for dates, and for dates with a time, whose parts are in the order of the letters d, m and y in
+    `order`."""
     parts = {"d": DAY, "m": MONTH, "y": YEAR}
     day = "|".join(separator.join(parts[letter] for letter in order) for separator in separators)
     groups = "".join(rf"(?P<{letter}>\d+)" + (r"[./-] ?" if letter != order[-1] else "") for letter in order)
@@ -336,7 +341,7 @@ class FieldReadings:
 
     @property
     def note(self) -> str:
-        """A line for the user about the way in which the column was read, or ""."""
+        """The end of a line for the user that says how the column was read, or ""."""
         rivals = self._rivals
         example = f"such as {(self._odd or self._typical)!r}"
         if not rivals:

@@ -1,8 +1,8 @@
-"""The records of a collection, one for each image, sentence, document, box or row that its files contain.
+"""The records of a collection: one for each image, sentence, weak text, box or row in its files.
 
-Readers in `formats` check only the shape of a row, and `intake` checks the rest. `file` and `row` (from 1, None if a
-file has no rows) locate a record for the person who must repair it. Records are tuples instead of dataclasses because a
-million images bring some twenty million records.
+Readers in `formats` only check the structure of a row, and `intake` checks its content. `file` and `row` (from 1, or
+None if a file has no rows) are the location of a record, for messages. Records are tuples instead of dataclasses,
+because a million images have some twenty million records.
 """
 
 from collections import Counter
@@ -13,16 +13,19 @@ from typing import NamedTuple, Self
 from pipeline.config.collection import CollectionSettings
 
 DIVIDED = "divided"
-"""The split of an image for which the collection names no split. Assembly decides it."""
+"""The split of an image to which the collection does not assign a split. Assembly replaces it."""
 MAX_PRINTED_REASONS = 20
-"""Number of reasons that are printed."""
+"""Largest number of reasons that are printed."""
 NOT_UTF8 = "not UTF-8"
-"""The reason to reject bytes that are not text."""
+"""The reason for rejecting bytes that are not text."""
 
 
 class ImageRecord(NamedTuple):
-    """An image. Its texts refer to it by `key`. `offset` and `size` in bytes locate a member of a tar shard. An image
-    that is only `implied`, by a text or a further row, counts only if no record before has named it."""
+    """An image.
+
+    Other records refer to it by `key`. `offset` and `size` in bytes are the location of a member in a tar shard. An
+    `implied` image, which only a text or a further row mentions, is ignored if an earlier record has named it.
+    """
 
     key: str
     path: str
@@ -36,8 +39,10 @@ class ImageRecord(NamedTuple):
 
 
 class SentenceRecord(NamedTuple):
-    """A sentence of the image `key`, whose record comes before. `number` orders the sentences of an image, and None
-    means the next number."""
+    """A sentence of the image `key`, whose record precedes it.
+
+    `number` is its position among the sentences of the image. None stands for the next number.
+    """
 
     key: str
     number: int | None
@@ -47,8 +52,11 @@ class SentenceRecord(NamedTuple):
 
 
 class DocumentRecord(NamedTuple):
-    """The weak text of the image `key`. Commas separate tags, and missing fields are empty. An `implied` document
-    counts only with the image record before it."""
+    """The weak text of the image `key`.
+
+    Commas separate tags, and missing fields are empty. An `implied` document is only used together with the image
+    record before it.
+    """
 
     key: str
     title: str
@@ -97,8 +105,11 @@ Record = KeyedRecord | Reject
 
 @dataclass
 class Tally:
-    """Counts of the files of a collection and the members of its shards: `given` is `read` plus all that are `left_out`
-    by their reason. `notes` count rows that a reader treated in an unusual way."""
+    """Counts of the files of a collection and of the members of its shards.
+
+    `read` is the number of files that were read, and `left_out` the number of ignored files by reason. `given` is their
+    sum. `notes` has the number of rows that a reader treated in an unusual way.
+    """
 
     given: int = 0
     read: int = 0
@@ -131,7 +142,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of the section `collection` that readers need. Readers count in the `tally`."""
+    """The settings of the section `collection` that readers need. Readers count files in `tally`."""
 
     files: Mapping[str, str]
     columns: Mapping[str, str]

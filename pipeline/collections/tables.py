@@ -1,6 +1,6 @@
-"""Tables of DuckDB in this process, which joins and sorts the records of a collection and its rejects.
+"""DuckDB tables for the records of a collection and its rejects, which are joined and sorted with SQL.
 
-Tables are in memory up to a limit, and beyond it on the disk.
+Tables are in memory up to a limit. Larger tables are on disk.
 """
 
 import errno
@@ -23,17 +23,17 @@ from pipeline.errors import JointspaceError
 from pipeline.storage.batch import cannot_write, remove_own
 
 MAX_THREADS = 4
-"""Number of threads of DuckDB. Each thread has buffers of its own."""
+"""Number of threads of DuckDB. Each thread needs its own buffers."""
 SQL_TYPES = {
     pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.string(): "VARCHAR",
     pa.binary(): "BLOB",
 }  # fmt: skip
 BATCH_ROWS = 1 << 15
-"""Number of rows that are added, or read, together."""
+"""Number of rows that are added, or read, at once."""
 TEMPORARY = re.compile(r"duckdb_temp_[\w-]+(\.\w+)?")
-"""Names of DuckDB's temporary files."""
+"""Pattern of the names of DuckDB's temporary files."""
 DISK_FULL = ("No space left", "Could not write", "max_temp_directory_size", "failed to offload")
-"""Messages of DuckDB if the disk is full."""
+"""Parts of DuckDB's messages that say that the disk is full."""
 
 Cell = str | bytes | int | float | None
 """A value of a table."""
@@ -106,24 +106,25 @@ OWNED_KINDS = {
     "boxes": "boxes",
     "own_columns": "rows of own columns",
 }
-"""Kinds of records that belong to images -> their name in notes."""
+"""The nouns in notes for kinds of records that belong to images."""
 OUTCOMES = {
     "outcomes": pa.schema(
         [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32()), ("sha256", pa.string())]
         + [("failure", pa.string()), ("seen", pa.string())]
     )
 }
-"""The result of inspecting each image. `seen` are the own columns that the image itself gives, packed."""
+"""The result of the inspection of each image. `seen` has the own columns from the photo itself, packed."""
 REASON_HEAD = "split_part(reason, ':', 1)"
 
 
 class Tables:
-    """Tables with these `schemas`, by name, that are filled row by row, and tables that SQL makes of them.
+    """Tables that are filled row by row, and tables that SQL makes from them.
 
-    Data beyond `gigabytes` of memory is written to the `folder`, as files that TEMPORARY matches. They are removed when
-    the tables are closed, and files of a killed process are removed before. Untrusted names and texts that may not be
-    Unicode are stored as bytes (`to_bytes`, `to_text`). Raises JointspaceError if the folder's disk is full, or if the
-    memory is too small. The rows of a query are in order only with ORDER BY.
+    `schemas` has the columns of each table by its name. Data beyond `gigabytes` of memory are written to temporary
+    files in `folder`, which are removed when the tables are closed. Temporary files of a killed process are removed
+    first. Untrusted names and texts, which may not be Unicode, are stored as bytes (`to_bytes`, `to_text`). The rows of
+    a query are only ordered if it has ORDER BY. The methods raise JointspaceError if the disk is full or the memory is
+    too small.
     """
 
     def __init__(self, folder: Path, schemas: Mapping[str, pa.Schema], gigabytes: float = 1.0) -> None:
@@ -227,9 +228,10 @@ def to_text(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class RejectSummary:
-    """The number of rejects of each kind and reason (up to its colon), in the order in which they came first.
+    """The number of rejects of each kind and reason, in the order of their first occurrence.
 
-    `images` is the most frequent whole reason of the images with its count, if no image is kept.
+    A reason ends at its first colon. If no image is kept, `images` has the most frequent complete reason of images,
+    with its count.
     """
 
     counts: Mapping[tuple[str, str], int]
@@ -251,7 +253,7 @@ class Rejects:
         self._tables = tables
 
     def add(self, seq: int, reject: Reject) -> None:
-        """Add the record `seq`, which a reader cannot use."""
+        """Add the reject of a reader, with the number `seq`."""
         reason = reject.reason.encode("utf-8", "backslashreplace").decode()
         ordinal = RejectPosition.RECORDS + seq
         self._tables.append("rejects", (ordinal, reject.what, reason, None, to_bytes(reject.file), reject.row))

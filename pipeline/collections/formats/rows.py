@@ -24,20 +24,21 @@ from pipeline.foreign.parquet import BATCH_PHOTOS, pc, plain_column, stored_type
 from pipeline.printable import is_unicode
 
 MAX_SAMPLED_ROWS = 10_000
-"""Number of rows that are read to find the columns of a table and their uses."""
+"""Number of rows that are read to find the columns of a table and their meaning."""
 BATCH_ROWS = 1 << 13
 """Number of rows of a Parquet file that are in memory at once."""
 FREE_ROWS = 1_000_000
-"""Number of rows that a Parquet file of any size may claim."""
+"""Number of rows that a Parquet file of any size may declare."""
 ROWS_PER_BYTE = 8
-"""Number of further rows that a Parquet file may claim for each byte. A name or sentence takes more than one bit."""
+"""Number of further rows that a Parquet file may declare for each byte. A name or a sentence takes more than one
+bit."""
 DELIMITERS = ",;\t|"
 UNQUOTED_DELIMITERS = "\t|"
 """Delimiters of tables that are often written without quoting."""
 NUMBER = re.compile(r"(?<=[^\W\d_])[ _.-]?\d+$")
-"""The end that distinguishes columns of one stem: caption1, caption_2, caption 3."""
+"""The suffix that distinguishes columns with the same stem, such as caption1, caption_2 and caption 3."""
 EITHER = " | "
-"""The text between the names of columns in `A | B`. The first column that is not empty counts."""
+"""The separator in a list of columns `A | B`, of which the first column that is not empty is used."""
 SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
 Names = Collection[str]
 
@@ -104,7 +105,7 @@ def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableR
 
 
 def other_values(values: Mapping[str, object], path: Path, ours: Names) -> dict[str, object]:
-    """Return the values of a row of the table `path` in columns other than `ours`."""
+    """Return the values of a row of the table `path` in all columns except `ours`, which are not the user's own."""
     typed = not is_text(path)
     return {
         name: value if typed or value is None else Field(str(value))
@@ -367,7 +368,7 @@ def _rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Turn the exceptions of pyarrow into an InputError."""
+    """Convert the exceptions of pyarrow in the block to an InputError."""
     try:
         yield
     except MemoryError:

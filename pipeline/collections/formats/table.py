@@ -42,7 +42,7 @@ USUAL_COLUMNS = {
     "split": ("split",),
     **{name: (name,) for name in lists.DOCUMENT},
 }
-"""Column of a table -> its usual names, in lower case. The first name is ours."""
+"""The usual names of each column of a table, in lower case. The first is jointspace's name."""
 SUBSTITUTE_SENTENCES = ("description", "title")
 """Columns that are read as sentences if there are none. The first that exists counts."""
 MAX_SAMPLED_VALUES = 20
@@ -171,11 +171,11 @@ def _read_shard(
 
 
 def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """Find the columns of a table that are used, by our names.
+    """Find the columns of a table that are used, by jointspace's names for them.
 
-    They are the columns of usual names, else, as names are in any language, the column whose values are files of photos
-    and the column with the texts. Raises InputError if no column holds the names of files, and for a table that cannot
-    be read.
+    They are the columns with usual names. Names may be in any language, so otherwise they are the column whose values
+    are files of photos and the column with the texts. Raises InputError if no column has file names, or if the table
+    cannot be read.
     """
     columns, texts = usual_columns(folder, path), sample_texts(folder, path)
     stems = set() if "file" in columns else folder.stems.difference(columns.values())
@@ -200,7 +200,10 @@ def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
 
 
 def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> str:
-    """Find the column most of whose values are names of files, or else `stems` of photos. Raises InputError."""
+    """Find the column in which most values are file names of photos, or else `stems` of photos.
+
+    Raises InputError, with a remedy, if there is no such column or if there are several.
+    """
 
     def mostly(fits: Callable[[str], bool]) -> list[str]:
         return [name for name, values in texts.items() if 2 * sum(map(fits, values)) > len(values)]
@@ -246,7 +249,10 @@ def _count_words(text: str) -> int:
 
 
 def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """Find the columns with usual names, by our names. Several columns of one stem are `stem#`."""
+    """Find the columns with usual names, by jointspace's names for them.
+
+    Several columns with the same stem are `stem#`.
+    """
     columns = rows.column_names(folder, path)
     present, stems = usual_names(columns), usual_names(list(map(rows.stem, columns)))
     for name in USUAL_COLUMNS["sentence"]:
@@ -259,7 +265,10 @@ def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 
 
 def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Use one of SUBSTITUTE_SENTENCES as sentences if a table has none. Returns the columns and a note on that."""
+    """Use one of SUBSTITUTE_SENTENCES as the column of sentences if a table has none.
+
+    Return the columns, and a note for the user.
+    """
     if "sentence" in columns or (ours := next(filter(columns.get, SUBSTITUTE_SENTENCES), None)) is None:
         return columns, ()
     theirs = columns.pop(ours)
@@ -268,13 +277,15 @@ def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, 
 
 
 def renamed(columns: dict[str, str]) -> dict[str, str]:
-    """Return the columns whose names differ from ours."""
+    """Return the columns whose names differ from jointspace's names."""
     return {ours: theirs for ours, theirs in columns.items() if theirs != ours}
 
 
 def tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
-    """Return the keys of collection.files for a table of train that has sentences, and for tables of other splits that
-    have all columns of it that are used. Returns nothing without a table of train, whose images are learned from."""
+    """Return the keys of collection.files for one table per split, or {} if there is no table of train with sentences.
+
+    The tables of other splits must have all used columns of the table of train.
+    """
     splits = lists.by_split(names)
     files: dict[str, str] = {}
     with suppress(InputError):

@@ -19,17 +19,19 @@ from pipeline.foreign.image_names import relative_name
 FORMAT = "vectors"
 VECTORS: Mapping[str, tuple[str, ...]] = {"images": (), "texts": ()}
 KEYS = {"images": "images", "sentences": "texts"}
-"""The things that vectors describe -> their key of collection.files."""
+"""The key of collection.files for each kind of vectors."""
 SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5")
-"""Endings of files of vectors, beside Parquet."""
+"""Suffixes of files of vectors, except Parquet."""
 SPLIT = "split"
 MAX_SHOWN_CHARACTERS = 40
 """Number of characters of a name that a message shows."""
 
 
 def sources(folder: CollectionFolder) -> tuple[foreign.Source, foreign.Source | None]:
-    """Return the source of the images' vectors, and of their texts' vectors if there are any. Raises UsageError if
-    collection.files names no images."""
+    """Return the location of the vectors of images, and of the vectors of texts if there are any.
+
+    Raises UsageError if collection.files does not name vectors of images.
+    """
     where = folder.locate(VECTORS)
     images = folder.require(where["images"], "images", ("file of vectors",))
     texts = where["texts"]
@@ -42,11 +44,11 @@ def list_files(folder: CollectionFolder) -> list[Path]:
 
 
 def find_files(folder: CollectionFolder) -> dict[str, str]:
-    """Return the keys of collection.files for the vectors in a folder, or nothing if it has no vectors of images.
+    """Return the keys of collection.files for the vectors in a folder, or {} if it has no vectors of images.
 
-    They are the vectors of a folder that clip-retrieval wrote, of files whose names say what they describe, such as
-    `photo_text.npy`, or of Parquet files. Several Parquet files in a folder are one table. Raises UsageError for
-    several other files of one kind.
+    The vectors are in a folder that clip-retrieval wrote, in files with descriptive names such as `photo_text.npy`, or
+    in Parquet files. Several Parquet files in a folder are one table. Raises UsageError if there are several other
+    files of one kind.
     """
     if (folder.root / foreign.CLIP_RETRIEVAL["images"][0]).is_dir():
         return {
