@@ -1,4 +1,4 @@
-"""The folder of a collection: its files, the files that are ignored, and the only place where files are opened."""
+"""The folder of a collection: lists its files, ignores files that do not belong to it, and opens all files."""
 
 import os
 import posixpath
@@ -20,11 +20,11 @@ ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
 PATTERN_KEY = "table"
 """The key of collection.files that may be a pattern of several files."""
 PHOTO_KIND = "photo"
-"""The kind under which photos are counted."""
+"""The kind of photos in counts of files."""
 MAX_NAMED = 5
-"""Number of files that match a pattern, or of kinds of files, that a message names."""
+"""Largest number of files, or of kinds of files, in a message."""
 MAX_LIST_BYTES = 8 << 30
-"""Size of a list that is read line by line. Files that are read whole have smaller limits."""
+"""Largest size of a list in bytes. Lists are read line by line, and files that are read at once have smaller limits."""
 NAS = "thumbnails and deleted files of a NAS"
 WINDOWS = "of Windows"
 MACOS = "of macOS"
@@ -42,7 +42,7 @@ EXCLUDED_NAMES = {
     "lost+found": "of a Linux file system",
     **dict.fromkeys(("dataset_info.json", "dataset_infos.json"), "of Hugging Face's datasets"),
 }
-"""Names of files and folders in lower case that are never part of a collection -> the system that makes them."""
+"""Names of files and folders, in lower case, that are never part of a collection, with the system that makes them."""
 EXCLUDED_PATTERNS = {
     "._*": "AppleDouble, of macOS",
     ".trash-*": "deleted files, of Linux",
@@ -52,18 +52,19 @@ EXCLUDED_PATTERNS = {
     "synophoto_thumb_*": NAS,
     "~$*": "open documents of Microsoft Office",
 }
-"""Patterns of such names -> the system that makes them."""
+"""Patterns of such names, with the system that makes them."""
 SUSPECT_NAME = re.compile(r"^[.~s]|@")
-"""A part of every name that EXCLUDED_PATTERNS or HIDDEN may match. Hardly any name of a photo has it."""
+"""A part of every name that EXCLUDED_PATTERNS or HIDDEN can match. Few names of photos have it."""
 BY_PATTERN = "collection.exclude "
 HIDDEN = "hidden (a name that begins with a dot)"
 
 
 class Exclusion:
-    """The files and folders that are ignored: files of systems, hidden files, and the patterns of `collection.exclude`.
+    """The rule for ignored files and folders: files of operating systems, hidden files, and the patterns in
+    `collection.exclude`.
 
-    A pattern without a slash is compared with the name of each file and folder, and a pattern with a slash is compared
-    with the path from the collection's root.
+    A pattern without a slash is compared with the name of each file and folder. A pattern with a slash is compared with
+    the path relative to the collection's root.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
@@ -84,14 +85,15 @@ class Exclusion:
         return next((BY_PATTERN + pattern for pattern in self._names if fnmatchcase(name, pattern)), None)
 
     def of_path(self, path: str) -> str | None:
-        """Return why the file or folder at `path`, relative to the root, is ignored for its own sake, or None."""
+        """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or
+        None."""
         if reason := self.of_name(path.rpartition("/")[2]):
             return reason
         patterns = (pattern for pattern, expression in self._paths.items() if expression.fullmatch(path))
         return next((BY_PATTERN + pattern for pattern in patterns), None)
 
     def of_whole_path(self, path: str) -> str | None:
-        """Return why the file at `path` is ignored, for itself or for a folder above it, or None."""
+        """Return why the file at `path` is ignored, by its own path or by a folder above it, or None."""
         parts = path.split("/")
         return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
 
@@ -101,8 +103,8 @@ class Exclusion:
         return reason if reason and reason.startswith(BY_PATTERN) else None
 
     def without_excluded(self, records: Iterable[Record], tally: Tally) -> Iterator[Record]:
-        """Yield the records without the images that a list names although the user's patterns exclude them, and without
-        everything that belongs to these images."""
+        """Yield the records, without images in lists that the user's patterns exclude, and without the records of such
+        images."""
         excluded: set[str] = set()
         for record in records:
             if isinstance(record, Reject):
@@ -117,7 +119,7 @@ class Exclusion:
 
 
 def path_expression(pattern: str) -> str:
-    """Return a pattern of pathlib as a regular expression."""
+    """Convert a pattern of pathlib to a regular expression."""
     parts = []
     for part in pattern.split("/"):
         if part == "**":
@@ -148,7 +150,7 @@ class CollectionFolder:
 
     @cached_property
     def stems(self) -> set[str]:
-        """The names of its photos without folder, ending and zeros before a number."""
+        """The names of the photos without folder, suffix and leading zeros."""
         photos = (name for _, names in self.walk() for name in names if is_image(name))
         return {without_zeros(os.path.splitext(name)[0]) for name in photos}
 
@@ -203,7 +205,7 @@ class CollectionFolder:
         return {key: self._locate_one(key, names) for key, names in usual.items()}
 
     def check_keys(self, known: Mapping[str, object] | tuple[str, ...]) -> None:
-        """Raises UsageError if collection.files has a key that is not `known`."""
+        """Raise UsageError if collection.files has a key that is not in `known`."""
         if unknown := set(self._given) - set(known):
             raise UsageError(f"collection.files: unknown key {min(unknown)}. This format has {', '.join(known)}.")
 
@@ -232,7 +234,7 @@ class CollectionFolder:
         return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
     def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
-        """Return the `path` that `locate` returned for `key`. Raises UsageError if it is None."""
+        """Return `path`, the result of `locate` for `key`. Raises UsageError, with a remedy, if it is None."""
         if path is None:
             raise self.lacks(" or ".join(usual), f"{remedy}, or name yours as collection.files.{key}")
         return path
@@ -266,7 +268,7 @@ class CollectionFolder:
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def image_prefix(self, folder: Path | None) -> str:
-        """Return the prefix that makes names of images in `folder` (None: the root) relative to the root."""
+        """Return the prefix by which names in `folder` (None: the root) become relative to the root."""
         prefix = "" if folder is None else self.label(folder)
         if prefix.startswith(".."):
             raise UsageError(
@@ -364,7 +366,7 @@ class CollectionFolder:
 
 
 def _any_case(pattern: str) -> str:
-    """Return `pattern` for files whose names have its letters in any case."""
+    """Return a pattern that matches names with the letters of `pattern` in upper or lower case."""
     folder, slash, name = pattern.rpartition("/")
     if "." not in name or "[" in name:
         return pattern
@@ -372,5 +374,5 @@ def _any_case(pattern: str) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a name has the ending of an image."""
+    """Return whether a name has the suffix of an image."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES

@@ -1,7 +1,7 @@
-"""The first half of ingest: reads a collection's records into tables, and finds faults without opening images.
+"""The first half of ingest: reads the records of a collection into tables, and finds faults without opening images.
 
-The image to which a sentence, document, box or row of own columns belongs is decided by their keys when all records are
-there. A name that is not exactly the name of a photo is matched to all photos by the rules of `image_names`. The SQL of
+When all records are in the tables, sentences, weak texts, boxes and rows of own columns are assigned to images by their
+keys. Names that are not exactly the name of a photo are matched to all photos by the rules of `image_names`. The SQL of
 each step is in `ingest_sql`.
 """
 
@@ -125,7 +125,7 @@ class Intake:
         self._append("images", image, (image.implied, there, *location, split, fault))
 
     def _unescape(self, record: Described, *fields: str) -> Described:
-        """Replace characters as HTML writes them in the `fields` of a record."""
+        """Replace HTML's escapes of characters in the `fields` of a record."""
         texts = {field: text for field in fields if isinstance(text := getattr(record, field), str) and "&" in text}
         plain = record._replace(**{field: unescape(text) for field, text in texts.items()}) if texts else record
         self._escaped += plain != record
@@ -134,8 +134,10 @@ class Intake:
     def _add_owned(
         self, kind: str, record: KeyedRecord, fields: tuple[Cell, ...], fault: str | None, *flags: bool
     ) -> None:
-        """Add a sentence, document or box. Its fault counts only if its image is there: a name that is taken down
-        leaves no trace."""
+        """Add a sentence, weak text or box.
+
+        Its fault is only reported if its image remains, so that removed photos leave no trace.
+        """
         self.given[kind] += 1
         self._append(kind, record, (*flags, fault, *((None,) * len(fields) if fault else fields)))
 
@@ -154,10 +156,10 @@ class Intake:
         return next(filter(None, (_text_fault(field, self.max_chars) for field in fields)), None)
 
     def _assign_owners(self) -> None:
-        """Give each record its `owner`, and remove or reject records that cannot be used.
+        """Assign each record to its image (`owner`), and remove or reject unusable records.
 
-        Images that are only implied by a record are removed without a message if they were named before, and so are
-        their documents. They are not `given`, and neither are images that are taken down with their records.
+        Images that a record only implies are removed without a message if they were named before, together with their
+        weak texts. They do not count in `given`. Images of the takedown list, and their records, do not count either.
         """
         if self.folder is not None:
             self._find_files(self.folder)
@@ -175,8 +177,10 @@ class Intake:
         self.given["images"] -= ingest_sql.drop_repeated_images(self.tables)
 
     def _find_files(self, folder: CollectionFolder) -> None:
-        """Give images the file that exists in place of a name with another spelling. A name that may be several files,
-        or lies outside the collection, is a fault of the image."""
+        """Replace names of images in another spelling by the names of existing files.
+
+        A name that matches several files, or leads out of the collection, is a fault of the image.
+        """
         named = self.tables.rows("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")
         missing = [path for (path,) in named]
         matches = dict(folder.matcher.match(missing, folder.spellings, Reading.OTHER_FOLDER))
@@ -194,7 +198,7 @@ class Intake:
         self._note(readings, total, "files")
 
     def _find_images(self) -> None:
-        """Give records whose key is not the key of an image the image that the key means."""
+        """Assign records whose key is not exactly the key of an image to the image that the key matches."""
         unknown = list(map(to_text, ingest_sql.unknown_keys(self.tables)))
         for name, match in self.takedown.matcher.match(unknown, self._image_spellings):
             if len(match.targets) > 1:
@@ -205,9 +209,9 @@ class Intake:
             self._note(ingest_sql.apply_renamed(self.tables, kind), self.given[kind], name_in_notes)
 
     def _take_down(self) -> None:
-        """Remove images that are taken down with everything that belongs to them, also under names of no image.
+        """Remove the images in the takedown list with all of their records, and records of unknown images in the list.
 
-        Captions that are taken down are removed later, when copies of images are known.
+        Captions in the takedown list are removed later, when copies of images are known.
         """
         if not self.takedown.lines:
             return
@@ -243,7 +247,7 @@ class Intake:
                 yield Spelling(path, owner, from_root=True)
 
     def _photo_spellings(self) -> Iterator[Spelling[int]]:
-        """Yield the names of the images as photos of an index, and their keys. Names in a shard count before keys."""
+        """Yield the names of the images as in an index, and their keys. Names in a shard precede keys."""
         root = self.folder.root if self.folder else ""
         for key, path, member, owner in ingest_sql.image_names(self.tables):
             photo = StoredPhoto(owner, path or to_text(key), member, "", f"{root}")
@@ -257,12 +261,12 @@ class Intake:
 
 
 def unescape(text: str) -> str:
-    """Replace characters as HTML writes them, such as `&amp;` and `&#39;`."""
+    """Replace HTML's escapes of characters, such as `&amp;` and `&#39;`, by the characters."""
     return ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
 
 
 def _text_fault(text: str, max_chars: int | None = None) -> str | None:
-    """Return why a text cannot be used, or None."""
+    """Return the reason why a text cannot be used, or None if it can."""
     if max_chars is not None and len(text) > max_chars:
         return f"too long: {len(text)} characters, more than {max_chars}"
     if "\0" in text:
@@ -271,5 +275,5 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
 
 
 def _name_fault(name: str, listed: bool = True) -> str | None:
-    """Return why a name must not be opened, as `name_fault` does, or None."""
+    """Return the reason why a file of this name must not be opened, or None."""
     return name_fault(name, listed) if is_unicode(name) else f"{NOT_UTF8}: {name!r}"

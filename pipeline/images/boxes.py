@@ -30,8 +30,8 @@ NONE = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32))
 def tidy(candidates: Candidates, size: tuple[int, int], min_side: float) -> tuple[Candidates, Counter[str]]:
     """Return the usable candidates, clipped to an image of `size` (width, height), and counts of the faults.
 
-    The counter says how many were `clipped`, and how many dropped because they are `not-finite`, in the `wrong-order`
-    (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels).
+    The counts say how many candidates were `clipped`, and how many were dropped because they are `not-finite`, in the
+    `wrong-order` (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels).
     """
     boxes = np.asarray(candidates.boxes, np.float64).reshape(-1, 4)
     scores = np.asarray(candidates.scores, np.float32)
@@ -70,7 +70,8 @@ def areas(boxes: np.ndarray) -> np.ndarray:
 def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
     """Select at most `limit` candidates by greedy non-maximum suppression, and return their rows.
 
-    The best come first, and of equal scores the earlier row. No candidate overlaps a better one by more than `iou`.
+    The rows are in the order of falling scores. Among equal scores, the earlier row is first. No selected candidate
+    overlaps a better selected candidate by more than `iou`.
     """
     order = np.argsort(-candidates.scores, kind="stable")
     kept: list[int] = []
@@ -82,16 +83,19 @@ def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
 
 
 def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candidates]:
-    """Return the candidates of each of `count` images. `image` (n,) int64 is the image of each row."""
+    """Split candidates by image, and return a list with one entry for each of `count` images.
+
+    `image` (n,) int64 has the number of the image of each candidate.
+    """
     order = np.argsort(image, kind="stable")
     ends = np.searchsorted(image[order], np.arange(count + 1))
     return [candidates.take(order[ends[i] : ends[i + 1]]) for i in range(count)]
 
 
 MIN_REGION_SCORE = 0.0
-"""Least score of a proposal that may become a region."""
+"""Smallest score of a proposal that can become a region."""
 MIN_REGION_SIDE = 4
-"""Shorter side in pixels of a proposal that may become a region."""
+"""Smallest side in pixels of a proposal that can become a region."""
 MAX_SEARCH_WIDTH = 500
 """Width in pixels to which wider images are reduced before selective search."""
 IMAGE_SCORE = 1.0
@@ -99,9 +103,10 @@ IMAGE_SCORE = 1.0
 WINDOW_SCORE = 0.0
 """Score of windows."""
 WINDOW_SCALES = (0.67, 0.5, 0.33)
-"""Sizes of the windows of proposals `grid`, in sides of the image. Windows also make up the number of regions."""
+"""Sizes of the windows of the proposals `grid`, as shares of the image's sides. Windows are also added if there are too
+few proposals."""
 WINDOW_ASPECTS = (1, 2, 0.5)
-"""Ratios of width to height of the windows, times the ratio of the image."""
+"""Ratios of width to height of the windows, relative to the ratio of the image."""
 WINDOW_OVERLAP = 0.5
 """Share of their sides that neighbouring windows have in common."""
 

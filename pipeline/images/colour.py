@@ -1,7 +1,7 @@
-"""Conversion of an image's own samples and colours to 8-bit sRGB.
+"""Converts the samples and colours of an image to 8-bit sRGB.
 
-Samples of more than 8 bits are scaled from the smallest usual range that holds them. An embedded colour profile is
-applied, unless it changes nothing, as the profile of sRGB does, or cannot be used.
+Samples of more than 8 bits are scaled from the smallest usual range that contains them. An embedded colour profile is
+applied, unless it is the profile of sRGB, which changes nothing, or cannot be used.
 """
 
 import math
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from PIL.ImageFile import _Tile
 
 USUAL_RANGES = {"I;16": (4095, 16383, 65535), "I": (255, 4095, 16383, 65535), "F": (1, 255)}
-"""Usual greatest samples of Pillow's modes of more than 8 bits. Cameras write 12 or 14 bits into 16."""
+"""Usual largest samples in Pillow's modes of more than 8 bits. Cameras store 12 or 14 bits in 16 bits."""
 OWN_RANGE = "have samples outside the usual ranges: each photo is scaled from its own least sample to its greatest"
 PART = "have more than 8 bits a sample and no sample above {0}: they are scaled from 0 to {0}"
 NOTES = {None: OWN_RANGE, 4095: PART.format(4095), 16383: PART.format(16383)}
-"""Note on photos, by the greatest sample of their range (None: not a usual range). The ranges of whole types have no
-note."""
+"""The note about photos, by the largest sample of their range (None: the photo's own range). Photos that use the whole
+range of their type have no note."""
 BROKEN = "have a colour profile that cannot be used: their colours are taken for sRGB"
 MAX_PROFILE_BYTES = 4 << 20
-"""Size of the largest colour profile that is used. The largest profiles, of printing presses, have about 3 MB."""
+"""Largest size in bytes of a colour profile that is used. The largest known profiles, of printing presses, have 3
+MB."""
 MAX_CACHED_PROFILES = 32
 """Number of different profiles that a process keeps. A camera or a phone has one profile."""
 PROFILE_MODES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
@@ -41,14 +42,14 @@ DEEP_COLOURS = {
     for mode in ("RGB", "RGBX", "RGBA")
     for order, other in ("LB", "BL", "N" + OTHER_BYTE_ORDER)
 }
-"""Pillow's names of modes with 16-bit samples in one byte order -> their names in the other byte order."""
+"""Pillow's names of modes with 16-bit samples in the other byte order, by their names in one byte order."""
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B")
 PROBE_LEVELS = range(0, 256, 51)
-"""Levels of each channel of the colours that tell whether a profile is sRGB."""
+"""Levels of each channel in the colours that test whether a profile is sRGB."""
 MAX_SRGB_DIFFERENCE = 4
-"""Levels of 255 by which a profile of sRGB may change a colour. Profiles of a few hundred bytes are rounded."""
+"""Largest change of a colour, in levels of 255, by a profile that counts as sRGB. Small profiles are rounded."""
 MIN_WHITE_LEVEL = 200
-"""Level of each channel of white below which a profile is broken."""
+"""Smallest level of each channel of white. If it is smaller, the profile is broken."""
 
 
 class UnreadableImage(Refused):
@@ -60,8 +61,11 @@ class UnreadableImage(Refused):
 
 
 class Conversion(NamedTuple):
-    """The conversion that a profile asks for: a `transform` to sRGB of images in the `mode`, or None if it changes
-    nothing. `broken` profiles cannot be used."""
+    """The conversion of an image by its colour profile.
+
+    `transform` converts images of the mode `mode` to sRGB, or is None if no conversion is needed. If `broken` is true,
+    the profile cannot be used.
+    """
 
     mode: str = "RGB"
     transform: "ImageCmsTransform | None" = None
@@ -69,10 +73,11 @@ class Conversion(NamedTuple):
 
 
 def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Image.Image, str | None]:
-    """Scale 16-bit integer, 32-bit integer or float samples to 8-bit grey, from the smallest of USUAL_RANGES that holds
-    them, or else from their own range. Returns the image, and a note if that range is not the whole of the type.
+    """Scale 16-bit integer, 32-bit integer or float samples to 8-bit grey.
 
-    Samples that equal `nodata` are ignored, and become white. Raises UnreadableImage for samples that are not finite.
+    They are scaled from the smallest of USUAL_RANGES that contains them, or else from their own range. Return the
+    image, and a note if this is not the whole range of the type. Samples that equal `nodata` are ignored and become
+    white. Raises UnreadableImage if a sample is not finite.
     """
     samples = np.asarray(image)
     ignored = np.isnan(samples) if nodata is not None and math.isnan(nodata) else samples == nodata
@@ -93,8 +98,10 @@ def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Imag
 
 
 def lower_bytes(image: ImageFile) -> "list[_Tile] | None":
-    """Return the tiles by which Pillow loads the lower 8 bits of an opened image with 16-bit colours, whose own tiles
-    load the upper 8 bits. Returns None for other images."""
+    """Return the tiles with which Pillow loads the lower 8 bits of an opened image with 16-bit colours.
+
+    The tiles of the opened image load the upper 8 bits. Return None for other images.
+    """
     swapped = []
     for tile in image.tile:
         mode, *more = (tile.args,) if isinstance(tile.args, str) else tile.args or ("",)
@@ -106,13 +113,13 @@ def lower_bytes(image: ImageFile) -> "list[_Tile] | None":
 
 
 def is_dark(image: Image.Image) -> bool:
-    """Return whether the upper 8 of 16 bits are so small that the colours may have 14 or 12 bits."""
+    """Return whether the upper 8 of 16 bits are so small that the colours may have only 14 or 12 bits."""
     greatest = [band[1] for band in image.getextrema()[:3] if isinstance(band, tuple)]
     return max(greatest) <= USUAL_RANGES["I;16"][-2] >> 8
 
 
 def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, str | None]:
-    """Scale colours, with or without transparency, from the two bytes of each sample, as `scale_samples` does."""
+    """Scale 16-bit colours, with or without transparency, to 8 bits. The ranges are the same as in `scale_samples`."""
     samples = np.asarray(upper).astype(np.uint16) * 256 + np.asarray(lower)
     top = 0
     for channels in (samples[..., 3:], samples[..., :3]):
@@ -125,7 +132,7 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
 
 
 def find_conversion(image: Image.Image) -> Conversion:
-    """Return the conversion to sRGB that an image's own profile asks for."""
+    """Return the conversion to sRGB by the embedded colour profile of an image."""
     profile = image.info.get("icc_profile")
     if not profile:
         return Conversion()

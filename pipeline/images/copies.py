@@ -1,9 +1,9 @@
-"""Near-duplicates of photos: candidates by their features, verified on their pixels.
+"""Finds near-duplicates of photos: candidates by their features, which are then verified by their pixels.
 
-A near-duplicate may be encoded again, rescaled, cropped or mirrored. Features find photos that look alike. Whether two
-photos are copies is decided by their details: thumbnails lose their coarse light and shade, and one thumbnail is
-searched in the other at several sizes, also mirrored, by normalised cross-correlation. Two photos of one scene share
-the scene, but not these details.
+A near-duplicate may be encoded again, rescaled, cropped or mirrored. Features find photos that look alike. Two photos
+count as near-duplicates if their fine details agree: coarse light and shade are removed from the thumbnails, and one
+thumbnail is searched in the other at several sizes, also mirrored, by normalised cross-correlation. Two photos of the
+same scene do not have the same fine details.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,29 +19,29 @@ from pipeline.compute.lazy_rows import DiskRows, LazyRows
 from pipeline.compute.precision import scale_to_unit_length
 
 SIDE = 48
-"""Side of a thumbnail in pixels, whatever the photo's shape. A crop then changes positions only."""
+"""Side of a square thumbnail in pixels. Photos are squashed to it, so that a crop only changes positions."""
 CROP_SIZES = tuple(round(SIDE * share) for share in (1, 0.95, 0.9, 0.85, 0.8))
-"""Sizes in pixels at which one thumbnail is searched within the other."""
+"""Sizes in pixels to which a thumbnail is reduced before it is searched in the other thumbnail."""
 FINE_WIDTH = 0.8
 """Standard deviation in pixels of the finest details."""
 COARSE_WIDTH = 3.0
 """Standard deviation in pixels of the coarsest details."""
 NOISE_LEVEL = 1.0
-"""Grey levels of details that carry no information. A plain sky therefore resembles no other plain sky."""
+"""Amplitude in grey levels below which details count as noise, so that a plain sky does not match another plain sky."""
 MIN_COPY_CORRELATION = 0.85
-"""Least correlation of a near-duplicate."""
+"""Smallest correlation of a near-duplicate."""
 NEIGHBOURS = 3
 """Number of nearest photos that are candidates for each photo."""
 MIN_CANDIDATE_COSINE = 0.5
-"""Least cosine of the centred features of two photos whose pixels are compared."""
+"""Smallest cosine of the centred features of two photos whose pixels are compared."""
 BLOCK_ROWS = 4096
 """Number of photos in a block of features."""
 PRINCIPAL_COMPONENTS = 256
 """Number of principal components of features in the index of many photos."""
 INDEX_PROBES = 16
-"""Number of lists of that index that are searched for each photo."""
+"""Number of inverted lists of this index that are searched for each photo."""
 MAX_EXACT_PHOTOS = 20_000
-"""Number of photos up to which all are compared with all. For more photos, neighbours come from an index."""
+"""Largest number of photos for which all pairs are compared. For more photos, neighbours are found with an index."""
 BLOCK_PAIRS = 512
 """Number of pairs that are compared at once."""
 
@@ -82,7 +82,7 @@ def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[
 
 
 def _search_index(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the same as `_search_exactly`, approximately, from an index of the features' principal components."""
+    """Yield approximate results of `_search_exactly`, from an index of principal components of the features."""
     count = sum(map(len, blocks))
     sample = read(np.linspace(0, count - 1, MAX_EXACT_PHOTOS).astype(int))
     dim = sample.shape[1]
@@ -117,9 +117,9 @@ def grey(pixels: np.ndarray) -> np.ndarray:
 
 
 def _correlate(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """Compute the greatest correlation (p,) of each of `crops` (p, SIDE, SIDE) with any position in its whole.
+    """Compute the largest correlation (p,) of each crop (p, SIDE, SIDE) with any position in its whole thumbnail.
 
-    Crops are shrunk to each of the `sizes`, and also mirrored.
+    Crops are reduced to each of the `sizes`, and also mirrored.
     """
     details = _details(wholes, SIDE)
     spectrum = np.asarray(fft.rfft2(details))
@@ -140,7 +140,7 @@ def _correlate(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) ->
 
 
 def _details(thumbnails: np.ndarray, size: int) -> np.ndarray:
-    """Resize thumbnails to (p, size, size), without anything coarser or finer than details."""
+    """Resize thumbnails to (p, size, size), and remove structures that are coarser or finer than details."""
     shrink = np.asarray(Image.fromarray(np.eye(SIDE, dtype=np.float32)).resize((SIDE, size), Image.Resampling.BILINEAR))
     fine, coarse = (gaussian_filter1d(shrink, width, axis=0, mode="nearest") for width in (FINE_WIDTH, COARSE_WIDTH))
     return fine @ thumbnails @ fine.T - coarse @ thumbnails @ coarse.T

@@ -1,9 +1,9 @@
-"""Opens untrusted bytes with Pillow and loads the first frame as it is stored, within limits.
+"""Opens untrusted image files with Pillow and decodes the first frame, within limits of size, memory and time.
 
-Only Pillow decodes, because in other decoders one flipped bit in a PNG can kill the process. The size in the header is
-checked before any pixel is decoded. A truncated file is refused and never filled up with grey. Pillow opens several
-layouts of TIFF that it misreads, and reports others as if they were not images. Here the tags of a TIFF file decide
-before a pixel is decoded.
+Only Pillow decodes images, because other decoders can crash on a single flipped bit in a PNG. The size in the header is
+checked before any pixel is decoded. A truncated file is refused and never filled up with grey. Pillow misreads several
+TIFF layouts, and reports others as if they were not images. Therefore the tags of a TIFF file are checked before a
+pixel is decoded.
 """
 
 import io
@@ -37,7 +37,8 @@ AVIF_BRANDS = frozenset({b"avif", b"avis"})
 """Brands in the first box of AVIF files, which have the same container. Pillow decodes them itself."""
 NEEDS_HEIF = "HEIC, read after `pip install 'jointspace[heif]'`"
 NEEDS_AVIF = "AVIF, read after `pip install 'Pillow>=11.3'`"
-"""Reasons that contain the remedy, because for many images only the reasons are printed, with counts."""
+"""Reasons of UnreadableImage. They contain the remedy, because for many images only the reasons are printed, with
+counts."""
 MAX_BRANDS_BYTES = 256
 """Number of bytes of the first box that are read."""
 JPEG_START = b"\xff\xd8\xff"
@@ -49,21 +50,22 @@ MAX_PNG_PROFILES = 4
 """Number of colour profiles in a PNG. The standard allows one, and Pillow unpacks all of them, each up to
 MAX_PNG_TEXT_BYTES."""
 MAX_PNG_TEXT_BYTES = 128 << 20
-"""Size to which the texts or a profile of a PNG may unpack. Editors have written tens of megabytes."""
+"""Largest number of bytes to which the texts or a profile of a PNG may unpack. Editors have written tens of
+megabytes."""
 MIN_SIDE = 8
-"""Shorter side in pixels of an image that a collection may have."""
+"""Smallest side in pixels of an image of a collection."""
 MAX_ASPECT = 20
 """Largest ratio of an image's longer side to its shorter side."""
 BASE_BYTES = 64 << 20
-"""Memory that decoding any image may take in a worker process."""
+"""Number of bytes of memory that decoding may take for an image of any size."""
 BYTES_PER_PIXEL = 64
-"""Memory that decoding may take beyond BASE_BYTES for each pixel of the size in the header. The size inside may be
-different. Codecs take up to 20 bytes per pixel."""
+"""Number of further bytes of memory per pixel, by the size in the header. The real size may be different. Codecs take
+up to 20 bytes per pixel."""
 MAX_SCANS = 100
-"""Number of scans of a JPEG. Each scan is a pass over all pixels for as few as 14 bytes. Encoders write ten, and
-libtiff has this limit."""
+"""Largest number of scans in a JPEG. Each scan is a pass over all pixels, and may have as few as 14 bytes. Encoders
+write ten scans, and libtiff has this limit too."""
 MARGIN = 2
-"""Factor by which a JPEG is decoded larger than needed, so that the following resizing decides how it looks."""
+"""Factor by which a JPEG is decoded larger than needed, so that the quality depends on the resizing that follows."""
 JPEG_SCALES = (1, 2, 4, 8)
 """Factors by which a JPEG can be decoded smaller."""
 SCAN_MARKER = 0xDA
@@ -71,7 +73,7 @@ END_MARKER = 0xD9
 MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
 """A marker that ends the data of a scan, which is neither a stuffed zero nor a restart within the scan."""
 GDAL_NODATA = 42113
-"""The tag by which GDAL says which sample means that there is no data."""
+"""The TIFF tag with the sample value that GDAL uses for missing data."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,11 @@ class ImageLimits:
 
 
 class Loaded(NamedTuple):
-    """The first frame as it is stored, the factor by which to reduce it for each requested side, and a note on how its
-    samples were read, if there is one."""
+    """The decoded first frame of an image, before it is turned upright.
+
+    `factors` has, for each requested side, the factor by which the frame may be reduced. `note` says how unusual
+    samples were read, or is None.
+    """
 
     image: Image.Image
     factors: list[int]
@@ -100,8 +105,10 @@ class Loaded(NamedTuple):
 
 
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
-    """Decode an image, a JPEG as small as the largest of `sides` allows (None: whole). Raises UnreadableImage and
-    Pillow's errors."""
+    """Decode an image. A JPEG is decoded as small as the largest of `sides` allows (None: the whole size).
+
+    Raises UnreadableImage, and Pillow's exceptions.
+    """
     image = open_image(data)
     check_size(image.size, limits)
     pixels = math.prod(image.size)  # a JPEG that is decoded smaller still needs memory for its whole size
@@ -139,8 +146,10 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
 
 
 def open_image(data: bytes) -> ImageFile:
-    """Read the header of an image. An MPO, which is a JPEG followed by further images, is opened as a JPEG. Raises
-    UnreadableImage and Pillow's errors."""
+    """Open an image and read its header. An MPO, which is a JPEG followed by further images, is opened as a JPEG.
+
+    Raises UnreadableImage, and Pillow's exceptions.
+    """
     if data.startswith(TIFF_STARTS):
         return open_tiff(data)
     if data.startswith(PNG_START) and data.count(b"iCCP") > MAX_PNG_PROFILES:
@@ -152,7 +161,7 @@ def open_image(data: bytes) -> ImageFile:
 
 
 def brands(data: bytes) -> frozenset[bytes]:
-    """Return the brands in the first box of HEIC, AVIF and MP4 files, which name their contents."""
+    """Return the brands in the first box of a HEIC, AVIF or MP4 file, which identify the format."""
     if data[4:8] != b"ftyp":
         return frozenset()
     box = data[8 : min(int.from_bytes(data[:4]), MAX_BRANDS_BYTES)]
@@ -161,7 +170,10 @@ def brands(data: bytes) -> frozenset[bytes]:
 
 @cache
 def _heif() -> str:
-    """Make Pillow read HEIC in this process, and return its name of the format. Raises UnreadableImage."""
+    """Register the HEIC decoder with Pillow in this process, and return Pillow's name of the format.
+
+    Raises UnreadableImage if pillow-heif is not installed.
+    """
     try:
         import pillow_heif
     except ImportError as error:
@@ -176,7 +188,8 @@ def too_slow(seconds: float) -> UnreadableImage:
 
 @contextmanager
 def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Make Pillow refuse images and inner frames above our limit instead of warning about them, and read long texts."""
+    """Make Pillow refuse images and inner frames with more than `max_pixels` pixels in the block, and accept long
+    texts."""
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
@@ -215,9 +228,9 @@ def has_more_scans(data: bytes, most: int) -> bool:
 
 
 def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
-    """Make Pillow decode an opened JPEG as small as the largest of `sides` allows (None: whole).
+    """Make Pillow decode an opened JPEG as small as the largest of `sides` allows (None: the whole size).
 
-    Returns the factors by which to reduce the decoded image so that it is as small as each side allows.
+    Return the factors by which the decoded image can then be reduced for each side.
     """
     drafts = [_jpeg_scale(image.size, side) for side in sides]
     scale, requested_size = min(drafts)
@@ -227,7 +240,7 @@ def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
 
 
 def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int, int]]:
-    """Return the factor by which a JPEG of this `size` is decoded smaller for `side`, and the size to request."""
+    """Return the factor by which a JPEG of this `size` can be decoded smaller for `side`, and the size to request."""
     width, height = size
     share = 1 if side is None else MARGIN * side / min(size)
     requested = math.ceil(share * width), math.ceil(share * height)
@@ -240,7 +253,8 @@ TIFF_COMPRESSIONS = TiffImagePlugin.COMPRESSION_INFO.keys() - {50001}
 SAMPLE_KINDS = {1: "unsigned", 2: "signed", 3: "floating-point", 5: "complex", 6: "complex"}
 """Names for the values of SampleFormat."""
 NATIVE_ORDER = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
-"""Pillow's names of big-endian samples -> its names of samples in this machine's order, which libtiff returns."""
+"""Pillow's names for samples in the byte order of this machine, which libtiff returns, by its names for big-endian
+samples."""
 FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 
 
@@ -268,11 +282,11 @@ TIFF_LAYOUTS = {
     6: TiffColours("YCbCr", 3, {"unsigned": (8,)}),
     8: TiffColours("Lab", 3, {"unsigned": (8,)}),
 }
-"""Everything that is read, by the value of PhotometricInterpretation. All other layouts are refused."""
+"""The layouts that are read, by the value of PhotometricInterpretation. All other layouts are refused."""
 
 
 class TiffLayout(NamedTuple):
-    """How the first image of a TIFF file is stored. `bits` is 0 if samples differ in their number of bits."""
+    """The layout of the first image in a TIFF file. `bits` is 0 if the samples have different numbers of bits."""
 
     photometric: int
     bands: int
@@ -303,7 +317,10 @@ class TiffLayout(NamedTuple):
         return TIFF_LAYOUTS.get(self.photometric, TiffColours("not known here", 0, {}))
 
     def is_read(self) -> bool:
-        """Return whether TIFF_LAYOUTS has this layout. Pillow refuses a few of these, and reads the others rightly."""
+        """Return whether TIFF_LAYOUTS has this layout.
+
+        Pillow refuses a few of these layouts, and reads the others correctly.
+        """
         further = self.bands - self.colours.bands
         if self.bits not in self.colours.bits.get(self.kind, ()) or further < 0:
             return False
@@ -354,8 +371,10 @@ def open_tiff(data: bytes) -> ImageFile:
 
 
 def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -> tuple[Image.Image, str | None]:
-    """Scale a loaded TIFF to 8-bit samples, and drop a fourth band without a stated meaning. Returns the image, and a
-    note if anything was assumed."""
+    """Scale a decoded TIFF to 8-bit samples, and drop a fourth band without a known meaning.
+
+    Return the image, and a note if something had to be assumed.
+    """
     if image.mode.startswith(("I", "F")):
         stated = tags.get(GDAL_NODATA)
         nodata = None

@@ -1,10 +1,10 @@
-"""The literal table of collection formats, name -> reader, and the files of a collection that each format reads.
+"""The readers of all collection formats, and the files that each format reads.
 
-A reader `read(root, options)` yields the records of the collection in the folder `root`, each image before its texts
-and boxes. It does not read images, and opens files only through `CollectionFolder`. It raises InputError for a file
-that is useless as a whole, and UsageError for wrong `collection.files` or `collection.columns`. To add a format, write
-such a function, and name it by its import path; or add it and its lists here, and its name to
-`pipeline.config.collection`.
+A reader is a function `read(root, options)`. It yields the records of the collection in the folder `root`, each image
+before its texts and boxes. It does not read images, and opens files only through `CollectionFolder`. It raises
+InputError if a file is unusable as a whole, and UsageError if `collection.files` or `collection.columns` is wrong. A
+configuration can name a reader of your own by its import path. To add a format to jointspace, add its reader and its
+lists here, and its name to `pipeline.config.collection`.
 """
 
 import hashlib
@@ -45,15 +45,15 @@ NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "table": table.TABLE,
     vectors.FORMAT: vectors.VECTORS,
 }
-"""Format -> key of collection.files -> its usual names, for formats that read lists."""
+"""The usual names of each key of collection.files, for each format that reads lists."""
 SHARDS: Mapping[str, str] = {"webdataset": webdataset.SHARDS, "parquet": table.SHARDS}
-"""Format -> the usual pattern of its shards, for formats that read photographs from within files."""
+"""The usual pattern of shards, for each format whose photos are inside files."""
 
 UNNAMED = "photos that no list names"
 NOT_READ = "neither photos nor lists that the format reads"
 BESIDE_SHARDS = "photos next to the shards that the format reads"
 MAX_SUFFIX_CHARACTERS = 10
-"""Length of the longest suffix that names a kind of file."""
+"""Largest number of characters of a suffix that counts as a kind of file."""
 
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:
@@ -64,9 +64,9 @@ def read(form: str, root: Path, options: Options) -> Iterator[Record]:
 
 
 def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
-    """Return the lists of a collection in the format `form`, in any folder. `given` is collection.files.
+    """Return the lists of a collection in the format `form`, in any folder.
 
-    Raises UsageError as the format's reader does.
+    `given` is collection.files. Raises UsageError in the same cases as the reader of the format.
     """
     return _lists(CollectionFolder(root, Options(given, {}, "train")), form) if form in NAMED else []
 
@@ -135,7 +135,7 @@ def _lists(folder: CollectionFolder, form: str) -> list[Path]:
 
 
 def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, str]) -> set[str]:
-    """Return the names of the files that the format reads beside photos and the texts of `text-files`."""
+    """Return the names of the files that a format reads, except photos and the texts of `text-files`."""
     if form in NAMED:
         return {folder.label(path) for path in _lists(folder, form)}
     patterns = (given.values() or [SHARDS[form]]) if form in SHARDS else ()

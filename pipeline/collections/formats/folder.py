@@ -50,16 +50,17 @@ FILE_COLUMNS = (
     *("file", "file_name", "filename", "filepath", "file_path", "image", "image_path", "path", "photo", "img"),
     *("image_name", "imagename", "img_name", "image_file", "image_filename", "photo_name", "img_path"),
 )
-"""Usual names, as `usual_names` spells them, of a column that names images. The first that exists counts."""
+"""Usual names of a column of image names, in the spelling of `usual_names`. The first that exists is used."""
 TEXT_FILES: dict[str, tuple[str, ...]] = dict.fromkeys(SPLITS, ())
-"""The folders of splits, which `lists.split_folders` finds. Images outside them go to the default split."""
+"""The keys of collection.files for folders of splits, which `lists.split_folders` finds. Images outside these folders
+belong to the default split."""
 TAKEOUT_JSON = re.compile(r"(.+?)(\.\w+)(?:\.s[-a-z]*)?(\(\d+\))?\.json", re.IGNORECASE | re.DOTALL)
-"""The JSON of a photo: a.jpg.json, or a.jpg.supplemental-metadata.json, whose end Takeout cuts off if the name is too
-long, or a.jpg(1).json for a(1).jpg."""
+"""The name of the JSON file of a photo: a.jpg.json, a.jpg.supplemental-metadata.json (of which Takeout cuts off the end
+if the name is too long), or a.jpg(1).json for a(1).jpg."""
 DOCUMENT_COLUMNS = ("file", *lists.DOCUMENT)
 BOX_COLUMNS = ("file", "x1", "y1", "x2", "y2", "score", "label")
 MAX_SHOWN_CHARACTERS = 20
-"""Number of characters of a field that a message shows."""
+"""Largest number of characters of a field in a message."""
 
 
 def read_folder(root: Path, options: Options) -> Iterator[Record]:
@@ -114,7 +115,7 @@ def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None)
 
 
 def usual_names(columns: list[str]) -> dict[str, str]:
-    """Return the columns by the spelling of FILE_COLUMNS: in lower case, with an underscore between words."""
+    """Return the columns by their names in the spelling of FILE_COLUMNS: lower case, with underscores between words."""
     return {name.lower().strip().replace(" ", "_").replace("-", "_"): name for name in reversed(columns)}
 
 
@@ -158,7 +159,7 @@ def read_text_files(root: Path, options: Options) -> Iterator[Record]:
 
 
 def described_by(name: str) -> str:
-    """Return the name of the photo that a JSON of this name describes, or "" if it describes no photo."""
+    """Return the name of the photo that a JSON file of this name describes, or "" if it does not describe a photo."""
     match = TAKEOUT_JSON.fullmatch(name)
     photo = f"{match[1]}{match[3] or ''}{match[2]}" if match else ""
     return photo if is_image(photo) else ""

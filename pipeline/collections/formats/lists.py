@@ -1,4 +1,4 @@
-"""Strict reading of a collection's lists: lines, fields between tabs, JSON, and lists of sentences within a text."""
+"""Reads the lists of a collection strictly: lines, tab-separated fields, JSON, and lists of sentences within a text."""
 
 import ast
 import json
@@ -20,55 +20,63 @@ SPLIT_NAMES = {
     **dict.fromkeys(("restval", "training"), "train"),
     **dict.fromkeys(("testing", "tests"), "test"),
 }
-"""Other collections' names for our splits."""
+"""Other names for splits, with jointspace's names."""
 YEAR = re.compile(r"[-_ ]?\d+$")
-"""The end of the name of a split's folder: `train2017`."""
+"""The end of the name of a split's folder, such as 2017 in `train2017`."""
 SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
-"""Keys of the words of a caption that is an object."""
+"""Keys of the text of a caption that is a JSON object."""
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
 MAX_JSON_BYTES = 1 << 30
-"""Size of the largest JSON file."""
+"""Largest size of a JSON file in bytes."""
 MAX_TEXT_BYTES = 1 << 24
-"""Size of the texts of one photo."""
+"""Largest size of the text file of a photo in bytes."""
 DOCUMENT = ("title", "tags", "description")
 """The fields of weak text."""
 MAX_NUMBER_DIGITS = 18
-"""Number of digits of the largest sentence number."""
+"""Largest number of digits in the number of a sentence."""
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
-"""A string of JSON or Python, and the separator before it. numpy prints no commas."""
+"""A string of JSON or Python with the separator before it. Lists of numpy have no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
 """A single byte among ASCII. Windows-1252 has letters of Western Europe as such bytes, and other encodings have few. It
 may be doubled, as in Finnish, or precede the German sharp s."""
 
 LIST_MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
-"""A mark that opens, divides or closes a list of JSON. It may be empty, and so it matches everywhere."""
+"""A bracket or comma of a JSON list, with spaces. It may be empty, so that the pattern always matches."""
 
 MakeRecord = Callable[[list[str], str, int], Record]
-"""A function that makes a record of the fields of a line, the name of its file and its row."""
+"""A function that makes a record from the fields of a line, the name of the file, and the number of the row."""
 
 
 def split_name(name: str) -> str:
-    """Return our name for a collection's split `name`, in any case. Intake rejects unknown names."""
+    """Return jointspace's name for a split, whose `name` may be in any case.
+
+    Unknown names are returned unchanged, and are rejected later.
+    """
     plain = name.strip().lower()
     return SPLIT_NAMES.get(plain, plain)
 
 
 def split_in(name: str) -> str | None:
-    """Find the split that is part of the name of a file or of its folder: `cc3m-train-*.tar`, `val/metadata.jsonl`."""
+    """Find the split in the name of a file or of its folder, such as `cc3m-train-*.tar` or `val/metadata.jsonl`."""
     parts = map(split_name, re.split(r"[-_./ ]|(?<=[a-z])(?=\d)", name.lower()))
     return next((part for part in reversed([*parts]) if part in SPLITS), None)
 
 
 def by_split(names: list[str]) -> dict[str, str]:
-    """Return files, or patterns of files, by split. Returns nothing unless there are several and each has a split of
-    its own."""
+    """Return files, or patterns of files, by split.
+
+    Return {} unless there are several files, each with another split.
+    """
     splits = {split: name for name in names if (split := split_in(name))}
     return splits if 1 < len(splits) == len(names) else {}
 
 
 def split_folders(folders: Collection[str]) -> dict[str, str]:
-    """Find the folders that are called after splits, such as `Validation` or `val2017`, below the folder that has all
-    `folders`. One such folder that has all of them is not a split."""
+    """Find the folders with the names of splits, such as `Validation` or `val2017`, below the folder that contains all
+    `folders`.
+
+    A single such folder that contains all of them is not a split.
+    """
     common = posixpath.commonpath(folders) if folders else ""
     inside = {folder.removeprefix(common).lstrip("/").split("/")[0] for folder in folders}
     named = {posixpath.join(common, name): split_name(YEAR.sub("", name)) for name in inside}
@@ -76,9 +84,9 @@ def split_folders(folders: Collection[str]) -> dict[str, str]:
 
 
 def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]:
-    """Yield row numbers from 1 and lines without their ends, except empty lines. A line that is not UTF-8 stays bytes.
+    """Yield the number, from 1, and the text of each line that is not empty. A line that is not UTF-8 remains bytes.
 
-    Raises InputError as `each_line`, and for UTF-16 without a byte order mark.
+    Raises InputError in the same cases as `each_line`, and for UTF-16 without a byte order mark.
     """
     for row, line in enumerate(each_line(file, path), 1):
         if row == 1 and is_utf16(line):
@@ -88,12 +96,12 @@ def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]
 
 
 def is_utf16(line: bytes) -> bool:
-    """Return whether every other byte is NUL, as in ASCII in UTF-16."""
+    """Return whether every second byte is NUL, as in ASCII text that is stored as UTF-16."""
     return len(line) > 3 and (not any(line[1:-1:2]) or not any(line[0:-1:2]))
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
-    """Decode `data`, which is UTF-8, or a whole file in UTF-16 with a byte order mark. Other data stay bytes."""
+    """Decode data in UTF-8, or a whole file in UTF-16 with a byte order mark. Other data are returned as bytes."""
     try:
         return data.decode(encoding or ("utf-16" if data.startswith(UTF16_MARKS) else "utf-8"))
     except UnicodeDecodeError:
@@ -101,7 +109,7 @@ def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
 
 
 def encoding_of(data: bytes | str) -> str | None:
-    """Name the encoding that bytes which are not UTF-8 look like, or a text with lone surrogates in their place."""
+    """Guess the encoding of bytes that are not UTF-8, or of a text with lone surrogates in place of such bytes."""
     data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     if data.startswith(UTF16_MARKS) or is_utf16(data):
         return "UTF-16"
@@ -111,9 +119,9 @@ def encoding_of(data: bytes | str) -> str | None:
 
 
 def not_utf8(data: bytes | str) -> str:
-    """Return the reason to reject bytes that are not UTF-8, or a text with lone surrogates in their place.
+    """Return the reason for rejecting bytes that are not UTF-8, or a text with lone surrogates in place of such bytes.
 
-    It says which encoding they look like, and how to convert the file.
+    It has the probable encoding, and says how to convert the file.
     """
     if (name := encoding_of(data)) is None:
         return f"{NOT_UTF8} but another encoding (such as GB18030 or WINDOWS-1251); save the file as UTF-8"
@@ -122,10 +130,10 @@ def not_utf8(data: bytes | str) -> str:
 
 
 def sentences(value: object, tally: Tally) -> list[Any]:
-    """Return the sentences in a field, which need not be texts.
+    """Return the sentences in a field. They may be other values than texts, which are rejected later.
 
-    They are the sentences of the items of a list, the value of one of SENTENCE_KEYS in an object, or the text itself. A
-    text may be a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`), and then they are its items.
+    A list has one sentence per item, an object has it under one of SENTENCE_KEYS, and a text is a sentence. A text may
+    also be a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
     """
     if value is None:
         return []
@@ -165,7 +173,7 @@ def _unquote(string: str) -> str:
 
 
 def sentence_number(text: str) -> int | None:
-    """Return the number that a text is, or None."""
+    """Return the number in a text, or None if it is not a number."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_NUMBER_DIGITS else None
 
 
@@ -173,9 +181,10 @@ def document(
     key: str, values: Mapping[str, object], names: Iterable[str | None], file: str, row: int | None = None,
     implied: bool = False,
 ) -> Iterator[DocumentRecord]:  # fmt: skip
-    """Yield the document whose title, tags and description have these `names` among the values, unless all are empty.
+    """Yield the weak text of an image, unless all of its fields are empty.
 
-    Lists are joined with commas. The name of a missing field is None.
+    `names` are the names of title, tags and description among the values, or None for a missing field. Lists are joined
+    with commas.
     """
     title, tags, description = (_joined(values.get(name)) if name else "" for name in names)
     if title or tags or description:
@@ -183,14 +192,15 @@ def document(
 
 
 def _joined(value: object) -> str:
-    """Return the text of a field of a document."""
+    """Return the text of a field of weak text."""
     if isinstance(value, list):
         return ",".join(map(str, value))
     return "" if value is None else str(value)
 
 
 def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageRecord]) -> Iterator[Record]:
-    """Yield the `records`, with the `image` of a record before it unless the record before has the same image."""
+    """Yield the records, each preceded by the record of its image, which `image` makes, unless the previous record has
+    the same image."""
     last = None
     for record in records:
         if not isinstance(record, Reject) and record.key != last:
@@ -202,9 +212,9 @@ def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageR
 def tab_records(
     folder: CollectionFolder, path: Path, what: str, widths: tuple[int, ...], make: MakeRecord
 ) -> Iterator[Record]:
-    """Yield `make(fields, file, row)` for each line with one of these numbers of fields between tabs.
+    """Yield `make(fields, file, row)` for each line with one of these numbers of tab-separated fields.
 
-    All other lines, and lines for which `make` raises ValueError, become Rejects of `what`.
+    For all other lines, and for lines for which `make` raises ValueError, a Reject of the kind `what` is yielded.
     """
     with folder.open(path) as file:
         yield from _records(lines(file, path), folder.label(path), what, widths, make)
@@ -213,7 +223,7 @@ def tab_records(
 def headed_records(
     folder: CollectionFolder, path: Path, what: str, names: tuple[str, ...], make: MakeRecord
 ) -> Iterator[Record]:
-    """Yield the same as `tab_records`, for the columns `names` of a table with a header.
+    """Yield records like `tab_records`, for the columns `names` of a table with a header.
 
     Raises InputError if a column is missing.
     """
@@ -256,15 +266,15 @@ def repeated_name(header: Iterable[str]) -> str | None:
 
 
 def read_json(folder: CollectionFolder, path: Path) -> Any:
-    """Read the value in a JSON file as `parse_json` does. Raises InputError."""
+    """Read the value in a JSON file with `parse_json`. Raises InputError if it cannot be read."""
     with _refusing(path):
         return parse_json(_json_text(folder, path))
 
 
 def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
-    """Yield the rows in a JSON file, which are read as `parse_json` does, when they are asked for.
+    """Yield the rows in a JSON file, which is parsed by `parse_json` step by step.
 
-    They are the items of a list, or the items of the only list of objects in an object (`{"data": [...]}`), or an item
+    The rows are the items of a list, the items of the only list of objects in an object (`{"data": [...]}`), or one row
     for each name in an object of photos (`{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`). Raises InputError
     for other values.
     """
@@ -287,7 +297,8 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
 
 
 def _list_mark(text: str, position: int) -> tuple[str, int]:
-    """Return the mark of a list at a position, which may be empty, and the position after the mark and its blanks."""
+    """Return the bracket or comma at a position, which may be empty, and the position after it and the following
+    spaces."""
     match = LIST_MARK.match(text, position)
     assert match is not None
     return match[1], match.end()
@@ -327,9 +338,9 @@ def _json_text(folder: CollectionFolder, path: Path) -> str:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Parse JSON as `json.loads`, but raise ValueError also for repeated keys and too deep nesting.
+    """Parse JSON like `json.loads`, but also raise ValueError for repeated keys and for too deep nesting.
 
-    NaN and Infinity, which Python's programs write for missing values, are read as null.
+    NaN and Infinity, which Python writes for missing values, are read as null.
     """
     try:
         return DECODER.decode(
