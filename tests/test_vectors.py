@@ -57,7 +57,7 @@ def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
-    """In two parts; every image stands in a second row with another text, for which its vector is the same."""
+    """Write two parts, in which every image is in two rows with different texts and the same vector."""
     for name in ("img_emb", "text_emb", "metadata"):
         (folder / name).mkdir(parents=True)
     rows = np.repeat(np.arange(PAIRS), 2)

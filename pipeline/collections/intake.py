@@ -110,7 +110,7 @@ class Intake:
 
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
-        # An absolute path may lie inside the collection.
+        # An absolute path may be inside the collection.
         fault = _name_fault(image.path.lstrip("/") if self.folder else image.path)
         if fault is None and image.member is not None:
             fault = _name_fault(image.member, False)

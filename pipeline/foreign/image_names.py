@@ -49,7 +49,7 @@ DESCRIPTIONS = {
     Reading.LEADING_ZEROS: "without the zeros before a number",
     Reading.OTHER_FOLDER: "in another folder",
 }
-"""The end of the sentence with which the user is told about each reading."""
+"""The end of the message about each reading of the names."""
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")

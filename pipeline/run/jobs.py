@@ -108,7 +108,7 @@ class Jobs:
         """Return the path of an input's commit record, relative to the run's folder.
 
         For shards it is the commit record of the shard `number`, or the pattern of all commit records if `number` is
-        None. Returns None if the input lies outside the run's folder.
+        None. Returns None if the input is outside the run's folder.
         """
         if isinstance(source, Outside):
             return None

@@ -212,7 +212,7 @@ class Layout:
 
     @property
     def demo(self) -> Artefact:
-        """The synthetic demo collection, which lies in `data_root`, outside the run's folder."""
+        """The synthetic demo collection, which is in `data_root`, outside the run's folder."""
         return self.permit(Artefact("demo", self.data_root, self.data_root / "demo.json"))
 
     @property

@@ -150,7 +150,7 @@ MAX_STEPS_PER_EVALUATION = 200
 WORDS_PER_STEP = 100
 """Number of words in one of the first training steps. A small treebank is evaluated on dev once per epoch."""
 SCORES = ("dep_uas", "dep_las", "tag_acc")
-"""The scores of a parser, by spaCy's names; see `judge`."""
+"""The scores of a parser, by spaCy's names (see `judge`)."""
 
 
 def write_corpus(parses: Sequence[Parse], path: Path) -> int:

@@ -49,7 +49,7 @@ class VocabularySizes(TypedDict):
 
 
 class CountsWords(Protocol):
-    """A text encoder or a vocabulary that can report which words of a text it knows; see KnownTerms."""
+    """A text encoder or a vocabulary that can report which words of a text it knows (see KnownTerms)."""
 
     def count_words(self, text: str) -> tuple[int, int]: ...
 

@@ -89,6 +89,6 @@ def test_a_photograph_of_the_index_finds_its_sentences(run: Path, bundle: Path) 
 
 
 def test_a_bundle_of_regions_is_not_applied(run: Path, bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="dvsa compares regions"):
+    with pytest.raises(UsageError, match="dvsa compares image regions"):
         run_command("apply", bundle, run / "data", "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -59,7 +59,7 @@ def test_photographs_of_a_moved_collection_are_found_in_data_root(
     (run / "data").rename(tmp_path / "moved")
     try:
         sound = report(run, {"data_root": str(tmp_path / "moved")})
-        assert f"{run / 'data'} no longer exists; using data_root" in caplog.text
+        assert f"{run / 'data'} no longer exists. The photos are read from data_root" in caplog.text
         assert "photos are not shown" not in caplog.text and "not readable" not in sound.text
         images = Manifest(run / "manifest").images.to_pylist()
         show = Photographs(ImageSource(tmp_path / "moved").read, ImageLimits(10**6, 1, 100), moved=True)

@@ -157,7 +157,7 @@ def _check_columns(path: Path, present: Names, needed: Names) -> None:
 
 
 def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    csv.field_size_limit(MAX_LINE_BYTES)  # process-wide; the default would end the file at its first long field
+    csv.field_size_limit(MAX_LINE_BYTES)  # for the whole process: the default limit raises at a long field
     with folder.open(path) as file:
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):

@@ -135,7 +135,7 @@ class OpenClipTexts(LibraryTexts):
         if not isinstance(repository, Path) and not source.startswith(HUB):
             require_tag(source, tag)
         if "hf_model_name" in (open_clip.get_model_config(source) or {}).get("text_cfg", {}):
-            raise ValueError("its text side is a model of transformers; use that model with kind: transformers")
+            raise ValueError("its text side is a model of transformers: use that model with kind: transformers")
         model = open_clip.create_model(source, pretrained=tag, require_pretrained=True).float()
         weights |= {"tag": tag} if tag else {}
         return cls(TextTower(model, config_of(source, model)), weights, open_clip.get_tokenizer(source))
