@@ -1,4 +1,4 @@
-"""Tests that every format reads the same small collection from its own files."""
+"""Tests of all formats with one small collection, which is written in the files of each format."""
 
 import csv
 import io
@@ -227,7 +227,7 @@ LACKS = {
     "table": ("*.parquet", "collection.files.table"),
     "webdataset": ("**/*.tar", "collection.files.train"),
 }
-"""The file that each format looks for, and the key that names the file."""
+"""FORMAT -> the pattern of its main file, and the key with which a user names this file."""
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -209,8 +209,10 @@ def test_a_photo_whose_contents_are_larger_than_its_header_says_is_refused() -> 
 
 
 def test_a_header_alone_is_read_within_a_second_of_its_own_limit() -> None:
-    """A PNG with more profiles than any program writes, and fill bytes before a marker of a JPEG, which Pillow reads
-    one by one: 10 seconds' worth."""
+    """The check refuses a PNG with more than 4 profiles, and a JPEG with 40 MB of fill bytes before a marker.
+
+    Pillow reads fill bytes singly, and would need about 10 seconds for them.
+    """
     profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1000)))
     at = PNG.index(b"IDAT") - 4
     four, five = (PNG[:at] + count * profile + PNG[at:] for count in (4, 5))

@@ -29,7 +29,7 @@ def test_parts_and_chunks_contain_every_shard_once(shards: int, parts: int) -> N
 
 
 def test_every_rule_belongs_to_a_declared_stage() -> None:
-    """Rules that no file writes out are generated from the declarations of their stages."""
+    """Rules that are not in a file are generated from the declarations of their stages."""
     text = "\n".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
     own = re.findall(r"^ *rule (\w+):", text, flags=re.M)
     assert 5 < len(own) == len(set(own)) and {*own} - {"all", "extract_more"} <= STAGES.keys()
