@@ -128,7 +128,7 @@ def test_stored_model_of_a_removed_method_says_what_to_run_again(statistic: str)
 def test_stored_model_of_an_unknown_statistic_names_the_known_ones() -> None:
     model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection(BANK, NOTHING))
     settings = {**model.settings(), "hubness": {"images": [[1.0, "median", 7.0]], "sentences": []}}
-    with pytest.raises(IntegrityError, match=r"unknown hubness statistic median; there are nearest, balanced"):
+    with pytest.raises(IntegrityError, match=r"unknown hubness statistic median. The known statistics are nearest, balanced"):
         restore("zero-shot", settings, model.tensors())
 
 
