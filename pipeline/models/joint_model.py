@@ -206,7 +206,7 @@ class PhraseModel(JointModel, Protocol):
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
         """Embed the r regions of a block, and return (r, c) float32.
 
-        The columns of the block's features are those of the model's region encoders, in the model's order.
+        The block has the features of the model's region encoders side by side, in the model's order.
         """
         ...
 

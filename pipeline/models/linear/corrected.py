@@ -107,8 +107,9 @@ class HubnessCorrection:
         if len(bias) and np.abs(bias).max() > greatest * (1 + BIAS_TOLERANCE):
             row = int(np.abs(bias).argmax())
             log.warning(
-                "the hubness bias of row %d of the %s is %g, but a vector of unit length has a bias of at most %g,"
-                " so the scores of this row are distorted. Set hubness only for models that compare by cosine, such as ncca",
+                "the hubness bias of row %d of the %s is %g, but a vector of unit length has a bias of at most %g, so"
+                " the scores of this row are distorted. Set hubness only for models that compare by cosine, such as"
+                " ncca",
                 row, side, bias[row], greatest,
             )  # fmt: skip
         new_columns[:, 2 + column] = np.sqrt(np.maximum(greatest**2 - bias**2, 0))

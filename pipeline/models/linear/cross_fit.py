@@ -13,14 +13,14 @@ mean of the captions' scores. For the score of a single caption, x is replaced b
 photo's other captions, scaled to unit length, because all captions of a photo should agree with each other.
 
 The scores of wrong pairs can be measured without labels: a photo with the caption of another photo is a wrong pair. Let
-F be the distribution function of the scores of all pairs, and F0 that of such exchanged pairs. The share of wrong pairs
-is at most min F(s)/F0(s), because right pairs only add to F (Storey 2002, with F0 instead of the uniform distribution).
-This share of the pairs, those with the lowest scores, is reported as probably wrong.
+F be the distribution function of the scores of all pairs, and F0 the distribution function of the scores of such
+exchanged pairs. The share of wrong pairs is at most min F(s)/F0(s), because right pairs only add to F (Storey 2002,
+with F0 instead of the uniform distribution). The pairs with the lowest scores, up to this share, are reported as
+probably wrong.
 
 The share is an upper bound: right pairs with unusual captions raise it. Towards lower scores, the number of right pairs
-falls about as fast as the odds F0/(1 - F0), or faster. Suppose that all pairs below a high quantile of F0 are right.
-The odds then bound the number of right pairs below a lower quantile, and only pairs beyond this number are likely to be
-wrong.
+falls about as fast as the odds F0/(1 - F0), or faster. If every pair below a high quantile of F0 were right, the odds
+would bound the number of right pairs below a lower quantile. Only pairs beyond this number are likely to be wrong.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -167,7 +167,7 @@ def cross_fit(
 def score_rivals(
     image_id: np.ndarray, sentence_id: np.ndarray, owners: np.ndarray, x: np.ndarray, y: np.ndarray
 ) -> tuple[Scores, Scores]:
-    """Score n photos with all their captions, and their m captions one by one. Return both Scores.
+    """Score n photos with all their captions, and each of their m captions. Return both Scores.
 
     x (n, c) and y (m, c) are the embeddings, of unit length. Caption j belongs to the photo `owners[j]` (m,), which
     ascends. `image_id` (n,) and `sentence_id` (m,) are the ids of photos and captions.

@@ -315,7 +315,7 @@ class MappedAccumulator:
         products |= {"x": weights @ z, "x_pq": z.T @ torch.hstack([weighted, by_image]), "pq": p.T @ by_image}
         changes = [(self._sums[name], product) for name, product in products.items()]
         changes += lower_products(self._sums["pp"], p, weighted) + lower_products(self._sums["qq"], q, q)
-        for total, change in changes:  # As in DeviceAccumulator, nothing is changed before all products exist.
+        for total, change in changes:  # Nothing is changed before all products exist, as in DeviceAccumulator.
             total += change
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:

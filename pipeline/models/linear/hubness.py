@@ -74,8 +74,9 @@ def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
     """Yield the trials of b = log(mean of exp(beta (s(q', g) - a(q')))) / beta, for each sharpness of `grid`.
 
     beta is the sharpness divided by the standard `deviation` of the scores. The numbers a(q') balance the matrix of the
-    exponentials between the queries and the gallery of the bank, so that all rows have equal sums, and all columns too.
-    This is dual bank Sinkhorn normalisation (Pan et al. 2025), but there the matrix also contains the gallery itself.
+    exponentials between the queries and the gallery of the bank, so that the sums of its rows are equal, and the sums
+    of its columns too. This is dual bank Sinkhorn normalisation (Pan et al. 2025), but there the matrix also contains
+    the gallery itself.
     """
     for sharpness in grid.sharpness:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]

@@ -19,7 +19,7 @@ BLOCK_IMAGES = 1024
 
 
 def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.ndarray:
-    """Assign each of n images to a fold from 0 to `count` - 1, so that each fold has an equal part of every split.
+    """Assign each of n images to a fold from 0 to `count` - 1, with an equal part of every split in each fold.
 
     `splits` (n,) are the names of the images' splits. With the `order` `listed`, the first images of a split are fold
     0, the next images fold 1, and so on. With `shuffled`, the folds are drawn at random from `seed`. Returns (n,)
@@ -70,7 +70,8 @@ class Restriction:
 
 
 class PairSource(Protocol):
-    """Stored pairs in folds, with the settings of their image and text views. pipeline.storage.pairs.PairSet is one."""
+    """Stored pairs in folds, with the settings of their image and text views. pipeline.storage.pairs.PairSet fulfils
+    this contract."""
 
     @property
     def view(self) -> Settings: ...

@@ -102,7 +102,7 @@ class FittableModel(Protocol):
     """A registered class of models that the stage `fit` can fit."""
 
     def fit(self, task: FitTask) -> Tuned:
-        """Fit models with all settings of the task, and return the one that is best on dev."""
+        """Fit models with all settings of the task, and return the model that is best on dev."""
         ...
 
 
@@ -174,11 +174,11 @@ class _Trainer:
                 return PreparedViews(self.sets.target)
             case "auxiliary":
                 return PreparedViews(self.auxiliary)
-            case "joint":  # CCA on [X; beta F], [Y; beta T]
+            case "joint":  # CCA of X over beta F, and Y over beta T
                 return PreparedViews(self.sets.target + self.auxiliary.scaled(choice.beta**2))
             case "text-feature":
                 return self.prepare_text_feature(choice)
-            case "stacked":  # CCA on XA, YB
+            case "stacked":  # CCA of XA and YB
                 a, b = self.auxiliary_projections(choice)
                 return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
             case "sae-linear":

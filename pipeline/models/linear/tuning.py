@@ -134,9 +134,9 @@ class Tuned:
 
 
 def choices_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
-    """List the chosen values that lie at an end of the values that were tried, as `key value`.
+    """List the chosen values that are the least or the greatest of the values that were tried, as `key value`.
 
-    Values beyond the end may be better. Only the keys in UNBOUNDED are listed, and never a value of 0. `trials` and
+    Values beyond them may be better. Only the keys in UNBOUNDED are listed, and never a value of 0. `trials` and
     `chosen` are GridTrials in the form in which they are stored in JSON.
     """
     edges = []

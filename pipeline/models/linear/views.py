@@ -1,8 +1,7 @@
 """The views of a linear model: the features of image encoders side by side, and the vectors of text encoders side by
 side.
 
-The block of each encoder is normalised separately. Sparse and dense blocks stay separate matrices, so that no block is
-copied.
+The block of each encoder is normalised separately. Sparse and dense blocks stay separate matrices, and are not copied.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -339,7 +338,8 @@ def _signed_roots(block: "csr_array") -> "csr_array":
 
 
 def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Return all combinations of the weights in `tried`, text encoder -> weights, except those with only zeros."""
+    """Return all combinations of the weights in `tried`, text encoder -> weights, except the combination of only
+    zeros."""
     every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
     return [weights for weights in every if any(weights.values())]
 
