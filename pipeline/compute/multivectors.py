@@ -40,9 +40,10 @@ class ScoreRule(NamedTuple):
 
         Raises IntegrityError if `sum` is not one of SUMS, or if `global_weight` is not a finite number.
         """
-        sum_rule, weight = value["sum"], value["global_weight"]
+        sum_rule = value.get("sum")
+        weight = value.get("global_weight")
         if sum_rule not in SUMS:
-            raise IntegrityError(f"unknown score {sum_rule}; there are {', '.join(SUMS)}")
+            raise IntegrityError(f"unknown score {sum_rule}. The known scores are {', '.join(SUMS)}")
         if not isinstance(weight, int | float) or not math.isfinite(weight):
             raise IntegrityError(f"the global_weight of the score is {weight!r}, not a finite number")
         return cls(str(sum_rule), float(weight))
