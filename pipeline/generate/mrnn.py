@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.compute.device import place
+from pipeline.compute.device import move_tensors
 from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.generator import Description, HeldOut, Learned, Material, Sources
 from pipeline.generate.training import Framed, framed, log_frequencies, log_probabilities, perplexity_of, train
@@ -160,7 +160,7 @@ class MultimodalRNN:
             biases = network.image_bias(self._stack(features))
 
         def open_block(rows: np.ndarray) -> tuple[Tensor, Callable[[int], Tensor]]:
-            block = place(framed(sentences.take(rows), len(network.words) - 1), biases.device)
+            block = move_tensors(framed(sentences.take(rows), len(network.words) - 1), biases.device)
             return block.targets.owners, lambda image: network.losses(biases[image].expand(len(rows), -1), block)
 
         return log_probabilities(sentences, len(biases), open_block)

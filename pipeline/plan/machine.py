@@ -215,7 +215,7 @@ TERM_BYTES = 12
 TERMS_PER_SENTENCE = 10
 """Assumed number of terms of a sentence."""
 MAX_JOBS = 64
-"""Maximum number of jobs that sum moments at the same time."""
+"""Assumed maximum number of jobs, each of which stores the sum of the moments of its shards."""
 
 
 @dataclass(frozen=True)

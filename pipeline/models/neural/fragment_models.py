@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.compute.device import OomBatcher, place
+from pipeline.compute.device import OomBatcher, move_tensors
 from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.config.models import (
     FragmentTrainSettings,
@@ -85,7 +85,7 @@ class FragmentModel(NetworkModel):
         def embed(rows: np.ndarray) -> MultiVectors:
             whole = self.stack({name: block[rows] for name, block in features.items()})
             parts = (stack_regions(self.region_view, regions, rows), whole)
-            return self.network.embed_images(*place(parts, self.device))
+            return self.network.embed_images(*move_tensors(parts, self.device))
 
         return _in_blocks(embed, len(regions))
 
@@ -98,7 +98,7 @@ class FragmentModel(NetworkModel):
         assert not isinstance(sentences, Mapping)
 
         def embed(rows: np.ndarray) -> MultiVectors:
-            return self.network.embed_sentences(place(self.arrange(sentences.take(rows)), self.device))
+            return self.network.embed_sentences(move_tensors(self.arrange(sentences.take(rows)), self.device))
 
         return _in_blocks(embed, len(sentences))
 
@@ -116,7 +116,7 @@ class FragmentModel(NetworkModel):
         x = torch.from_numpy(self.region_view.stack(block))
         with torch.inference_mode():
             regions = MultiVectors(x, block.offsets, boxes=block.boxes)
-            return self.network.embed_images(*place((regions, None), self.device)).arrays().vectors
+            return self.network.embed_images(*move_tensors((regions, None), self.device)).arrays().vectors
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor | None:
         """Stack the view of whole images, (n, D); None for a model without one."""

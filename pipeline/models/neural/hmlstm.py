@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.compute.device import place, upload
+from pipeline.compute.device import move_tensors, upload
 from pipeline.compute.ragged import Ragged, runs
 from pipeline.config.models import DenseTrainSettings
 from pipeline.models.joint_model import RegionBlock, RegionSource, Settings, WordForms, read_setting
@@ -277,7 +277,7 @@ class HMLSTM(GlobalModel):
         levels = self.arrange(trees)
         images, image_of = np.unique(owners, return_inverse=True)
         block = required(task.train.regions).packed(images)
-        places, counts = matches.places(rows), matches.lengths[rows]
+        places, counts = matches.positions(rows), matches.lengths[rows]
         image = np.repeat(image_of, counts)
         chosen = block.offsets[image] + _or_any(matches.chosen[places].numpy(), np.diff(block.offsets)[image])
         pairs = PhrasePairs(
@@ -313,7 +313,7 @@ class HMLSTM(GlobalModel):
         def embed(rows: slice) -> Tensor:
             trees = phrases.take(np.arange(rows.start, rows.stop))
             levels = self.arrange(trees)
-            arranged = place((levels, phrase_rows(levels, trees, self.network.sentences)), self.device)
+            arranged = move_tensors((levels, phrase_rows(levels, trees, self.network.sentences)), self.device)
             return self.network.embed_nodes(*arranged, roots=0)
 
         return self.in_blocks(embed, len(phrases), "sentence")

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.compute.device import place
+from pipeline.compute.device import move_tensors
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.joint_model import Settings, read_setting
@@ -136,7 +136,7 @@ class RefinedCCA(LinearModel):
         ).to(task.device)
         text, train, dev = start.text, task.train, task.dev
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
-        dev_sentences = place(tensors_of(text.stack(dev.sentences)), task.device)
+        dev_sentences = move_tensors(tensors_of(text.stack(dev.sentences)), task.device)
 
         def sentences(rows: np.ndarray) -> Matrices:
             return tensors_of(text.stack({name: train.sentences[name][rows] for name in text.encoders}))
@@ -149,7 +149,7 @@ class RefinedCCA(LinearModel):
             return recall_sum(count_ranks(x.cpu().numpy(), y.cpu().numpy(), dev.owners, cls.metric))
 
         some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
-        towers.scale(task.images(some), place(sentences(some), task.device))
+        towers.scale(task.images(some), move_tensors(sentences(some), task.device))
         anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
         views = {**vars(task.view), "text": text.to_dict()}
         plan = task.plan(towers, draw, judge, finish=lambda: cls.from_parts(views, arrays_of(towers)))

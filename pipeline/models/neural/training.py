@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.compute.device import Arriving, drawn_from, full_float32, place, upload
+from pipeline.compute.device import Arriving, drawn_from, full_float32, move_tensors, upload
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.models.joint_model import JointModel
 
@@ -251,7 +251,7 @@ class Training:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=True)
         with seeded(schedule.seed, state.epoch, state.step, device=self.device):
-            arguments = arguments or place(self.draw(rows), self.device)
+            arguments = arguments or move_tensors(self.draw(rows), self.device)
             owners = upload(self.plan.owners[rows], self.device)
             loss = self.plan.objective(self.module(*arguments), owners) + self._penalty()
         loss.backward()
@@ -277,7 +277,7 @@ class Training:
         random numbers, so this does not change them. On the CPU there is nothing to wait for."""
         if rows is not None and self.device.type != "cpu":
             with seeded(self.schedule.seed, self.progress.epoch, self.progress.step + 1):
-                self._ahead = rows, place(self.draw(rows), self.device)
+                self._ahead = rows, move_tensors(self.draw(rows), self.device)
 
     def _read_loss(self) -> None:
         """Add the unread loss to the progress. Raises as `run`."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.compute.device import OomBatcher, full_float32, place, upload
+from pipeline.compute.device import OomBatcher, full_float32, move_tensors, upload
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.config.models import LongShortTermTrainSettings, PlainTrainSettings
 from pipeline.metrics.ranks import count_ranks
@@ -149,7 +149,7 @@ class GlobalModel(NetworkModel):
 
         def embed(rows: slice) -> Tensor:
             arranged = self.arrange(sentences.take(np.arange(rows.start, rows.stop)))
-            return self.network.embed_sentences(place(arranged, self.device))
+            return self.network.embed_sentences(move_tensors(arranged, self.device))
 
         return self.in_blocks(embed, len(sentences), "sentence")
 
