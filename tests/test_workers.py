@@ -179,7 +179,7 @@ def test_map_ends_with_message_when_workers_die_at_start() -> None:
     assert (
         result.returncode == 1
         and JointspaceError.__name__ in result.stderr
-        and "set their number to 0" in result.stderr
+        and "Set the number of processes to 0" in result.stderr
     )
 
 
