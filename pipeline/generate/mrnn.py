@@ -15,7 +15,7 @@ from pipeline.generate.training import Framed, framed, log_frequencies, log_prob
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.networks import INITIAL, RecurrentWeights, arrays_of
+from pipeline.models.neural.networks import INITIAL_RANGE, RecurrentWeights, arrays_of
 from pipeline.models.neural.recurrence import recur
 from pipeline.models.neural.task import TrainingPairs, mean_and_spread
 from pipeline.models.neural.training import seeded
@@ -47,11 +47,13 @@ class DescribingNetwork(RecurrentWeights):
         dropout: float,
     ) -> None:
         """`frequencies` (V + 2,): log shares of the classes, the initial b_o (supplement 6.5)."""
-        super().__init__(cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL, INITIAL), dimensions, dropout)
+        super().__init__(
+            cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL_RANGE, INITIAL_RANGE), dimensions, dropout
+        )
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
         self.image_map = nn.Parameter(torch.empty(len(self.w), len(mean)).uniform_(-1, 1) / len(mean) ** 0.5)
-        self.output = nn.Parameter(torch.empty(len(frequencies), dimensions).uniform_(-INITIAL, INITIAL))
+        self.output = nn.Parameter(torch.empty(len(frequencies), dimensions).uniform_(-INITIAL_RANGE, INITIAL_RANGE))
         self.output_bias = nn.Parameter(frequencies)
 
     def image_bias(self, x: Tensor) -> Tensor:

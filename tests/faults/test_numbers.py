@@ -77,8 +77,8 @@ NOT_FINITE = {
     "ncca": "the moments of the image view are not finite",
     "kcca": "the training rows of a view are not finite",
     "wsabie-sgd": "the features of training image 3 .counted from 0. are not finite",
-    "gru": r"the loss is nan in epoch 0, batch \d+ .* check these sentences' features",
-    "dvsa": r"the loss is nan in epoch 0, batch \d+ .* check these sentences' features",
+    "gru": r"the loss is nan in epoch 0, batch \d+ .* check the features of these sentences",
+    "dvsa": r"the loss is nan in epoch 0, batch \d+ .* check the features of these sentences",
 }
 """Family -> its message for features that are no numbers."""
 MESSAGES = {
