@@ -22,7 +22,7 @@ from pipeline.metrics.phrases import (
     score_pairs,
 )
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.models.neural.hmlstm import match
+from pipeline.models.neural.hmlstm import match_regions
 
 IMAGES, KINDS = 30, 12
 
@@ -89,7 +89,7 @@ def test_best_regions_are_those_of_training() -> None:
     rng = np.random.default_rng(2)
     offsets, images = np.array([0, 4, 6, 13]), np.array([0, 2, 1, 0, 2])
     phrases, regions = unit(rng, 5), unit(rng, 13)
-    chosen, confidence = match(torch.from_numpy(phrases), images, torch.from_numpy(regions), offsets)
+    chosen, confidence = match_regions(torch.from_numpy(phrases), images, torch.from_numpy(regions), offsets)
     parts = np.setdiff1d(np.arange(13), offsets[:-1])
     owners = np.repeat(np.arange(3), np.diff(offsets))
     best, similarity = best_within(images, phrases, owners[parts], regions[parts])
