@@ -30,7 +30,7 @@ from sklearn.metrics import roc_auc_score  # noqa: E402
 from pipeline.encoders.image_encoder import ImageEncoder  # noqa: E402
 from pipeline.encoders.restore import restore_encoder  # noqa: E402
 from pipeline.images.copies import MIN_COPY_CORRELATION, SIDE, grey, near_pairs, verify  # noqa: E402
-from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds  # noqa: E402
+from pipeline.models.linear.cross_fit import TERMS, cross_fit, draw_folds  # noqa: E402
 from pipeline.models.linear.sets import Restriction  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView, normalise  # noqa: E402
 from pipeline.run import Run  # noqa: E402
@@ -74,7 +74,7 @@ def find_exchanged(run: Run, seeds: int) -> Iterator[dict[str, Any]]:
             for seed in range(seeds):
                 order, wrong = exchange(rows, share, whole, seed)
                 sentences = {name: matrix[order] for name, matrix in rows.sentences.items()}
-                folds = deal_folds(np.empty((0, 2), int), len(rows.image_id), seed)
+                folds = draw_folds(np.empty((0, 2), int), len(rows.image_id), seed)
 
                 def blocks(fold: int, folds: np.ndarray = folds, sentences: Any = sentences) -> Iterator[Any]:
                     images = np.flatnonzero(folds == fold)

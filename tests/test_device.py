@@ -14,7 +14,9 @@ from pipeline.errors import UsageError
 def test_unknown_device_is_refused() -> None:
     for name in ("cuda:77", "abacus"):
         for find in (find_device, find_gpu):
-            with pytest.raises(UsageError, match=f"^device {name} cannot be used here .*; choose auto"):
+            with pytest.raises(
+                UsageError, match=f"^device {name} cannot be used on this machine .* Set device to auto"
+            ):
                 find(name)
 
 
@@ -49,7 +51,7 @@ def test_batch_is_halved_when_memory_is_full(full: RuntimeError) -> None:
 
 @pytest.mark.parametrize(
     ("error", "message"),
-    [*((full, "no memory for even one pair; set device to cpu") for full in FULL.values()), (NO_ENGINE, "engine")],
+    [*((full, "too small for a single pair. Set device to cpu") for full in FULL.values()), (NO_ENGINE, "engine")],
     ids=[*FULL, "no engine"],
 )
 def test_row_that_does_not_fit_is_an_error(error: RuntimeError, message: str) -> None:

@@ -188,7 +188,7 @@ def test_missing_or_misshapen_features_are_named(name: str) -> None:
     one = case.features["one"]
     with pytest.raises(IntegrityError, match="encoder two are missing"):
         case.model.embed_images({"one": one})
-    with pytest.raises(IntegrityError, match="encoder two have shape"):
+    with pytest.raises(IntegrityError, match="encoder two have the shape"):
         case.model.embed_images({"one": one, "two": one})
 
 

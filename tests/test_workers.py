@@ -179,7 +179,7 @@ def test_map_ends_with_message_when_workers_die_at_start() -> None:
     assert (
         result.returncode == 1
         and JointspaceError.__name__ in result.stderr
-        and "set their number to 0" in result.stderr
+        and "Set the number of processes to 0" in result.stderr
     )
 
 
@@ -188,7 +188,7 @@ def test_message_says_that_no_process_can_be_started(monkeypatch: pytest.MonkeyP
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr("pipeline.compute.workers.start_process", start)
-    with Worker(square) as worker, pytest.raises(JointspaceError, match="cannot be started .*; set the number"):
+    with Worker(square) as worker, pytest.raises(JointspaceError, match="cannot be started .* Set the number"):
         worker(2)
 
 

@@ -1,4 +1,4 @@
-"""The device on which tensors are computed, a CPU or a CUDA device, and the number of rows that fit in its memory."""
+"""Devices for tensors: the choice of a CPU or GPU, copies, batch sizes that fit in memory, and locks on GPUs."""
 
 import getpass
 import logging
@@ -30,19 +30,21 @@ Value = TypeVar("Value")
 DEVICE_FOLDER = "/dev"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
-"""Beginnings of the names of files that a CUDA driver makes in DEVICE_FOLDER: for cards, for boards with a built-in
-GPU, and for WSL."""
+"""Prefixes of the names of files that a CUDA driver creates in DEVICE_FOLDER.
+
+`nvidia` is for separate GPUs, `nvhost-gpu` and `nvgpu` are for boards with an integrated GPU, and `dxg` is for WSL.
+"""
 
 CPU_BATCH_IMAGES = 32
 """Number of images in one forward pass on a CPU, unless the configuration gives one."""
 GPU_BATCH_IMAGES = 256
 """Number of images in one forward pass on a GPU, unless the configuration gives one."""
 MAX_BATCH_IMAGES = 2048
-"""Largest number of images in one forward pass that a GPU is tried with."""
+"""Largest number of images that is tried in one forward pass on a GPU."""
 MIN_SPEEDUP = 1.05
-"""Speedup that twice as many images at once must reach."""
+"""Minimum speedup for which the batch size is doubled."""
 MIN_COSINE = 0.999
-"""Least cosine of an image's features in a larger batch to its features in a smaller batch."""
+"""Minimum cosine between an image's features from a larger batch and from a smaller batch."""
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +63,16 @@ def find_device(name: str) -> "torch.device":
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name} cannot be used here ({reason}); choose auto") from error
+        raise UsageError(f"device {name} cannot be used on this machine ({reason}). Set device to auto") from error
     return device
 
 
 def find_gpu(name: str) -> "torch.device | None":
-    """Return the CUDA device `name`, or None for the CPU. Does not import torch (1.5 s) if there cannot be a GPU."""
+    """Return the CUDA device `name` (auto, cpu, cuda, cuda:N), or None for the CPU.
+
+    Does not import torch, which takes 1.5 s, if the machine cannot have a GPU. Raises UsageError if the device does not
+    exist.
+    """
     if name == "cpu" or (name == "auto" and "torch" not in sys.modules and not may_have_gpu()):
         return None
     device = find_device(name)
@@ -84,16 +90,19 @@ def may_have_gpu() -> bool:
 
 
 def visible_names() -> list[str]:
-    """Return the names of the GPUs in CUDA_VISIBLE_DEVICES, or by the driver's files. Does not ask torch."""
+    """Return the names of the GPUs in CUDA_VISIBLE_DEVICES, or the numbers of the driver's files.
+
+    Does not import torch.
+    """
     named = os.environ.get(VISIBLE_DEVICES)
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
-    cards = [file for file in os.listdir(DEVICE_FOLDER) if re.fullmatch(r"nvidia\d+", file)]
-    return [str(number) for number in range(len(cards))]
+    gpu_files = [file for file in os.listdir(DEVICE_FOLDER) if re.fullmatch(r"nvidia\d+", file)]
+    return [str(number) for number in range(len(gpu_files))]
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process can use. Asks torch only if there might be a GPU."""
+    """Return the names of the GPUs that this process can use. Imports torch only if the machine might have a GPU."""
     if not may_have_gpu():
         return []
     import torch
@@ -102,7 +111,7 @@ def visible_gpus() -> list[str]:
 
 
 def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
-    """Return `values` on `device`. The copy to a GPU goes on while the CPU continues."""
+    """Copy `values` to `device` and return the tensor. A copy to a GPU proceeds while the CPU continues."""
     import torch
 
     tensor = torch.as_tensor(values)
@@ -112,7 +121,10 @@ def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
 
 
 class Arriving:
-    """A tensor on its way to the CPU. It is copied while the GPU computes what comes next, for which `.cpu()` waits."""
+    """A tensor that is being copied to the CPU.
+
+    The copy does not wait for work that is given to the GPU later. `tensor.cpu()` would block the CPU until then.
+    """
 
     def __init__(self, tensor: "Tensor") -> None:
         import torch
@@ -126,35 +138,38 @@ class Arriving:
             self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def numpy(self) -> "np.ndarray":
-        """Return the values, after they have arrived."""
+        """Wait until the copy is complete, and return the values."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._here.cpu().numpy()
 
 
-def place(value: Value, device: "torch.device") -> Value:
-    """Return `value` with all its tensors on `device`, also tensors in tuples, lists and dataclasses, but no arrays."""
-    return value if device.type == "cpu" else _place_parts(value, device)
+def move_tensors(value: Value, device: "torch.device") -> Value:
+    """Return `value` with its tensors on `device`, including tensors inside tuples, lists and dataclasses.
+
+    NumPy arrays are not moved.
+    """
+    return value if device.type == "cpu" else _move(value, device)
 
 
-def _place_parts(value: object, device: "torch.device") -> Any:
+def _move(value: object, device: "torch.device") -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
         return upload(value, device)
     if isinstance(value, list | tuple):
-        parts = [_place_parts(part, device) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        moved = [_move(entry, device) for entry in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else type(value)(moved)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _place_parts(getattr(value, each.name), device) for each in fields(value)})
+        return replace(value, **{each.name: _move(getattr(value, each.name), device) for each in fields(value)})
     return value
 
 
 @contextmanager
 def drawn_from(seed: int, device: "torch.device") -> Iterator[None]:
-    """Make torch's random numbers within the block follow from `seed` alone, also on `device`.
+    """Seed torch's random numbers on the CPU and on `device` within the block.
 
-    The state of the generators outside the block does not change.
+    After the block, the generators continue from the state that they had before it.
     """
     import torch
 
@@ -169,10 +184,10 @@ def drawn_from(seed: int, device: "torch.device") -> Iterator[None]:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Make a GPU multiply and convolve float32 within the block without rounding to the 10 bits of TF32.
+    """Make a GPU multiply and convolve float32 numbers in full precision within the block, instead of in TF32.
 
-    Rounding to 1 part in 2000 loses the small eigenvalues of a covariance, makes exact search inexact, and changes the
-    third digit of features in comparison with the CPU.
+    TF32 rounds to 10 bits, or 1 part in 2,000. It loses the small eigenvalues of a covariance, makes exact search
+    inexact, and changes the third digit of features in comparison with the CPU.
     """
     import torch
 
@@ -189,23 +204,25 @@ def full_float32() -> Iterator[None]:
 MEMORY_FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED|SPARSE_STATUS_INSUFFICIENT_RESOURCES")
 """Messages of CUDA, cuBLAS, cuDNN, cuSPARSE and torch if a GPU's memory is full, or too small for a product."""
 NO_ENGINE = "unable to find an engine"
-"""Message of torch for a convolution for which every plan failed, most often for lack of memory."""
+"""Message of torch if all methods for a convolution failed. The usual cause is a lack of memory."""
 
 
 def memory_is_full(error: RuntimeError, rows: int) -> bool:
-    """Return whether a GPU had too little memory for `rows` rows.
+    """Return whether `error` means that a GPU had too little memory for a batch of `rows` rows.
 
-    If torch gives no reason, fewer rows are worth a try, but the error for a single row is not about memory.
+    NO_ENGINE names no cause. It counts as a lack of memory if there are several rows, because fewer rows may succeed,
+    but not for a single row.
     """
     return bool(MEMORY_FULL.search(str(error))) or (rows > 1 and NO_ENGINE in str(error))
 
 
 def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) -> int:
-    """Double the batch size as long as that helps, up to `most`, and return it.
+    """Double the batch `size` while this makes the GPU faster, up to `most`, and return the final size.
 
-    It helps if the GPU has memory for twice as many rows, if they are faster by MIN_SPEEDUP, and if their features do
-    not change. `describe(n)` returns the features (n, dim) of n rows, which repeat the rows of a smaller batch. The
-    first of two calls, in which kernels are chosen, is not timed.
+    A larger batch is accepted if it fits in the GPU's memory, if the throughput grows by MIN_SPEEDUP, and if the
+    features do not change. `describe(n)` returns the features (n, dim) of a batch of n rows, whose first rows are the
+    rows of the smaller batch. Each size is computed twice, and only the second call is timed, because kernels are
+    chosen in the first.
     """
     import numpy as np
     import torch
@@ -227,7 +244,10 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
         again = np.resize(expected, features.shape)
         lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(again, axis=1)
         if not ((features * again).sum(axis=1) >= MIN_COSINE * lengths).all():
-            log.warning("%d images at once have other features than %d here; going on with %d", 2 * size, size, size)
+            log.warning(
+                "on this GPU, a batch of %d images gives other features than a batch of %d images, so %d are used",
+                2 * size, size, size,
+            )  # fmt: skip
             break
         if after < MIN_SPEEDUP * before:
             break
@@ -237,18 +257,18 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
 
 
 class OomBatcher:
-    """Work on many rows in batches of at most `size`, which shrinks when a GPU has no memory for so many rows."""
+    """A loop over many rows in batches of at most `size` rows, which shrinks when a GPU's memory is too small."""
 
-    def __init__(self, size: int, what: str) -> None:
-        """`what` is the word for one row in messages."""
+    def __init__(self, size: int, row_name: str) -> None:
+        """Set the batch size. `row_name` is the word for one row in messages, such as `image`."""
         self.size = size
-        self.what = what
+        self.row_name = row_name
 
     def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
-        """Call `function(rows)` on slices that cover `count` rows, and return its results in order.
+        """Call `function(rows)` for consecutive slices of `count` rows, and return the results in order.
 
-        The function must change nothing before it has all the memory that it needs. Raises UsageError if there is not
-        enough memory for one row.
+        If a call runs out of memory, it is repeated with half as many rows. The function must therefore not change any
+        state before it has allocated all its memory. Raises UsageError if the memory is too small for one row.
         """
         results: list[Result] = []
         start = 0
@@ -262,25 +282,28 @@ class OomBatcher:
                 if not memory_is_full(error, rows.stop - rows.start):
                     raise
                 if rows.stop - rows.start == 1:
-                    raise UsageError(f"the GPU has no memory for even one {self.what}; set device to cpu") from error
-            import torch  # only here, because a computer without a GPU does not import torch
+                    raise UsageError(
+                        f"the GPU's memory is too small for a single {self.row_name}. Set device to cpu"
+                    ) from error
+            import torch  # A machine without a GPU never reaches this import.
 
-            # The memory of the failed attempt is free only after the exception has been dropped.
+            # The memory of the failed call is freed only after the `except` block, which drops the exception.
             torch.cuda.empty_cache()
             self.size = (rows.stop - rows.start) // 2
-            log.warning("the GPU's memory is full: going on with %d %ss at once", self.size, self.what)
+            log.warning("the GPU's memory is full, so only %d %ss are computed at once", self.size, self.row_name)
         return results
 
 
 _held: "list[FileLock]" = []
-"""Locks of GPUs, which end with this process in any case."""
+"""The locks of the GPUs that this process has taken. They end when the process ends."""
 
 
 def take_gpus(count: int) -> None:
-    """Wait for `count` of the visible GPUs that no other process has taken, and hide all others from this process.
+    """Lock `count` of the visible GPUs for this process, and hide the other GPUs from it.
 
-    No GPU is visible after `take_gpus(0)`. If at most `count` are visible, all of them are left to this process
-    without a lock, because a queue chose them. CUDA must not have started.
+    Waits until other processes have released enough GPUs. After `take_gpus(0)` no GPU is visible. If at most `count`
+    GPUs are visible, all of them stay visible without a lock, because a job queue has chosen them. Must be called
+    before CUDA starts.
     """
     names = visible_names()
     if count == 0:
@@ -290,31 +313,31 @@ def take_gpus(count: int) -> None:
 
 
 def _wait(names: list[str], count: int) -> list[str]:
-    """Wait until this process can lock `count` of the GPUs `names` at once, and return their names.
+    """Wait until this process can lock `count` of the GPUs `names` at once, and return the names of the locked GPUs.
 
-    This user's jobs lock GPUs in one folder. Raises UsageError if it belongs to another user.
+    All jobs of a user lock GPUs in the same folder. Raises UsageError if this folder belongs to another user.
     """
     folder = Path(tempfile.gettempdir()) / f"jointspace-cards-{quote(getpass.getuser(), safe='')}"
-    private_folder(folder, "name another by TMPDIR")
-    announced = False
+    private_folder(folder, "set TMPDIR to another folder")
+    is_logged = False
     while True:
-        mine: dict[str, FileLock] = {}
+        locked: dict[str, FileLock] = {}
         for name in names:
-            if len(mine) < count and (lock := _lock(folder / quote(name, safe=""))) is not None:
-                mine[name] = lock
-        if len(mine) == count:
-            _held.extend(mine.values())
-            return list(mine)
-        for lock in mine.values():
+            if len(locked) < count and (lock := _lock(folder / quote(name, safe=""))) is not None:
+                locked[name] = lock
+        if len(locked) == count:
+            _held.extend(locked.values())
+            return list(locked)
+        for lock in locked.values():
             lock.release()
-        if not announced:
-            log.info("waiting for %d of %d GPUs: other jobs compute on them", count, len(names))
-            announced = True
+        if not is_logged:
+            log.info("waiting for %d of %d GPUs, because other jobs use them", count, len(names))
+            is_logged = True
         time.sleep(random.uniform(0.2, 1))
 
 
 def _lock(path: Path) -> "FileLock | None":
-    """Lock a GPU, or return None if another process has locked it."""
+    """Lock the file `path` of a GPU. Return the lock, or None if another process has locked the GPU."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=0, fallback_to_soft=False)

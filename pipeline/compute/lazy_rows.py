@@ -1,4 +1,4 @@
-"""Rows that are read on request, from several arrays as if they were one array, or from a temporary file."""
+"""Rows that are read on request: from several arrays as if they were one, or from a temporary file."""
 
 import os
 from array import array
@@ -16,7 +16,7 @@ ENTRY = np.dtype([("column", np.int32), ("value", np.float32)])
 
 
 class LazyRows(Protocol):
-    """An array (n, ...), or an object that reads some of its rows on request."""
+    """An array (n, ...), or an object that reads rows (k, ...) when it is indexed with row numbers (k,)."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -25,7 +25,7 @@ class LazyRows(Protocol):
 
 
 class ChosenRows:
-    """The rows `chosen` (n,) of an array, which are read only on request."""
+    """The rows with the numbers `chosen` (n,) of an array. They are read only when they are indexed."""
 
     def __init__(self, array: "np.ndarray | Chained", chosen: np.ndarray) -> None:
         self._array = array
@@ -37,10 +37,11 @@ class ChosenRows:
 
 
 class Chained:
-    """One or more arrays (n_k, ...) as one array (n, ...), concatenated without being read.
+    """One or more arrays (n_k, ...), concatenated to one array (n, ...) without reading them.
 
-    `chained[rows]` gathers some of the n rows as `dtype` (None: the type of the first array). `bounds` are the numbers
-    of the first row of each array, and n. If it is None, all arrays are opened for their lengths.
+    `chained[rows]` reads some of the n rows and returns them with the type `dtype`, or the type of the first array if
+    it is None. `bounds` are the number of the first row of each array, followed by n. If it is None, all arrays are
+    opened to read their lengths.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class Chained:
         self.dtype = np.dtype(dtype or parts[0].dtype)
 
     def __getitem__(self, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
-        """Gather `rows`: whole numbers (k,) from 0 to n - 1 in any order, a mask (n,), or a slice.
+        """Read the rows with the numbers `rows`: whole numbers (k,) from 0 to n - 1 in any order, a mask (n,), or a
+        slice.
 
-        Raises IndexError for any others. A negative number does not count from the end.
+        Raises IndexError for other values, and for negative numbers.
         """
         count = self.shape[0]
         rows = np.arange(*rows.indices(count)) if isinstance(rows, slice) else np.asarray(rows)
@@ -62,11 +64,11 @@ class Chained:
             rows = np.flatnonzero(rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             raise IndexError(f"rows are chosen by whole numbers (k,), a mask ({count},) or a slice, not by {rows!r}")
-        rows = rows.astype(np.int64)  # unsigned numbers have no negative differences
+        rows = rows.astype(np.int64)  # The differences of unsigned numbers could not be negative.
         order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
         rows = rows if order is None else rows[order]
         if rows.size and not 0 <= rows[0] <= rows[-1] < count:
-            raise IndexError(f"there are {count} rows, from 0; rows {rows[0]} to {rows[-1]} were asked for")
+            raise IndexError(f"there are {count} rows, counted from 0, but rows {rows[0]} to {rows[-1]} were requested")
         gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
         cuts = np.searchsorted(rows, self.bounds)
         for number in np.flatnonzero(np.diff(cuts)).tolist():
@@ -76,16 +78,17 @@ class Chained:
 
 
 class DiskRows:
-    """Rows (n, dim) of float32, dense or sparse, in a temporary file that vanishes with this object.
+    """Rows (n, dim) float32, dense or sparse, in a temporary file that is deleted with this object.
 
-    Only the position of each row, 8 bytes, is in memory. The pages of a memory map would stay there. `rows[numbers]`
-    reads the rows `numbers` (k,), or one row as (1, dim), as an array or as a csr_array.
+    Only the position of each row, 8 bytes, is in memory. A memory map is not used, because its pages would stay in
+    memory. `rows[numbers]` reads the rows `numbers` (k,), or a single row as (1, dim). It returns an array or a
+    csr_array.
     """
 
     def __init__(self, dim: int, is_sparse: bool = False) -> None:
         self._dim = dim
         self._is_sparse = is_sparse
-        self._file = TemporaryFile(prefix="jointspace-rows-")  # noqa: SIM115 (open as long as this object)
+        self._file = TemporaryFile(prefix="jointspace-rows-")  # noqa: SIM115  The file is open as long as this object.
         self._starts = array("q", [0])
 
     @property
@@ -104,8 +107,10 @@ class DiskRows:
             self._file.write(entries.tobytes())
             self._file.flush()
         except OSError as error:
-            where = f"a temporary file in {gettempdir()} ({error.strerror})"
-            raise JointspaceError(f"cannot write {where}; make room there, or set TMPDIR to another folder") from error
+            raise JointspaceError(
+                f"cannot write a temporary file in {gettempdir()} ({error.strerror}). Delete files on its disk, or set"
+                " TMPDIR to a folder on another disk"
+            ) from error
         self._starts.extend((self._starts[-1] + np.cumsum(counts, dtype=np.int64)).tolist())
 
     def __getitem__(self, numbers: np.ndarray | int) -> Any:

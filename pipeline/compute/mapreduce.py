@@ -1,10 +1,10 @@
-"""Map and reduce over shards, with the same sum in one process and on the workers of a Dask cluster.
+"""Map and reduce over shards, with equal results in one process and on the workers of a Dask cluster.
 
-Items are mapped in any order by any worker. Their results are combined in the order of the items and in the same
-groups: at most eight runs of neighbours are summed from left to right, and then the sums of the runs are. The outcome
-is therefore the same to the last bit wherever it is computed, and however many workers are lost: the results of a lost
-worker are computed again elsewhere from the same items. No worker waits for a sum over all items before its own. A
-single process holds three results: the sum so far, the sum of the run, and the next result.
+Any worker may map any item. The results are always combined in the same order and in the same groups: the items are
+divided into at most eight runs of neighbours, each run is summed from left to right, and then the sums of the runs are
+added. The total is therefore equal to the last bit wherever it is computed, even if workers are lost and other workers
+repeat their items. The runs are independent, so that no worker waits for the sum of all earlier items. A single process
+has three results in memory: the sum of all complete runs, the sum of the current run, and the next result.
 """
 
 import importlib
@@ -26,9 +26,9 @@ Result = TypeVar("Result")
 
 LOCAL = "local"
 MAX_RUNS = 8
-"""Number of sums that are independent of each other."""
+"""Maximum number of runs of items, which are summed independently."""
 MAX_CONNECT_SECONDS = 10
-"""Time in which a Dask scheduler must answer."""
+"""Maximum time to wait for the answer of a Dask scheduler."""
 
 
 def map_reduce(
@@ -39,13 +39,14 @@ def map_reduce(
     shared: tuple[object, ...] = (),
     absorb: Callable[[Result, Result], Result] | None = None,
 ) -> Result:
-    """Reduce the results of `function(item, *shared)` of all `items`, at least one, in order, by `combine`.
+    """Compute `function(item, *shared)` for each of `items`, at least one, and combine the results in order.
 
-    `combine` must be associative. If `scheduler` is `local`, items are computed here, one after another, and `absorb`
-    takes the place of `combine`: it writes the result into its first argument. Otherwise `scheduler` is the address of
-    a Dask scheduler, `tcp://host:port`, whose workers see the same files and have this package. Then the function,
-    items, results and `shared` travel by pickle, and `shared` only once to each worker. Raises UsageError if the
-    scheduler does not answer.
+    `combine(a, b)` must be associative. If `scheduler` is `local`, the items are computed in this process, one after
+    another. `absorb`, if given, is then used instead of `combine`. It may write the result into its first argument.
+
+    Otherwise `scheduler` is the address of a Dask scheduler, `tcp://host:port`, whose workers have this package and see
+    the same files. The function, items, results and `shared` are sent by pickle, and `shared` only once to each worker.
+    Raises UsageError if the scheduler does not answer, or if Dask is not installed.
     """
     items = list(items)
     if scheduler == LOCAL:
@@ -59,7 +60,7 @@ def map_reduce(
 
 
 def _in_order(results: Iterator[Result], count: int, combine: Callable[[Result, Result], Result]) -> Result:
-    """Reduce the `count` next results in at most MAX_RUNS runs."""
+    """Combine the next `count` of `results`, in at most MAX_RUNS runs."""
     length = -(-count // MAX_RUNS)
     runs = (reduce(combine, islice(results, length)) for _ in range(0, count, length))
     return reduce(combine, runs)
@@ -67,19 +68,22 @@ def _in_order(results: Iterator[Result], count: int, combine: Callable[[Result, 
 
 @contextmanager
 def connect(cluster: "str | Cluster", name: str) -> "Iterator[Client]":
-    """Connect to `cluster`, an address or one of Dask's clusters. Raises UsageError with its `name` if none answers."""
+    """Connect to `cluster`, which is an address or a Dask cluster, and yield the client.
+
+    Raises UsageError if no scheduler answers. Its message contains `name`.
+    """
     distributed = import_extra("distributed", "cluster")
     try:
         client = distributed.Client(cluster, timeout=MAX_CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        raise UsageError(f"no Dask scheduler answers at {name}; start one with `dask scheduler`") from error
+        raise UsageError(f"no Dask scheduler answers at {name}. Start a scheduler with `dask scheduler`") from error
     with client:
         yield client
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
-    """Import `module`, which comes with jointspace[extra]. Raises UsageError if it is not installed."""
+    """Import and return `module`, which jointspace[`extra`] installs. Raises UsageError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UsageError(f"this scheduler needs {module}: pip install 'jointspace[{extra}]'") from error
+        raise UsageError(f"{module} is not installed. Install it by: pip install 'jointspace[{extra}]'") from error

@@ -1,4 +1,4 @@
-"""Conversion of float16 storage to float32, the choice of bfloat16, unit lengths, and checks for finite numbers."""
+"""Precision of numbers: float16 to float32, the choice of bfloat16, unit lengths, and checks for finite numbers."""
 
 import sys
 from pathlib import Path
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 MIN_ELEMENTS_FOR_TORCH = 1 << 30
-"""Size of a block whose faster conversion by torch takes less time than importing torch (about 1.5 s)."""
+"""Number of elements above which the faster conversion by torch saves more time than its import takes (1.5 s)."""
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Convert `block` (any shape, float16 or float32) to float32, exactly. The result is written into `out` if given.
+    """Convert `block` (any shape, float16 or float32) to float32 and return it. If `out` is given, write into it.
 
-    Uses torch's vectorised conversion if torch is loaded already or the block is large, and numpy's otherwise.
+    The conversion is exact. It is done by torch, which is faster, if torch is loaded already or the block is large.
     """
     if out is None:
         out = np.empty(block.shape, np.float32)
@@ -34,7 +34,10 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def to_numpy(values: "ArrayLike | torch.Tensor") -> np.ndarray:
-    """Convert values to an array. A tensor may be on a GPU and may require gradients. bfloat16 becomes float32."""
+    """Convert values to a NumPy array.
+
+    A tensor may be on a GPU and may require gradients. bfloat16 and float8 become float32, because NumPy lacks them.
+    """
     if "torch" in sys.modules:
         import torch
 
@@ -46,7 +49,7 @@ def to_numpy(values: "ArrayLike | torch.Tensor") -> np.ndarray:
 
 
 def fast_at_bfloat16(device: "torch.device") -> bool:
-    """Return whether the hardware multiplies bfloat16. On other hardware torch emulates it, slowly."""
+    """Return whether `device` has hardware for products in bfloat16. On other hardware torch emulates them slowly."""
     import torch
 
     if device.type == "cuda":
@@ -55,18 +58,18 @@ def fast_at_bfloat16(device: "torch.device") -> bool:
 
 
 FAST_AT_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
-"""Compute capabilities of the GPUs of data centres, which multiply float64 at least half as fast as float32."""
+"""Compute capabilities of GPUs that multiply float64 at least half as fast as float32 (GPUs for data centres)."""
 
 
 def fast_at_float64(device: "torch.device") -> bool:
-    """Return whether a device multiplies float64 at least half as fast as float32."""
+    """Return whether `device` is a GPU that multiplies float64 at least half as fast as float32."""
     import torch
 
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_AT_FLOAT64
 
 
 def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
-    """Return the dtype of `float32`, `bfloat16` or `auto`, which is bfloat16 if `device` is fast at it."""
+    """Return the dtype named `float32`, `bfloat16` or `auto`. `auto` is bfloat16 if `device` has hardware for it."""
     import torch
 
     fast = name == "bfloat16" or (name == "auto" and fast_at_bfloat16(device))
@@ -74,8 +77,10 @@ def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
 
 
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
-    """Scale the rows of `rows` (n, d), float32 or float64, to unit length in place, and return them. Rows of zeros stay
-    as they are. Rows whose squares would overflow or vanish are divided by their greatest entry first."""
+    """Scale the rows of `rows` (n, d), float32 or float64, to unit length in place, and return `rows`.
+
+    Rows of zeros stay zero. A row whose squares would overflow or vanish is first divided by its greatest entry.
+    """
     with np.errstate(over="ignore", under="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     extreme = np.flatnonzero(~((lengths > 1e-15) & (lengths < 1e15)))
@@ -89,15 +94,18 @@ def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
 
 
 def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
-    """Check that all numbers of `array` are finite. Raises IntegrityError naming `source` and the first other row."""
+    """Check that all numbers of `array` (n, ...) are finite.
+
+    Raises IntegrityError, whose message names the `source`, the array's `name` and the first row that is not finite.
+    """
     if array.dtype.kind != "f" or not array.size:
         return
-    # A sum is finite when every term is, and is 20 times cheaper. Rows are checked only if the sum is not finite.
+    # The sum is finite if all numbers are finite, and takes a 20th of the time. Otherwise the rows are checked.
     with np.errstate(all="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return
     bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
     if len(bad):
         raise IntegrityError(
-            f"{source}: {name} row {bad[0]} is not finite ({len(bad)} such rows); remove or repair its source"
+            f"{source}: {name} row {bad[0]} is not finite ({len(bad)} such rows). Repair or remove its source"
         )

@@ -1,13 +1,13 @@
-"""Settings of threads, BLAS kernels and the allocator, which are made once before the first numeric import.
+"""Settings of threads, BLAS kernels and the memory allocator, which are made once before the first numeric import.
 
-OpenBLAS uses Haswell kernels on AVX-512 CPUs that it does not know. A core type that uses AVX-512 made single-precision
-products 1.9 times faster in a measurement. Threads of OpenMP and of OpenBLAS spin while they wait for each other, and
-take the CPU from the thread that they wait for, or from the next sparse product. Sleeping threads do not. These
-settings are environment variables, which the libraries read when they are loaded, so this module imports no numeric
-library.
+OpenBLAS uses Haswell kernels on AVX-512 CPUs that it does not recognise. In a measurement, the choice of a core type
+with AVX-512 made single-precision products 1.9 times faster. The threads of OpenMP and OpenBLAS wait for each other in
+a busy loop, which takes CPU time from the thread that they wait for, or from the next sparse product. The settings let
+them sleep instead. The settings are environment variables, which the libraries read when they are loaded. Therefore
+this module must not import a numeric library.
 
-The GNU C library returns large freed blocks to the system, which must zero every page of the next block. That takes
-half the time of a network's forward pass. The process therefore keeps the blocks.
+The GNU C library returns large freed blocks of memory to the system, and the system fills each new block with zeros.
+That takes half the time of a network's forward pass. The process therefore keeps freed blocks.
 """
 
 import ctypes
@@ -20,14 +20,15 @@ from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 KEPT_BYTES = 1 << 30
-"""Size of the largest freed block that the process keeps for its next arrays."""
+"""Maximum size of a freed block that the process keeps for its next arrays."""
 
 
 def configure(count: int | None = None) -> None:
-    """Set the number of threads (None: the libraries choose), the way in which they wait, BLAS kernels and allocator.
+    """Set the number of threads to `count`, and the wait policy of threads, the BLAS kernels and the allocator.
 
-    A core type or wait policy in the user's environment is kept. An empty core type leaves the choice to OpenBLAS.
-    Raises RuntimeError if numpy is loaded already, because the settings would then have no effect.
+    If `count` is None, the libraries choose the number of threads. Values that the user has set in the environment for
+    the core type (OPENBLAS_CORETYPE) or the wait policy are kept. An empty OPENBLAS_CORETYPE leaves the choice to
+    OpenBLAS. Raises RuntimeError if NumPy is loaded already, because the settings would then have no effect.
     """
     if "numpy" in sys.modules:
         raise RuntimeError("runtime.configure must be called before numpy is imported")
@@ -35,7 +36,7 @@ def configure(count: int | None = None) -> None:
         for variable in THREAD_VARIABLES:
             os.environ[variable] = str(count)
     if os.environ.get("OPENBLAS_CORETYPE") == "":
-        # OpenBLAS does not know the empty name, and would use its slowest kernels.
+        # OpenBLAS does not accept an empty name, and would use its slowest kernels.
         del os.environ["OPENBLAS_CORETYPE"]
     elif "avx512f" in cpu_flags():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
@@ -45,7 +46,7 @@ def configure(count: int | None = None) -> None:
 
 
 def keep_freed_memory(largest: int) -> None:
-    """Make malloc keep freed blocks of up to `largest` bytes. Does nothing with another C library than GNU's."""
+    """Make malloc keep freed blocks of up to `largest` bytes. This has no effect if the C library is not GNU's."""
     mmap_threshold = -3  # M_MMAP_THRESHOLD in malloc.h
     trim_threshold = -1  # M_TRIM_THRESHOLD in malloc.h
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
@@ -55,8 +56,10 @@ def keep_freed_memory(largest: int) -> None:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Switch Python's garbage collection off within the block. Large imports leave no garbage, and looking for it takes
-    a sixth of their time."""
+    """Disable Python's garbage collection within the block.
+
+    Large imports leave no garbage, and the search for garbage takes a sixth of their time.
+    """
     before = gc.isenabled()
     gc.disable()
     try:
@@ -67,12 +70,15 @@ def without_collection() -> Iterator[None]:
 
 
 def threads() -> int:
-    """Return the number of threads that `configure` or the user has set, or else the number of cores."""
+    """Return the number of threads that `configure` or the user has set.
+
+    If it is not set, return the number of cores.
+    """
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return the features of the CPU by Linux's names (avx512f, avx512_bf16, ...), or nothing without Linux."""
+    """Return the features of the CPU by their names in Linux, such as avx512f. The set is empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

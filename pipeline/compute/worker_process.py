@@ -1,4 +1,4 @@
-"""The part of a worker process that runs in the process itself: its limits, and the outcome of each item."""
+"""The code that runs inside a worker process: the loop over items, their outcomes, and limits on time and memory."""
 
 import multiprocessing
 import os
@@ -18,16 +18,21 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 OUT_OF_MEMORY = "out-of-memory"
-"""First word of the reason of a Failure whose item needed more memory than there was."""
+"""First word of the reason of a Failure whose item needed too much memory."""
 THREAD_STACK_BYTES = 8 << 20
 """Size of the stack of a thread."""
 _parent: Connection | None = None
+"""The connection to the parent process, or None if this process is not a worker."""
 _announced = ""
+"""The reason of the last Excess that was sent to the parent."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An outcome without a result: the function raised an exception or took too long, or its process died."""
+    """The outcome of an item without a result, because the function failed or took too long, or its process died.
+
+    `reason` is the message of the error.
+    """
 
     reason: str
 
@@ -39,17 +44,21 @@ def lacked_memory(outcome: object) -> bool:
 
 @dataclass(frozen=True)
 class Excess:
-    """A message before an item is limited. Its reason applies if no other message comes from this process."""
+    """A message to the parent before a time limit begins.
+
+    If the limit ends the process, `reason` is the item's failure.
+    """
 
     reason: str
 
 
 @contextmanager
 def processor_limit(seconds: float, excess: str) -> Iterator[None]:
-    """Limit the CPU time of the block. A worker process that needs more is ended, and its item's Failure says `excess`.
+    """Limit the CPU time of the block to `seconds`. A worker process that needs more time is ended.
 
-    In other processes the block is not limited, since only the end of a process interrupts a decoder. CPU time is
-    limited so that neither a busy machine nor a slow disk counts against an image.
+    The outcome of its item is then a Failure with the reason `excess`. Only the end of a process can interrupt a
+    decoder. Outside worker processes the block is therefore not limited. CPU time is limited instead of elapsed time,
+    so that an image is not rejected because of a busy machine or a slow disk.
     """
     if _parent is None or seconds == float("inf"):
         yield
@@ -58,7 +67,8 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
     if excess != _announced:
         _parent.send(Excess(excess))
         _announced = excess
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal ends a process, unlike a thread's timer, even in C
+    # The signal of this timer ends the process even while it runs C code. A thread with a timer could not do so.
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
@@ -67,10 +77,10 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
 
 @contextmanager
 def memory_limit(more: int) -> Iterator[None]:
-    """Limit the memory of the block to `more` bytes above the present, beside the stacks of one thread per core.
+    """Limit the memory of the block to `more` bytes above the present use, plus the stack of one thread per core.
 
-    The limit holds in a worker process on Linux. A block that needs more raises MemoryError, or the exception that a
-    library raises in its place.
+    A block that needs more memory raises MemoryError, or the exception of the library that failed to allocate memory.
+    The limit exists only in worker processes on Linux. Elsewhere the block is not limited.
     """
     if _parent is None or sys.platform != "linux":
         yield
@@ -96,9 +106,9 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failure:
 
 
 def begin(serve: Callable[[Connection], None], connection: Connection, variables: Mapping[str, str]) -> None:
-    """Call `serve(connection)` with these environment variables.
+    """Start the work of a new process: set the environment `variables`, and call `serve(connection)`.
 
-    Ctrl-C is left to the parent of this process. The process ends when the parent is gone, even if it was killed.
+    The process ignores Ctrl-C, which its parent handles. It ends when its parent ends, even if the parent is killed.
     """
     os.environ.update(variables)
     parent = multiprocessing.parent_process()
@@ -114,8 +124,10 @@ def begin(serve: Callable[[Connection], None], connection: Connection, variables
 
 
 def serve_items(connection: Connection) -> None:
-    """Receive a function and send None. Then send its result of each item of the lists that come, in order, until the
-    parent is gone."""
+    """Serve a Worker: receive a function, confirm it by None, and then receive lists of items and send their outcomes.
+
+    The outcomes are sent one by one, in order. The function returns when the parent closes the connection.
+    """
     global _parent
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _parent = connection
@@ -129,12 +141,12 @@ def serve_items(connection: Connection) -> None:
                     connection.send(result)
                 except OSError:
                     raise
-                except Exception as error:  # the result cannot be pickled
+                except Exception as error:  # The result cannot be pickled.
                     connection.send(Failure(_reason(error)))
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error, with its type unless it is one of ours."""
+    """Return the message of an error. The type of the error is included unless it is a JointspaceError."""
     if isinstance(error, MemoryError):
         return f"{OUT_OF_MEMORY}: {str(error) or 'there is not enough memory for it'}"
     return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Worker processes in which a failure costs only the item that caused it, and work for another thread."""
+"""Worker processes, in which a crash loses only the item that caused it, and work in another thread."""
 
 import mmap
 import os
@@ -29,24 +29,24 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CHUNK_ITEMS = 16
-"""Number of items that travel together."""
+"""Number of items that are sent to a process together."""
 CHUNKS_AHEAD = 2
-"""Number of chunks that are drawn ahead for each process."""
+"""Number of chunks per process that are read ahead."""
 DIED = "its worker process died"
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 MIN_SHARED_BYTES = 1 << 12
-"""Size of the smallest array that travels by shared memory."""
+"""Size of the smallest array that is passed in shared memory."""
 MAX_WAITING_ITEMS = 4
-"""Number of items that may wait for another thread."""
+"""Maximum number of items that wait for the other thread."""
 _PROCESSES = threading.RLock()
-"""Lock for starting a child process and waiting for it, which multiprocessing does for one thread at a time."""
+"""Lock for starting and joining child processes, because multiprocessing allows only one thread at a time to do so."""
 
 
 class _PackageProcess(SpawnProcess):
-    """A new process that does not run the caller's script again.
+    """A spawned process that does not import the user's script.
 
-    The processes of multiprocessing import the script, and so a script without `if __name__ == "__main__"` would be
-    repeated by each of them.
+    A process of multiprocessing imports the script of its parent. If the script lacks `if __name__ == "__main__"`, each
+    process would run it again.
     """
 
     @staticmethod
@@ -61,9 +61,10 @@ class _PackageProcess(SpawnProcess):
 
 
 class PackageContext(SpawnContext):
-    """A context whose processes only import modules. Definitions of a script cannot be sent to them.
+    """A multiprocessing context whose processes import only modules, so that functions of a script cannot be sent to
+    them.
 
-    Processes are spawned because a fork would inherit the locks of this process's threads.
+    Processes are spawned, because a forked process would inherit locks that other threads of this process hold.
     """
 
     Process = _PackageProcess
@@ -75,13 +76,12 @@ CONTEXT = PackageContext()
 def isolated_map(
     function: Callable[[Item], Result], items: Iterable[Item], processes: int, chunk: int = CHUNK_ITEMS
 ) -> Generator[Result | Failure, None, None]:
-    """Yield `function(item)` or a Failure for each item, in order. Items are drawn only a few chunks ahead.
+    """Call `function` on each item in `processes` worker processes, and yield its result or a Failure, in order.
 
-    An item that runs out of memory is tried once more in a new process, while no other item is worked on.
-
-    The function, its items and its results travel by pickle to new processes, which import only what the function needs
-    and share the threads of this process. With `processes` 0 everything runs in this process, unprotected. When the
-    iteration ends, for whatever reason, the processes are killed.
+    Items are read only a few chunks of `chunk` items ahead. The function, the items and the results are pickled. The
+    processes share the number of threads of this process. An item that runs out of memory is tried once more in a new
+    process, while no other item is computed. If `processes` is 0, the function is called in this process, where a crash
+    ends this process. The worker processes are killed when the iteration ends for any reason.
     """
     if not processes:
         for item in items:
@@ -124,9 +124,10 @@ def isolated_map(
 def shared_map(
     function: Callable[[Item], Result], items: Iterable[Item], processes: int, room: int, chunk: int = CHUNK_ITEMS
 ) -> Generator[Result | Failure, None, None]:
-    """Yield the same as `isolated_map`. On Linux, large arrays of a result travel by shared memory, up to `room` bytes.
+    """Yield the same outcomes as `isolated_map`. On Linux, the large arrays of a result are passed in shared memory.
 
-    The memory is a file in memory without a name, because a container has little of /dev/shm.
+    Each result has `room` bytes of shared memory, and further arrays are pickled. The shared memory is an anonymous
+    file in memory, because /dev/shm is small in a container.
     """
     if not processes or not hasattr(os, "memfd_create"):
         yield from isolated_map(function, items, processes, chunk)
@@ -150,8 +151,8 @@ def _write(
 ) -> tuple[bytes, list[int]]:
     """Compute the result of an item in a worker process, and write its large arrays into shared memory.
 
-    `placed` is the offset of the item's slot in the memory, and the item. Returns the pickle of the result without
-    these arrays, and their sizes in bytes.
+    `placed` is the offset of the item's slot in the shared memory, and the item. Returns the pickle of the result
+    without these arrays, and the sizes of the arrays in bytes.
     """
     start, item = placed
     position = start
@@ -159,7 +160,10 @@ def _write(
     memory = _attach(memory_path)
 
     def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
-        """Write an array into the slot, or return True if there is no room for it or it is too small."""
+        """Write an array into the slot.
+
+        Return True if it stays in the pickle, because it is small or the slot is full.
+        """
         nonlocal position
         size = buffer.raw().nbytes
         if size < MIN_SHARED_BYTES or position + size > start + room:
@@ -173,12 +177,13 @@ def _write(
 
 
 def _read(memory: memoryview, data: bytes, sizes: Sequence[int]):
-    """Restore the result that `_write` wrote at the beginning of `memory`. Its arrays are copied."""
-    arrays, position = [], 0
+    """Restore the result that `_write` wrote at the beginning of `memory`. The arrays are copied."""
+    arrays = []
+    position = 0
     for size in sizes:
         arrays.append(bytearray(memory[position : position + size]))
         position += size
-    return pickle.loads(data, buffers=arrays)  # noqa: S301  of this process's own children
+    return pickle.loads(data, buffers=arrays)  # noqa: S301  The pickle comes from a child of this process.
 
 
 @cache
@@ -188,32 +193,36 @@ def _attach(path: str) -> mmap.mmap:
 
 
 def share_threads(processes: int) -> dict[str, str]:
-    """Return the environment variables of each of the processes, which share the threads of this process."""
+    """Return the environment variables that divide the threads of this process among `processes` worker processes."""
     return dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // processes)))
 
 
 def start_process(
     serve: Callable[[Connection], None], variables: Mapping[str, str], daemon: bool
 ) -> tuple[SpawnProcess, Connection]:
-    """Start a process that calls `serve(connection)`, and return it with our end of the connection.
+    """Start a process that calls `serve(connection)`. Return the process and the parent's end of the connection.
 
-    Its environment has the `variables` before it receives anything. What it receives imports numpy, whose threads are
-    counted at that moment.
+    The environment `variables` are set before the process receives anything. They include the number of threads, which
+    NumPy reads when the unpickling of a function imports it.
     """
-    connection, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=begin, args=(serve, theirs, dict(variables)), daemon=daemon)
+    connection, child_connection = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=begin, args=(serve, child_connection, dict(variables)), daemon=daemon)
     with _PROCESSES:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            process.start()  # it ignores Ctrl-C from its first moment on
+            process.start()  # SIGINT is blocked, so that the process ignores Ctrl-C from its start.
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
+    child_connection.close()
     return process, connection
 
 
 def stream(connection: Connection) -> None:
-    """Receive a generator function, ask for its items by None, and send what it yields, until an item is None."""
+    """Serve a generator in a child process: receive a generator function, and send the results that it yields.
+
+    The generator function gets an iterator of items. Each item is requested from the parent by None. The iterator ends
+    when the parent sends None. A JointspaceError is sent instead of a result.
+    """
     function = connection.recv()
 
     def ask():
@@ -228,14 +237,18 @@ def stream(connection: Connection) -> None:
 
 
 class Worker(Generic[Item, Result]):
-    """A function in a separate process, which is started when it is first needed and replaced when it dies.
+    """A function that runs in a separate process.
 
-    `worker(item)` returns `function(item)` or a Failure. Several threads wait for each other. The caller must close the
-    worker. Raises JointspaceError if no process can be started, and after the worker was closed.
+    `worker(item)` returns `function(item)` or a Failure. The process is started at the first call, and replaced if it
+    dies. Only one thread at a time uses it, and others wait. The caller must close the worker. Calls raise
+    JointspaceError if no process can be started, or if the worker is closed.
     """
 
     def __init__(self, function: Callable[[Item], Result], variables: Mapping[str, str] | None = None) -> None:
-        """Add the environment `variables` to the environment of the process. None limits the process to one thread."""
+        """Set the function, and the `variables` to add to the environment of the process.
+
+        If `variables` is None, the process is limited to one thread.
+        """
         self._function = function
         self._variables = variables or dict.fromkeys(runtime.THREAD_VARIABLES, "1")
         self._turn = threading.Lock()
@@ -244,16 +257,15 @@ class Worker(Generic[Item, Result]):
         self._excess = ""
 
     def __call__(self, item: Item) -> Result | Failure:
-        """Call the function on an item, and once more in a new process if it runs out of memory."""
+        """Call the function on an item. If it runs out of memory, try once more in a new process."""
         (outcome,) = self.map([item])
         return self.map([item])[0] if lacked_memory(outcome) else outcome
 
     def map(self, items: list[Item]) -> list[Result | Failure]:
-        """Return the function's result of each item, or a Failure.
+        """Return the function's result or a Failure for each item.
 
-        An item on which the process dies is tried once more, since that may not have been its fault. An item that takes
-        too long, or runs out of memory, is not tried again here. A new process is started after an item that runs out
-        of memory.
+        If the process dies, its item is tried once more, because the item may not be the cause. An item that takes too
+        long or runs out of memory is not tried again. After an item that runs out of memory, a new process is started.
         """
         results: list[Result | Failure] = []
         suspect = None
@@ -280,7 +292,7 @@ class Worker(Generic[Item, Result]):
         return results
 
     def close(self) -> None:
-        """Kill the process. The item that it was working on is lost."""
+        """Kill the process. The result of the current item is lost."""
         with _PROCESSES:
             self._closed = True
             if self._running:
@@ -302,7 +314,7 @@ class Worker(Generic[Item, Result]):
                 process, connection = start_process(serve_items, self._variables, daemon=True)
             except OSError as error:
                 reason = f"a worker process cannot be started ({error.strerror})"
-                raise JointspaceError(f"{reason}; set the number of processes to 0 to do without") from error
+                raise JointspaceError(f"{reason}. Set the number of processes to 0 to work without them") from error
             self._running = process, connection
         try:
             connection.send(self._function)
@@ -310,13 +322,13 @@ class Worker(Generic[Item, Result]):
         except (EOFError, OSError):
             self._bury(process, connection)
             raise JointspaceError(
-                "worker processes die before they begin, as their messages above say; set their number to 0 to do"
-                " without"
+                "the worker processes die before they begin. Their messages above give the reason. Set the number of"
+                " processes to 0 to work without them"
             ) from None
         return process, connection
 
     def _bury(self, process: SpawnProcess, connection: Connection) -> str:
-        """End the process and return why it died."""
+        """End the process, and return the reason of its death."""
         with _PROCESSES:
             process.kill()
             process.join()
@@ -329,10 +341,10 @@ class Worker(Generic[Item, Result]):
 
 
 def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> Iterator[Result]:
-    """Call `function` on each item in another thread while this one makes the next items.
+    """Call `function` on each item in another thread, while this thread computes the next items.
 
-    Yields the results that are not None, in order. Raises what the function raises. The function is called on all items
-    that have come, also after an error.
+    Yields the results that are not None, in order. Exceptions of the function are raised here. The function is called
+    on all items that were taken from `items`, even after an exception.
     """
     under_way: deque[Future[Result | None]] = deque()
     with ThreadPoolExecutor(1) as thread:
@@ -345,16 +357,19 @@ def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> 
 
 
 def private_folder(folder: Path, remedy: str) -> Path:
-    """Make `folder` if it does not exist, so that only this user can read it, and return it.
+    """Create `folder` so that only this user can read it, unless it exists, and return it.
 
-    Raises UsageError, which ends with the `remedy`, if it is a link, belongs to another user, or cannot be made.
+    Raises UsageError if it cannot be created, is a link, or belongs to another user. The message ends with the
+    `remedy`, which is a clause such as `set TMPDIR to another folder`.
     """
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=True)
         status = folder.lstat()
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made ({error.strerror}); {remedy}") from error
+        raise UsageError(
+            f"the folder {folder} cannot be created ({error.strerror}). To repair this, {remedy}"
+        ) from error
     if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
-        raise UsageError(f"{folder} is not a folder of yours; remove it, or {remedy}")
+        raise UsageError(f"{folder} is a link, a file, or a folder of another user. Remove it, or {remedy}")
     return folder

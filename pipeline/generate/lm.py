@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.compute.device import place, upload
+from pipeline.compute.device import move_tensors, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.generator import (
     TAGS,
@@ -142,7 +142,7 @@ class LanguageModel:
         text = LanguageText(sentences, np.arange(len(sentences)), unused, tags)
 
         def open_block(rows: np.ndarray) -> tuple[Tensor, Callable[[int], Tensor]]:
-            context, targets, _, kinds = place(self._batch(text, rows), device)
+            context, targets, _, kinds = move_tensors(self._batch(text, rows), device)
             owners = upload(np.repeat(np.arange(len(rows)), sentences.lengths[rows] + 1), device)
             return owners, lambda image: network.losses(context, targets, images[image].expand(len(targets), -1), kinds)
 

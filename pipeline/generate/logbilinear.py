@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pipeline.compute.device import upload
 from pipeline.generate.beam import State
-from pipeline.models.neural.networks import INITIAL
+from pipeline.models.neural.networks import INITIAL_RANGE
 from pipeline.models.neural.task import required
 from pipeline.text.sequences import Tokens
 
@@ -34,7 +34,7 @@ class LogBilinearSizes:
     gate_bias: bool
 
 
-def _uniform(*shape: int, scale: float = INITIAL) -> nn.Parameter:
+def _uniform(*shape: int, scale: float = INITIAL_RANGE) -> nn.Parameter:
     return nn.Parameter(torch.empty(*shape).uniform_(-scale, scale))
 
 

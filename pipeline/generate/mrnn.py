@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.compute.device import place
+from pipeline.compute.device import move_tensors
 from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.generator import Description, HeldOut, Learned, Material, Sources
 from pipeline.generate.training import Framed, framed, log_frequencies, log_probabilities, perplexity_of, train
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.device import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.networks import INITIAL, RecurrentWeights, arrays_of
+from pipeline.models.neural.networks import INITIAL_RANGE, RecurrentWeights, arrays_of
 from pipeline.models.neural.recurrence import recur
 from pipeline.models.neural.task import TrainingPairs, mean_and_spread
 from pipeline.models.neural.training import seeded
@@ -47,11 +47,13 @@ class DescribingNetwork(RecurrentWeights):
         dropout: float,
     ) -> None:
         """`frequencies` (V + 2,): log shares of the classes, the initial b_o (supplement 6.5)."""
-        super().__init__(cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL, INITIAL), dimensions, dropout)
+        super().__init__(
+            cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL_RANGE, INITIAL_RANGE), dimensions, dropout
+        )
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
         self.image_map = nn.Parameter(torch.empty(len(self.w), len(mean)).uniform_(-1, 1) / len(mean) ** 0.5)
-        self.output = nn.Parameter(torch.empty(len(frequencies), dimensions).uniform_(-INITIAL, INITIAL))
+        self.output = nn.Parameter(torch.empty(len(frequencies), dimensions).uniform_(-INITIAL_RANGE, INITIAL_RANGE))
         self.output_bias = nn.Parameter(frequencies)
 
     def image_bias(self, x: Tensor) -> Tensor:
@@ -160,7 +162,7 @@ class MultimodalRNN:
             biases = network.image_bias(self._stack(features))
 
         def open_block(rows: np.ndarray) -> tuple[Tensor, Callable[[int], Tensor]]:
-            block = place(framed(sentences.take(rows), len(network.words) - 1), biases.device)
+            block = move_tensors(framed(sentences.take(rows), len(network.words) - 1), biases.device)
             return block.targets.owners, lambda image: network.losses(biases[image].expand(len(rows), -1), block)
 
         return log_probabilities(sentences, len(biases), open_block)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.compute.device import place
+from pipeline.compute.device import move_tensors
 from pipeline.compute.ragged import runs
 from pipeline.generate.corpus import pad
 from pipeline.generate.generator import Material
@@ -128,7 +128,7 @@ def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
     losses, words = [], []
     with torch.inference_mode():
         for rows in _blocks(tokens):
-            losses.append(network(*place(batch(rows), device)).item())
+            losses.append(network(*move_tensors(batch(rows), device)).item())
             words.append((tokens.lengths[rows] + 1).sum())
     return float(np.exp(min(np.average(losses, weights=words), 700)))
 

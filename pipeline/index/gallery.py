@@ -164,7 +164,7 @@ class MultiVectorGallery(Gallery):
 
     def item(self, row: int) -> MultiVectors:
         """One item, with its vectors."""
-        vectors = self._reconstruct(self.outline.places(np.array([row])))
+        vectors = self._reconstruct(self.outline.positions(np.array([row])))
         return replace(self.outline.between(row, row + 1), vectors=vectors)
 
     def vectors(self) -> np.ndarray:
@@ -173,7 +173,7 @@ class MultiVectorGallery(Gallery):
 
     def score(self, query: MultiVectors, items: np.ndarray) -> np.ndarray:
         """(k,) exact scores of the items `items` (k,) for the one of `query`, in arrays."""
-        vectors = self._reconstruct(self.outline.places(items))
+        vectors = self._reconstruct(self.outline.positions(items))
         offsets = offsets_of(self.outline.lengths[items])
         return self._add_up(vectors @ query.array.T, offsets) + self._global_scores(query, items)
 

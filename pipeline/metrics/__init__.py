@@ -1,1 +1,1 @@
-"""Measures of scores and vectors: ranks, recall, their intervals, similarity. Nothing here knows a model."""
+"""Measures of scores and vectors: ranks, recalls and their confidence intervals. No module here imports a model."""

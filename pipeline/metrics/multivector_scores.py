@@ -1,4 +1,4 @@
-"""Scores of multi-vector images and sentences: Karpathy and Fei-Fei 2015, eq. 7 and 8."""
+"""Scores of multi-vector images and sentences (Karpathy and Fei-Fei 2015, eq. 7 and 8)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,25 +11,27 @@ from pipeline.compute.device import upload
 from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.compute.ragged import offsets_of
 
-PRODUCTS = 1 << 22
-"""Products of regions and words held at once, 16 MB in float32; one image with one sentence may have more."""
-WORDS = 1 << 14
-"""Words in a block: enough for fast products, few enough to leave room for several images."""
+MAX_PRODUCTS = 1 << 22
+"""Maximum number of products of regions and words in memory at once (16 MB in float32). One image and one block of
+words may have more."""
+BLOCK_WORDS = 1 << 14
+"""Number of words in a block. It is large enough for fast products, and leaves room for several images."""
 
 
 def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> Tensor:
-    """(n, m) scores of n images by m sentences, differentiable, in the dtype of the vectors, but at least float32.
+    """Score n images by m sentences, and return the scores (n, m) as a differentiable tensor.
 
-    Blocks of regions and words are multiplied without padding; the products are then pooled image by image and summed
-    sentence by sentence. An item without vectors scores zero.
+    The scores have the dtype of the vectors, but at least float32. Blocks of regions and words are multiplied without
+    padding. `rule` then says how the products of an image's regions and a sentence's words are combined. If an image or
+    a sentence has no vectors, its score is zero.
     """
     cpu = torch.device("cpu")
-    images, sentences = (one if isinstance(one.vectors, Tensor) else one.on(cpu) for one in (images, sentences))
+    images, sentences = (items if isinstance(items.vectors, Tensor) else items.on(cpu) for items in (images, sentences))
     rows = []
-    words = max(1, min(int(sentences.offsets[-1]), WORDS))
-    for start, stop in _runs(images.lengths, max(1, PRODUCTS // words)):
+    words = max(1, min(int(sentences.offsets[-1]), BLOCK_WORDS))
+    for start, stop in _blocks_of_items(images.lengths, max(1, MAX_PRODUCTS // words)):
         block = images.between(start, stop)
-        runs = [sentences.between(*run) for run in _runs(sentences.lengths, words)]
+        runs = [sentences.between(*run) for run in _blocks_of_items(sentences.lengths, words)]
         columns = [score_products(_multiply(block.tensor, run.tensor), block, run, rule.sum) for run in runs]
         rows.append(torch.cat(columns, dim=1) if columns else block.tensor.new_zeros(len(block), 0))
     scores = torch.cat(rows) if rows else images.tensor.new_zeros(0, len(sentences))
@@ -40,18 +42,22 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
 
 
 def exact_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
-    """(n, m) scores in double precision."""
-    return multivector_scores(_doubled(images), _doubled(sentences), rule).numpy()
+    """Score n images by m sentences in double precision, and return an array (n, m) float64."""
+    return multivector_scores(_to_float64(images), _to_float64(sentences), rule).numpy()
 
 
-def _doubled(items: MultiVectors) -> MultiVectors:
-    wholes = None if items.globals is None else np.asarray(items.globals, np.float64)
-    return replace(items, vectors=np.asarray(items.vectors, np.float64), globals=wholes)
+def _to_float64(items: MultiVectors) -> MultiVectors:
+    item_globals = None if items.globals is None else np.asarray(items.globals, np.float64)
+    return replace(items, vectors=np.asarray(items.vectors, np.float64), globals=item_globals)
 
 
-def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Start and stop of consecutive items with at most `most` vectors together, or of one item."""
-    offsets, start = offsets_of(lengths), 0
+def _blocks_of_items(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Divide items into blocks of consecutive items, and yield the start and the stop of each block.
+
+    A block has at most `most` vectors, unless a single item has more.
+    """
+    offsets = offsets_of(lengths)
+    start = 0
     while start < len(lengths):
         stop = max(start + 1, int(np.searchsorted(offsets[1:], offsets[start] + most, "right")))
         yield start, stop
@@ -59,8 +65,11 @@ def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
 
 
 def score_products(products: Tensor, images: MultiVectors, sentences: MultiVectors, rule: str) -> Tensor:
-    """(n, m) scores of images by sentences from the `products` (regions, words) of their vectors: by the rule
-    `positive` the sum of the positive ones (eq. 7), else that of each word's greatest (eq. 8), or their mean."""
+    """Combine the `products` (regions, words) of the vectors of n images and m sentences to scores (n, m).
+
+    The rule `positive` sums the positive products (Karpathy and Fei-Fei 2015, eq. 7). `words` sums, over the words of a
+    sentence, the greatest product with a region of the image (eq. 8). `mean-words` takes the mean instead of the sum.
+    """
     pooled = _pool(products, images.lengths, rule)
     pooled = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
     owners = upload(sentences.owners, pooled.device)
@@ -69,19 +78,20 @@ def score_products(products: Tensor, images: MultiVectors, sentences: MultiVecto
 
 
 def _pool(products: Tensor, lengths: np.ndarray, rule: str) -> Tensor:
-    """(images, words)."""
+    """Combine the products (regions, words) of the regions of each image. Return (images, words)."""
     if rule == "positive":
         products = products.clamp(min=0)
     pool = torch.sum if rule == "positive" else torch.amax
     if products.device.type != "cpu" and lengths[0] and (lengths == lengths[0]).all():
-        return pool(products.unflatten(0, (len(lengths), -1)), dim=1)  # a GPU waits longer per call than it computes
+        # A GPU needs more time to start a computation per image than to compute it, so all images are pooled at once.
+        return pool(products.unflatten(0, (len(lengths), -1)), dim=1)
     parts = products.split(lengths.tolist())
     return torch.stack([pool(part, dim=0) if len(part) else part.new_zeros(part.shape[1]) for part in parts])
 
 
 def _multiply(regions: Tensor, words: Tensor) -> Tensor:
-    """(regions, words) all products."""
+    """Compute the products (regions, words) of all regions (regions, c) with all words (words, c)."""
     if regions.device.type != "cpu" or regions.requires_grad or words.requires_grad or regions.dtype.itemsize < 4:
         return regions @ words.T
-    # numpy's OpenBLAS with the kernels of pipeline.compute.runtime is twice as fast as torch on AMD processors.
+    # NumPy's OpenBLAS with the kernels of pipeline.compute.runtime is twice as fast as PyTorch on AMD CPUs.
     return torch.from_numpy(regions.numpy() @ words.numpy().T)

@@ -1,4 +1,4 @@
-"""By how much one system is better than another: paired intervals over images and training draws."""
+"""Paired comparison of two systems: the difference of their scores, with an interval over images and training seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from pipeline.errors import InputError
 from pipeline.metrics.retrieval import INTERVAL, Bootstrap, resample
 
 Columns = Sequence[tuple[str, str]]
-"""Directions with a measure each, as a table has them."""
+"""The columns of a table: pairs of a direction and a measure."""
 
 
 class Difference(TypedDict):
-    """The difference between two systems, with its 95 % interval and the p value of its sign."""
+    """The difference between two systems, its 95% interval [low, high], and the p value of its sign."""
 
     difference: float
     ci95: list[float]
@@ -24,68 +24,87 @@ class Difference(TypedDict):
 
 @dataclass(frozen=True)
 class Draw:
-    """One training of a system: what it is `worth` where the image `images[i]` (n,) counts `weights[i]` times, with all
-    that belongs to it, or nan where nothing does; weights (n,) are whole numbers."""
+    """The result of one training of a system on the images with the ids `images` (n,).
+
+    `worth(weights)` computes the score of the system if image i and its queries count `weights[i]` times. The weights
+    (n,) are whole numbers. The score is nan if the weighted images have no queries.
+    """
 
     images: np.ndarray
     worth: Callable[[np.ndarray], float]
 
 
 def draw_of_ranks(ranks: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray], columns: Columns) -> Draw:
-    """A training that is worth the sum of its `columns` ((direction, recall@K or mean_rank), ...), recalls in percent.
+    """Return a Draw whose score is the sum of `columns`, pairs (direction, recall@K or mean_rank), recalls in percent.
 
-    `ranks[direction]` (k,) are of queries of the images `images[direction]` (k,).
+    `ranks[direction]` (k,) are the ranks of k queries, and `images[direction]` (k,) are the ids of the queries' images.
     """
     ids = np.unique(np.concatenate([images[direction] for direction, _ in columns]))
-    sums, counts = [], []
+    sums = []
+    counts = []
     for direction, measure in columns:
         name, _, cutoff = measure.partition("@")
         values = 100.0 * (ranks[direction] <= int(cutoff)) if name == "recall" else ranks[direction].astype(float)
         owners = np.searchsorted(ids, images[direction])
         sums.append(np.bincount(owners, values, len(ids)))
         counts.append(np.bincount(owners, minlength=len(ids)))
-    totals, sizes = np.stack(sums, axis=1), np.stack(counts, axis=1)
+    totals = np.stack(sums, axis=1)
+    sizes = np.stack(counts, axis=1)
     return Draw(ids, lambda weights: float(np.sum((weights @ totals) / (weights @ sizes))))
 
 
 def compare_draws(
-    ours: Sequence[Draw], theirs: Sequence[Draw], bootstrap: Bootstrap, share: float | None = None
+    first: Sequence[Draw], second: Sequence[Draw], bootstrap: Bootstrap, share: float | None = None
 ) -> Difference:
-    """What one system is worth minus what another is, each the mean over its draws (trainings from several seeds).
+    """Compute the score of the `first` system minus the score of the `second`, with an interval.
 
-    A paired bootstrap resamples images, the same for both systems; a resample in which a draw has no worth is left out.
-    With one draw of each, `ci95` are its percentiles and `p` is the share of resamples in which the difference has not
-    the sign of `difference`. With more, the variances over the draws of each are added to that over images, and both
-    are Student's with Welch's degrees of freedom: to resample three draws would show two thirds of their variance.
-    With a `share` both systems were trained on the same training sets, draw for draw: it is that part of the variance
-    of their differences over draws that is added, 1 / draws where the sets have nothing in common. Raises InputError
-    where two draws were measured on different images.
+    Each system has one or more draws, which are trainings from different seeds. Its score is the mean over its draws. A
+    paired bootstrap resamples the images, with the same resamples for both systems. Resamples in which a score is nan
+    are ignored.
+
+    If each system has one draw, `ci95` are percentiles of the resampled differences, and `p` is the share of resamples
+    in which the difference does not have the sign of `difference`. Otherwise the variance over the draws of each
+    system, divided by their number, is added to the variance over images. The interval and p then follow Student's
+    distribution with Welch's degrees of freedom. A bootstrap of three draws would show only two thirds of their
+    variance.
+
+    Give a `share` if the systems were trained on the same training sets, draw by draw. The variance over draws of their
+    difference, times `share`, is then added instead. The share is 1 / draws if the training sets do not overlap.
+
+    Raises InputError if two draws were measured on different images.
     """
-    rng, images = np.random.default_rng(bootstrap.seed), ours[0].images
-    if not all(np.array_equal(one.images, images) for one in (*ours, *theirs)):
-        raise InputError("two systems of the run were measured on different images; measure both again")
+    rng = np.random.default_rng(bootstrap.seed)
+    images = first[0].images
+    if not all(np.array_equal(draw.images, images) for draw in (*first, *second)):
+        raise InputError(
+            "the two systems were measured on different images, so they cannot be compared. Evaluate both on the same"
+            " images"
+        )
 
-    def worths(weights: np.ndarray) -> list[np.ndarray]:
-        return [np.array([one.worth(weights) for one in system]) for system in (ours, theirs)]
+    def scores(weights: np.ndarray) -> list[np.ndarray]:
+        return [np.array([draw.worth(weights) for draw in system]) for system in (first, second)]
 
-    def minus(weights: np.ndarray) -> float:
-        own, other = worths(weights)
+    def compute_difference(weights: np.ndarray) -> float:
+        own, other = scores(weights)
         return float(own.mean() - other.mean())
 
-    every = np.ones(len(images), np.int64)
-    difference = minus(every)
-    resamples = np.array([minus(resample(rng, len(images))) for _ in range(bootstrap.resamples)])
+    ones = np.ones(len(images), np.int64)
+    difference = compute_difference(ones)
+    resamples = np.array([compute_difference(resample(rng, len(images))) for _ in range(bootstrap.resamples)])
     resamples = resamples[np.isfinite(resamples)]
-    if share is None and len(ours) == len(theirs) == 1:
+    if share is None and len(first) == len(second) == 1:
         interval = np.percentile(resamples, INTERVAL).tolist()
         return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}
-    parts = [(float(np.var(resamples)), len(images) - 1)]
-    own, other = worths(every)
-    apart = [(own, 1 / len(own)), (other, 1 / len(other))] if share is None else [(own - other, share)]
-    parts += [(float(np.var(values, ddof=1)) * part, len(values) - 1) for values, part in apart if len(values) > 1]
-    variance = sum(part for part, _ in parts)
-    if variance == 0:
+    own, other = scores(ones)
+    over_draws = [(own, 1 / len(own)), (other, 1 / len(other))] if share is None else [(own - other, share)]
+    variances = [(float(np.var(resamples)), len(images) - 1)]  # Each with its degrees of freedom.
+    variances += [
+        (float(np.var(values, ddof=1)) * factor, len(values) - 1) for values, factor in over_draws if len(values) > 1
+    ]
+    total = sum(variance for variance, _ in variances)
+    if total == 0:
         return {"difference": difference, "ci95": [difference] * 2, "p": float(difference == 0)}
-    student = stats.t(variance**2 / sum(part**2 / freedom for part, freedom in parts), difference, variance**0.5)
+    freedom = total**2 / sum(variance**2 / own_freedom for variance, own_freedom in variances)
+    student = stats.t(freedom, difference, total**0.5)
     interval = student.ppf(np.array(INTERVAL) / 100).tolist()
     return {"difference": difference, "ci95": interval, "p": float(min(student.cdf(0), student.sf(0)))}

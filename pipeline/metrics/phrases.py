@@ -1,5 +1,5 @@
-"""Phrases and the regions that they speak of: how well they find each other within their image and among those of a
-whole split (Niu et al. 2017, Table 4)."""
+"""Retrieval between noun phrases and image regions, within an image and within a whole split (Niu et al. 2017, Table
+4)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,20 @@ from pipeline.errors import UsageError
 from pipeline.metrics.retrieval import Bootstrap, measure
 
 CHANCE_DIM = 16
-"""Dimensions of the random vectors that the chance level is measured with."""
-BLOCK = 256
-"""Queries whose scores with the whole gallery are made at once."""
-TIE = 1e-12
-"""Difference of float64 products of unit vectors that are the same but for rounding."""
+"""Dimensions of the random vectors with which the chance level is measured."""
+BLOCK_QUERIES = 256
+"""Number of queries whose scores with the whole gallery are computed at once."""
+TIE_TOLERANCE = 1e-12
+"""Largest difference of two scores that counts as a tie. Rounding of float64 products of unit vectors is smaller."""
 
 
 @dataclass(frozen=True)
 class PhraseSet:
-    """p noun phrases: their words, their heads, the image of each (p,), ascending, and unit `vectors` (p, c)."""
+    """p noun phrases of a split.
+
+    `texts` are their words, `heads` their head words, `images` (p,) the row numbers of their images in ascending order,
+    and `vectors` (p, c) their embeddings of unit length.
+    """
 
     texts: Sequence[str]
     heads: Sequence[str]
@@ -32,7 +36,11 @@ class PhraseSet:
 
 @dataclass(frozen=True)
 class RegionSet:
-    """r regions, none a whole image: the image of each (r,), ascending, `boxes` (r, 4), unit `vectors` (r, c)."""
+    """r regions of the images of a split. No region is a whole image.
+
+    `images` (r,) are the row numbers of their images in ascending order, `boxes` (r, 4) are x1, y1, x2, y2, and
+    `vectors` (r, c) their embeddings of unit length.
+    """
 
     images: np.ndarray
     boxes: np.ndarray
@@ -41,7 +49,10 @@ class RegionSet:
 
 @dataclass(frozen=True)
 class Gold:
-    """g boxes (g, 4) with the image (g,) and the label of each, and what each label may be called."""
+    """g annotated boxes (g, 4), with the image (g,) and the label of each box.
+
+    `names` maps a label to the words or phrases that name it. A label that `names` lacks is named by itself.
+    """
 
     images: np.ndarray
     boxes: np.ndarray
@@ -52,23 +63,30 @@ class Gold:
 def measure_phrases(
     phrases: PhraseSet, regions: RegionSet, gold: Gold, least: float, bootstrap: Bootstrap
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The share of right correspondences, and the ranking in both directions, each beside its chance level; and the
-    ranks (k,) that these are measured from, DIRECTION.SCOPE, with the images (k,) of what was ranked (of a phrase in
-    the split, which may be of several, its own number), DIRECTION.SCOPE.images.
+    """Measure how well noun phrases and regions retrieve each other (Niu et al. 2017, Table 4).
 
-    A phrase is named where a gold box of its image has a label for it; a region is right for it that overlaps such a
-    box by at least `least`. `correspondence`: of the named phrases, those whose most similar region is right.
-    `image`: ranks among the regions, or noun phrases, of the image. `split`: among all regions, or all named phrases
-    of different words, where those of one image or another that were called so are right (Niu et al. 2017, Table 4).
-    Raises UsageError where no phrase is named.
+    A phrase is *named* if its image has a gold box whose label names the phrase. A region of the image is *right* for a
+    named phrase if it overlaps such a box with an intersection over union of at least `least`. The measures are:
+
+    - `correspondence`: the percentage of named phrases whose most similar region in their image is right.
+    - `phrase_to_region` and `region_to_phrase`, with the scope `image`: the rank of the best right item among the
+      regions, or the noun phrases, of the same image.
+    - The same directions with the scope `split`: the rank among all regions, or among all different named phrases, of
+      the split. A phrase with the same words in another image counts as the same phrase.
+
+    Each measure has its chance level. Also returns the ranks (k,) of each measure as `DIRECTION.SCOPE`, and the images
+    (k,) of the ranked queries as `DIRECTION.SCOPE.images`. For phrases in the scope `split`, which may belong to
+    several images, the number of the phrase takes the place of the image.
+
+    Raises UsageError if no region is right for any phrase.
     """
     named = named_boxes(phrases.texts, phrases.heads, phrases.images, gold.labels, gold.images, gold.names)
     within = pairs_within(phrases.images, regions.images)
     right = judge_pairs(within, regions.boxes, named, gold.boxes, least)
     if not right.any():
         raise UsageError(
-            "no region is right for any noun phrase: no box's label names one, or no region overlaps such a box;"
-            " correct phrases.names, or add labelled boxes to the collection"
+            "no region is right for any noun phrase, because no label of a box names a phrase, or because no region"
+            " overlaps such a box. Correct phrases.names, or add labelled boxes to the collection"
         )
     require_finite("embeddings", "regions", regions.vectors)
     require_finite("embeddings", "phrases", phrases.vectors)
@@ -86,8 +104,8 @@ def measure_phrases(
     }
 
     def rank(phrase_vectors: np.ndarray, region_vectors: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
-        """(direction, scope) -> ranks of all that asks; 0 where nothing is right."""
-        scores = scores_of(within, phrase_vectors, region_vectors)
+        """Return (direction, scope) -> the rank of the best right item for each query, or 0 if no item is right."""
+        scores = score_pairs(within, phrase_vectors, region_vectors)
         distinct = phrase_vectors[owning[first]]
         return {
             ("phrase_to_region", "image"): rank_within(scores, right, within[:, 0], len(phrase_vectors)),
@@ -128,7 +146,10 @@ def measure_phrases(
 
 
 def _measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """The measures of the ranks that there are, of `n` that asked; `owners` are the units that are resampled."""
+    """Measure the ranks that are not 0, and count them as `n`.
+
+    `owners` are the images, or phrases, that are resampled.
+    """
     ranked = ranks > 0
     units = np.unique(owners[ranked], return_inverse=True)[1]
     return {"n": int(ranked.sum()), **measure(ranks[ranked], units, bootstrap)}
@@ -142,10 +163,10 @@ def named_boxes(
     box_images: np.ndarray,
     names: Mapping[str, frozenset[str]],
 ) -> np.ndarray:
-    """(k, 2) pairs of a phrase and a box of its image whose label names it, ascending.
+    """Find the pairs (k, 2) of a phrase and a box of the same image whose label names the phrase, in ascending order.
 
-    A label names the phrases whose words (`texts`) or whose head (`heads`) are among its `names`, or, where it has
-    none there, are the label itself. `images` (p,) and `box_images` (g,) say what image each is of.
+    A label names a phrase if the phrase's words (in `texts`) or its head (in `heads`) are among the label's `names`, or
+    equal the label if `names` lacks it. `images` (p,) and `box_images` (g,) are the images of phrases and boxes.
     """
     by_image: dict[int, list[int]] = {}
     for box, image in enumerate(box_images.tolist()):
@@ -160,15 +181,22 @@ def named_boxes(
 
 
 def pairs_within(images: np.ndarray, other_images: np.ndarray) -> np.ndarray:
-    """(k, 2) all pairs of two things of the same image, ascending; `other_images` (r,) ascend."""
+    """Return all pairs (k, 2) of an item in `images` (p,) and an item in `other_images` (r,) of the same image.
+
+    The pairs are row numbers, in ascending order. `other_images` must be in ascending order.
+    """
     first = np.searchsorted(other_images, images, "left")
     counts = np.searchsorted(other_images, images, "right") - first
     return np.stack([np.repeat(np.arange(len(images)), counts), runs(first, counts)], axis=1)
 
 
 def overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(n,) intersection over union of boxes (n, 4) with others (n, 4), pair by pair; x1, y1, x2, y2."""
-    low, high = np.maximum(boxes[:, :2], others[:, :2]), np.minimum(boxes[:, 2:], others[:, 2:])
+    """Compute the intersection over union (n,) of `boxes` (n, 4) with `others` (n, 4), row by row.
+
+    A box is x1, y1, x2, y2.
+    """
+    low = np.maximum(boxes[:, :2], others[:, :2])
+    high = np.minimum(boxes[:, 2:], others[:, 2:])
     shared = np.prod(np.clip(high - low, 0, None), axis=1)
     areas = (np.prod(each[:, 2:] - each[:, :2], axis=1) for each in (boxes, others))
     union = sum(areas) - shared
@@ -176,66 +204,73 @@ def overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def judge_pairs(pairs: np.ndarray, boxes: np.ndarray, named: np.ndarray, gold: np.ndarray, least: float) -> np.ndarray:
-    """(k,) bool: of each of the `pairs` (k, 2) of a phrase and a region, whether the region's box overlaps one of the
-    phrase's gold boxes by at least `least`.
+    """Return for each pair of a phrase and a region whether the region is right for the phrase, (k,) bool.
 
-    `pairs` ascend, and hold for every phrase all the regions that come into question. boxes (r, 4); `named` (q, 2)
-    pairs of a phrase and a box of gold (g, 4).
+    A region is right if its box overlaps one of the phrase's gold boxes with an intersection over union of at least
+    `least`. `pairs` (k, 2) has all pairs that are judged, in ascending order. `boxes` (r, 4) are the regions' boxes,
+    and `named` (q, 2) has the pairs of a phrase and its gold box, a row of `gold` (g, 4).
     """
     right = np.zeros(len(pairs), bool)
-    at = pairs_within(named[:, 0], pairs[:, 0])
-    enough = overlap(boxes[pairs[at[:, 1], 1]], gold[named[at[:, 0], 1]]) >= least
-    right[at[enough, 1]] = True
+    matches = pairs_within(named[:, 0], pairs[:, 0])  # (row of named, row of pairs) of the same phrase
+    overlaps = overlap(boxes[pairs[matches[:, 1], 1]], gold[named[matches[:, 0], 1]]) >= least
+    right[matches[overlaps, 1]] = True
     return right
 
 
-def scores_of(pairs: np.ndarray, phrases: np.ndarray, regions: np.ndarray) -> np.ndarray:
-    """(k,) products, in float64, of the rows `pairs` (k, 2) of phrases (p, c) and regions (r, c)."""
+def score_pairs(pairs: np.ndarray, phrases: np.ndarray, regions: np.ndarray) -> np.ndarray:
+    """Compute the inner products (k,) float64 of the `pairs` (k, 2) of rows of phrases (p, c) and regions (r, c)."""
     return np.einsum("ij,ij->i", phrases[pairs[:, 0]], regions[pairs[:, 1]], dtype=np.float64)
 
 
 def rank_within(scores: np.ndarray, right: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
-    """(count,) the rank, from 1, of each query's best right candidate among its wrong ones; 0 where none is right.
+    """Rank the best right candidate of each of `count` queries among the query's wrong candidates.
 
-    A candidate is of the query `queries` (k,), has `scores` (k,), and is `right` (k,). Ties count against the model.
+    The k candidates belong to the queries `queries` (k,) and have the `scores` (k,). `right` (k,) says whether a
+    candidate is right. Returns the ranks (count,) from 1, or 0 if a query has no right candidate. Ties count against
+    the model.
     """
     best = np.full(count, -np.inf)
     np.maximum.at(best, queries[right], scores[right])
-    above = ~right & (scores >= best[queries] - TIE)
+    above = ~right & (scores >= best[queries] - TIE_TOLERANCE)
     ranks = 1 + np.bincount(queries[above], minlength=count)
     return np.where(np.isfinite(best), ranks, 0)
 
 
 def rank_among_all(queries: np.ndarray, gallery: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """(n,) the rank, from 1, of the best of the `gallery` (m, c) that belongs to each of `queries` (n, c), among all
-    that do not; 0 where none does.
+    """Rank the best right item of the `gallery` (m, c) for each of `queries` (n, c) among all wrong items.
 
-    `pairs` (k, 2) are rows of queries and gallery that belong together. Ties count against the model.
+    `pairs` (k, 2) are the pairs of a row of `queries` and the row of a right item. Returns the ranks (n,) from 1, or 0
+    if a query has no right item. Ties count against the model.
     """
     gallery = gallery.astype(np.float64)
     ranks = np.zeros(len(queries), np.int64)
     owning = np.unique(pairs[:, 0])
-    for start in range(0, len(owning), BLOCK):
-        rows = owning[start : start + BLOCK]
+    for start in range(0, len(owning), BLOCK_QUERIES):
+        rows = owning[start : start + BLOCK_QUERIES]
         own = pairs[np.isin(pairs[:, 0], rows)]
         right = np.zeros((len(rows), len(gallery)), bool)
         right[np.searchsorted(rows, own[:, 0]), own[:, 1]] = True
         scores = queries[rows] @ gallery.T
         best = np.where(right, scores, -np.inf).max(axis=1, keepdims=True)
-        ranks[rows] = 1 + ((scores >= best - TIE) & ~right).sum(axis=1)
+        ranks[rows] = 1 + ((scores >= best - TIE_TOLERANCE) & ~right).sum(axis=1)
     return ranks
 
 
 def best_within(
     images: np.ndarray, phrases: np.ndarray, region_images: np.ndarray, regions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The row (p,) of the region of its image that each phrase is most similar to, -1 where the image has none, and
-    the similarity (p,); phrases (p, c) of `images` (p,), regions (r, c) of `region_images` (r,), ascending."""
+    """Find the region of the same image that is most similar to each of p phrases.
+
+    `phrases` (p, c) belong to `images` (p,), and `regions` (r, c) belong to `region_images` (r,), which ascend. Returns
+    the rows of the regions (p,) and the inner products (p,). If an image has no region, these are -1 and minus
+    infinity.
+    """
     pairs = pairs_within(images, region_images)
-    scores = scores_of(pairs, phrases, regions)
+    scores = score_pairs(pairs, phrases, regions)
     order = np.lexsort([-scores, pairs[:, 0]])
     owning, first = np.unique(pairs[order, 0], return_index=True)
-    best, similarity = np.full(len(images), -1), np.full(len(images), -np.inf)
+    best = np.full(len(images), -1)
+    similarity = np.full(len(images), -np.inf)
     best[owning] = pairs[order[first], 1]
     similarity[owning] = scores[order[first]]
     return best, similarity

@@ -1,8 +1,8 @@
-"""Ranks by counting, never by sorting, of blocks of scores in double precision.
+"""Ranks of images and sentences, counted from blocks of scores in double precision without sorting.
 
-A product of matrices gives equal vectors scores that differ in the last bits, depending on their position, so that
-chance would break ties. So scores that differ by no more than rounding may be taken as equal, which those of different
-vectors, stored in single precision, hardly ever do.
+In a matrix product, equal vectors get scores that may differ in the last bits, depending on their position, so that
+ties would be broken by chance. Scores that differ by no more than rounding therefore count as equal. The scores of
+different vectors, which are stored in single precision, almost never differ by so little.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,23 +19,28 @@ from pipeline.compute.precision import require_finite
 from pipeline.errors import InputError
 
 ROUNDING = 2.0**-52
-"""Times the number of products, and the greatest sum of their sizes: the most by which the scores of equal vectors may
-differ (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1)."""
-PRODUCTS = 4096
-"""Counted for a score of several vectors, whose products are summed word by word."""
-BLOCK = 255, 256
-"""Images and sentences whose scores are compared at once; they stay in the cache, and a byte counts the images."""
-PAIRS = 4096
-"""Sentences whose scores with their own images are computed at once."""
+"""Relative rounding error of one operation in float64.
+
+Multiplied by the number of products in a score and by the greatest sum of their absolute values, it is the largest
+difference between scores of equal vectors (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).
+"""
+PRODUCTS_PER_SCORE = 4096
+"""Number of products that is assumed for the score of two multi-vector items."""
+BLOCK_IMAGES = 255
+"""Number of images whose scores are compared at once. One byte counts them."""
+BLOCK_SENTENCES = 256
+"""Number of sentences whose scores are compared at once. A block of scores stays in the cache."""
+BLOCK_PAIRS = 4096
+"""Number of sentences whose scores with their own images are computed at once."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks from 1; ties count against the model.
+    """The ranks of n images and m sentences, counted from 1. Ties count against the model.
 
-    `image_to_sentence` (n,): each image's best sentence among all sentences except the image's other ones;
-    `sentence_to_image` (m,): each sentence's image among all images. `sentence_similarity` (m,), where it is asked for:
-    each sentence's nearest sentence of the same image among those of the others.
+    `image_to_sentence` (n,) is the rank of each image's best sentence among the sentences of other images.
+    `sentence_to_image` (m,) is the rank of each sentence's image among all images. `sentence_similarity` (m,), if it
+    was computed, is the rank of each sentence's nearest sentence of the same image among the sentences of other images.
     """
 
     image_to_sentence: np.ndarray
@@ -44,21 +49,26 @@ class Ranks:
 
 
 def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
-    """Ranks of images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`; `metric` is
-    `inner_product` or `euclidean`. Raises IntegrityError naming a row that is not finite, and InputError naming an
-    image without a sentence."""
+    """Rank images (n, c) and sentences (m, c) by their scores with each other.
+
+    Sentence j belongs to image `owners[j]`. `metric` is `inner_product` or `euclidean`. Raises IntegrityError if a row
+    is not finite, and InputError if an image has no sentence. Both name the row.
+    """
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
     a, b, tie = _as_products(images, sentences, metric)
     targets = np.empty(len(owners))
-    for part in _slices(len(owners), PAIRS):
+    for part in _slices(len(owners), BLOCK_PAIRS):
         np.einsum("ij,ij->i", a[owners[part]], b[part], out=targets[part])
     return _count(lambda rows, columns: a[rows] @ b[columns].T, targets, owners, len(a), tie)
 
 
 def rank_scores(scores: np.ndarray, owners: np.ndarray, tie: float = 0) -> Ranks:
-    """Ranks from `scores` (n, m) of n images by m sentences, where sentence j is of image `owners[j]`; those that
-    differ by at most `tie` are equal. Raises as `count_ranks`."""
+    """Rank n images and m sentences by their `scores` (n, m).
+
+    Sentence j belongs to image `owners[j]`. Scores that differ by at most `tie` count as equal. Raises IntegrityError
+    if a score is not finite, and InputError if an image has no sentence.
+    """
     require_finite("scores", "images", scores)
     targets = scores[owners, np.arange(len(owners))]
     return _count(lambda rows, columns: scores[rows, columns], targets, owners, len(scores), tie)
@@ -67,27 +77,33 @@ def rank_scores(scores: np.ndarray, owners: np.ndarray, tie: float = 0) -> Ranks
 def _count(
     scores: Callable[[slice, slice], np.ndarray], targets: np.ndarray, owners: np.ndarray, n: int, tie: float
 ) -> Ranks:
-    """Ranks of n images and of the sentences whose images are `owners` (m,), by `scores(rows, columns)` of some images
-    and sentences; `targets` (m,) are those of each sentence with its own image."""
+    """Rank n images and m sentences, given a function that computes their scores block by block.
+
+    `scores(rows, columns)` returns the scores of a slice of the images with a slice of the sentences. `targets` (m,)
+    are the scores of the sentences with their own images `owners` (m,). Scores that differ by at most `tie` count as
+    equal.
+    """
     if (without := np.bincount(owners, minlength=n) == 0).any():
-        raise InputError(f"image row {without.argmax()} has no sentence; leave such images out of the evaluation")
-    m, best = len(owners), np.full(n, -np.inf)
+        raise InputError(f"image row {without.argmax()} has no sentence. Leave such images out of the evaluation")
+    m = len(owners)
+    best = np.full(n, -np.inf)
     np.maximum.at(best, owners, targets)
-    least_of_image, least_of_sentence = best - tie, targets - tie
+    least_of_image = best - tie
+    least_of_sentence = targets - tie
 
     def count(rows: slice) -> tuple[np.ndarray, np.ndarray]:
         above_best = np.zeros(rows.stop - rows.start, np.int64)
         above_target = np.empty(m, np.int64)
-        for columns in _slices(m, BLOCK[1]):
+        for columns in _slices(m, BLOCK_SENTENCES):
             block = scores(rows, columns)
             above_best += (block >= least_of_image[rows, None]).sum(axis=1)
             higher = (block >= least_of_sentence[columns]).view(np.uint8)
             above_target[columns] = higher.sum(axis=0, dtype=np.uint8)
         return above_best, above_target
 
-    with _products().limit(limits=1, user_api="blas"), ThreadPoolExecutor(runtime.threads()) as pool:
-        counts = list(pool.map(count, _slices(n, BLOCK[0])))
-    # The counts include the targets: one image for a sentence, all its best sentences for an image.
+    with _thread_pools().limit(limits=1, user_api="blas"), ThreadPoolExecutor(runtime.threads()) as pool:
+        counts = list(pool.map(count, _slices(n, BLOCK_IMAGES)))
+    # The counts include the targets: the image of a sentence, and all of an image's sentences that tie with its best.
     own_best = np.bincount(owners[targets >= least_of_image[owners]], minlength=n)
     image_to_sentence = np.concatenate([above_best for above_best, _ in counts]) - own_best + 1
     return Ranks(image_to_sentence, np.sum([above_target for _, above_target in counts], axis=0))
@@ -98,15 +114,18 @@ def _slices(count: int, size: int) -> Iterator[slice]:
 
 
 @cache
-def _products() -> ThreadpoolController:
-    """numpy's library, for which all that the process has loaded is looked through once."""
+def _thread_pools() -> ThreadpoolController:
+    """Return the controller of the BLAS threads. It is cached, because it searches all libraries of the process."""
     return ThreadpoolController()
 
 
 def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Vectors (n, c') and (m, c') float64 whose inner products are the scores of x (n, c) and y (m, c) by the `metric`,
-    and the difference of scores that are equal."""
-    x, y = x.astype(np.float64), y.astype(np.float64)
+    """Convert x (n, c) and y (m, c) to vectors whose inner products are their scores by `metric`.
+
+    Returns the vectors (n, c') and (m, c') float64, and the largest difference of scores that count as equal.
+    """
+    x = x.astype(np.float64)
+    y = y.astype(np.float64)
     squares = [np.einsum("ij,ij->i", side, side)[:, None] for side in (x, y)]
     longest = [float(np.sqrt(square.max(initial=0))) for square in squares]
     if metric == "inner_product":
@@ -118,34 +137,41 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
 
 
 def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray:
-    """Score n images by m sentences, (n, m): inner products, minus squared distances, or scores by a ScoreRule."""
+    """Score n images by m sentences, and return (n, m).
+
+    The scores are inner products, negative squared distances (`euclidean`), or the scores of a ScoreRule.
+    """
     if not isinstance(comparison, str):
-        from pipeline.metrics.multivector_scores import multivector_scores  # imports torch
+        from pipeline.metrics.multivector_scores import multivector_scores  # It imports torch, which takes long.
 
         return multivector_scores(several_vectors_each(images), several_vectors_each(sentences), comparison).numpy()
     x, y = one_vector_each(images), one_vector_each(sentences)
     if comparison == "inner_product":
         return x @ y.T
-    from scipy.spatial.distance import cdist  # Queries and other scores do not need it.
+    from scipy.spatial.distance import cdist  # Other scores do not need this import.
 
     return -cdist(x, y, "sqeuclidean")
 
 
 def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Comparison) -> Ranks:
-    """Rank images and sentences of one vector each, or of several, by their `comparison`."""
+    """Rank n images and m sentences, with one or several vectors per item, by their `comparison`.
+
+    Sentence j belongs to image `owners[j]`. Raises the same errors as `count_ranks`.
+    """
     if isinstance(comparison, str):
         return count_ranks(one_vector_each(images), one_vector_each(sentences), owners, comparison)
-    from pipeline.metrics.multivector_scores import exact_scores  # imports torch
+    from pipeline.metrics.multivector_scores import exact_scores  # It imports torch, which takes long.
 
     scores = exact_scores(several_vectors_each(images), several_vectors_each(sentences), comparison)
-    return rank_scores(scores, owners, ROUNDING * PRODUCTS * float(np.abs(scores).max(initial=0)))
+    return rank_scores(scores, owners, ROUNDING * PRODUCTS_PER_SCORE * float(np.abs(scores).max(initial=0)))
 
 
 def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> np.ndarray:
-    """(m,) the rank, from 1, of each sentence's nearest sentence of the same image, which has several, among all
-    others: the mean of these is that of Socher et al. 2014, section 6.1.
+    """Rank the nearest sentence of the same image among the sentences of other images, for each of m sentences.
 
-    sentences (m, c) are of images owners (m,); `metric` and errors as in `count_ranks`. Ties count against the model.
+    Socher et al. 2014, section 6.1, report the mean of these ranks. The sentences (m, c) belong to the images `owners`
+    (m,), each of which has at least two sentences. `metric` is `inner_product` or `euclidean`. Returns (m,) from 1.
+    Ties count against the model. Raises IntegrityError if a row is not finite.
     """
     ranks = np.empty(len(owners), np.int64)
     for rows, scores, same, tie in _among_sentences(sentences, owners, metric):
@@ -156,9 +182,14 @@ def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> 
 
 
 def pair_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (p, 2) of two sentences of one image, each in both orders, and the rank (p,), from 1, of the second among
-    the neighbours of the first that are of other images; else as `similarity_ranks`."""
-    pairs, ranks = [], []
+    """Rank the second sentence of each pair of sentences of one image among the sentences of other images, as
+    neighbours of the first sentence.
+
+    Returns the pairs (p, 2), each in both orders, and the ranks (p,) from 1. The arguments and errors are the same as
+    for `similarity_ranks`.
+    """
+    pairs = []
+    ranks = []
     for rows, scores, same, tie in _among_sentences(sentences, owners, metric):
         first, second = np.nonzero(same & (rows[:, None] != np.arange(len(owners))))
         ordered = np.sort(np.where(same, -np.inf, scores), axis=1)
@@ -172,10 +203,13 @@ def pair_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> tuple[
 def _among_sentences(
     sentences: np.ndarray, owners: np.ndarray, metric: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
-    """Rows (b,), their scores (b, m) with all sentences, which of these are of the same image (b, m), and the
-    difference of scores that are equal."""
+    """Score all pairs of m sentences, block by block.
+
+    Yields the rows (b,) of a block, their scores (b, m) with all sentences, whether both sentences belong to the same
+    image (b, m), and the largest difference of scores that count as equal.
+    """
     require_finite("embeddings", "sentences", sentences)
     a, b, tie = _as_products(sentences, sentences, metric)
-    for block in _slices(len(b), 2 * BLOCK[0]):
+    for block in _slices(len(b), 2 * BLOCK_IMAGES):
         rows = np.arange(block.start, block.stop)
         yield rows, a[rows] @ b.T, owners[rows][:, None] == owners, tie

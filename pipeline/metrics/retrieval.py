@@ -1,9 +1,9 @@
-"""Recall at K, median and mean rank in both directions, with bootstrap intervals: of a split, of its folds, and of a
-random ranking (the row `Random` of Socher et al. 2014, Table 1); protocols.
+"""Recall at K, median rank and mean rank in both directions, with bootstrap intervals.
 
-Folds are equal parts of a split, each with its own gallery. COCO's test figures are means over five folds of 1,000
-images each. Recall at K depends on the size of the gallery, so a mean over folds is comparable with galleries of a
-fold's size, not with the gallery of the whole split.
+They are measured for a split, for its folds, and for a random ranking (the row `Random` of Socher et al. 2014,
+Table 1). A fold is one of several equal parts of a split, with its own gallery. For example, published results on COCO
+are often means over five folds of 1,000 test images each. Recall at K depends on the size of the gallery. A mean over
+folds is therefore comparable with results on galleries of the fold's size, but not with results on the whole split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,29 +16,40 @@ from pipeline.errors import InputError
 from pipeline.metrics.ranks import Ranks
 
 CUTOFFS = (1, 5, 10)
+"""The values of K in recall@K."""
 TIES = "a tie counts against the model"
+"""The treatment of ties, as results name it."""
 INTERVAL = (2.5, 97.5)
 """Percentiles of the bootstrap that bound a 95% interval."""
 PROTOCOLS = ("all-sentences", "first-sentence")
 
 
 def select_sentences(owners: np.ndarray, protocol: str) -> np.ndarray:
-    """The sentences that are queries and gallery by `protocol`, of sentences of the images `owners` (m,): all (Karpathy
-    and Fei-Fei 2015) or the first of each image (Gong et al. 2014)."""
+    """Return the row numbers of the sentences that are queries and gallery by `protocol`, one of PROTOCOLS.
+
+    `owners` (m,) are the images of all sentences. `all-sentences` selects all of them (Karpathy and Fei-Fei 2015), and
+    `first-sentence` the first sentence of each image (Gong et al. 2014).
+    """
     return np.arange(len(owners)) if protocol == "all-sentences" else np.unique(owners, return_index=True)[1]
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """`resamples` draws of the images with replacement, each image with its sentences."""
+    """The settings of a bootstrap over images: the number of `resamples`, and the `seed`.
+
+    A resample draws as many images as there are, with replacement. Each image has its sentences.
+    """
 
     resamples: int
     seed: int
 
 
 def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, dict[str, float | list[float]]]:
-    """The measures of each direction of `ranks`, where sentence j is of image `owners[j]`: name -> value, and with a
-    bootstrap also name_ci95 -> [low, high]."""
+    """Measure both directions of `ranks`, where sentence j belongs to image `owners[j]`.
+
+    Returns direction -> measures. The measures are recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`, and
+    with a bootstrap the 95% interval [low, high] of each as NAME_ci95.
+    """
     each = np.arange(len(ranks.image_to_sentence))
     return {
         "image_to_sentence": measure(ranks.image_to_sentence, each, bootstrap),
@@ -47,18 +58,18 @@ def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str
 
 
 def recall_sum(ranks: Ranks) -> float:
-    """The sum of recall@1, @5 and @10 of both directions in percent: 600 at best."""
+    """Compute the sum of recall@1, @5 and @10 of both directions in percent, at most 600."""
     directions = (ranks.image_to_sentence, ranks.sentence_to_image)
     return float(sum(100 * np.mean(direction <= k) for direction in directions for k in CUTOFFS))
 
 
 def mean_rank(ranks: Ranks) -> float:
-    """The mean of both directions' mean ranks."""
+    """Compute the mean of the mean ranks of both directions."""
     return float(np.mean([ranks.image_to_sentence.mean(), ranks.sentence_to_image.mean()]))
 
 
 def recall_sums(ranks: Ranks) -> dict[str, float]:
-    """The sum of each direction: 300 at best."""
+    """Compute the sum of recall@1, @5 and @10 of each direction in percent, at most 300. Return direction -> sum."""
     return {
         direction: float(sum(100 * np.mean(getattr(ranks, direction) <= k) for k in CUTOFFS))
         for direction in ("image_to_sentence", "sentence_to_image")
@@ -66,12 +77,19 @@ def recall_sums(ranks: Ranks) -> dict[str, float]:
 
 
 def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, float | list[float]]:
-    """The measures of `ranks` (k,), where rank j is of image `owners[j]`; every image from 0 on has at least one."""
+    """Measure the `ranks` (k,) of k queries. Query j belongs to image `owners[j]`, and each image has at least one
+    query.
+
+    Returns the measures of one direction of `evaluate`.
+    """
     return average([(ranks, owners)], bootstrap)
 
 
 def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
-    """The means of the measures over `galleries`, each the ranks and owners of `measure`, each resampled separately."""
+    """Compute the means of the measures over several galleries, each given by its ranks and owners as in `measure`.
+
+    The bootstrap resamples each gallery separately.
+    """
     samples = [_Sample(ranks, owners) for ranks, owners in galleries]
     means = _mean([sample.measures(np.ones(sample.n_images, np.int64)) for sample in samples])
     measured: dict[str, float | list[float]] = {**means}
@@ -88,22 +106,23 @@ def _mean(measures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def resample(rng: np.random.Generator, n: int) -> np.ndarray:
-    """(n,) how often each of n images is in one resample."""
+    """Draw one resample of n images with replacement. Return how often each image is drawn, (n,)."""
     return np.bincount(rng.integers(n, size=n), minlength=n)
 
 
 class _Sample:
-    """Ranks in ascending order with their images; a resample is then a weighting of images."""
+    """The ranks of one gallery in ascending order, with their images. A resample is a weight for each image."""
 
     def __init__(self, ranks: np.ndarray, owners: np.ndarray) -> None:
         order = np.argsort(ranks, kind="stable")
-        self.ranks, self.owners = ranks[order], owners[order]
+        self.ranks = ranks[order]
+        self.owners = owners[order]
         self.n_images = int(owners.max()) + 1
         self.within = {k: int(np.searchsorted(self.ranks, k, "right")) for k in CUTOFFS}
 
     def measures(self, weights: np.ndarray) -> dict[str, float]:
-        """The measures where image i counts `weights[i]` times; `weights` (n_images,) are whole numbers."""
-        below = np.concatenate([[0], np.cumsum(weights[self.owners])])  # below[j]: the number of ranks before rank j
+        """Compute the measures if image i counts `weights[i]` times. `weights` (n_images,) are whole numbers."""
+        below = np.concatenate([[0], np.cumsum(weights[self.owners])])  # below[j] is the weight of the first j ranks.
         total = below[-1]
         middle = np.searchsorted(below, [(total - 1) // 2, total // 2], "right") - 1
         values = {f"recall@{k}": 100 * below[count] / total for k, count in self.within.items()}
@@ -114,30 +133,40 @@ class _Sample:
 
 @dataclass(frozen=True)
 class Fold:
-    """Slices of the split's `images` and `sentences`; sentence j of the fold is of the fold's image `owners[j]`."""
+    """A fold of a split: the slices of its `images` and of its `sentences` in the split.
+
+    Sentence j of the fold belongs to image `owners[j]` of the fold.
+    """
 
     images: slice
     sentences: slice
     owners: np.ndarray
 
 
-def divide(owners: np.ndarray, count: int) -> list[Fold]:
-    """`count` folds of consecutive images, of sizes that differ by at most one; `owners` (m,), ascending, is the image
-    of each sentence. Raises InputError if there are fewer images than folds."""
+def split_into_folds(owners: np.ndarray, count: int) -> list[Fold]:
+    """Divide a split into `count` folds of consecutive images, whose sizes differ by at most one.
+
+    `owners` (m,) are the images of the split's sentences, in ascending order. Raises InputError if there are fewer
+    images than folds.
+    """
     n = int(owners[-1]) + 1
     if count > n:
-        raise InputError(f"{n} images cannot be divided into {count} folds; lower evaluate.folds")
-    bounds = np.arange(count + 1) * n // count
-    parts = np.searchsorted(owners, bounds)
+        raise InputError(f"{n} images cannot be divided into {count} folds. Lower evaluate.folds")
+    image_bounds = np.arange(count + 1) * n // count
+    sentence_bounds = np.searchsorted(owners, image_bounds)
     return [
         Fold(slice(int(a), int(b)), slice(int(c), int(d)), owners[c:d] - a)
-        for a, b, c, d in zip(bounds, bounds[1:], parts, parts[1:], strict=False)
+        for a, b, c, d in zip(image_bounds, image_bounds[1:], sentence_bounds, sentence_bounds[1:], strict=False)
     ]
 
 
 def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Bootstrap) -> dict[str, Any]:
-    """`mean_of_folds`, the means of the measures of each direction, with intervals that resample every fold separately;
-    `each_fold`, the measures of each fold with its `n_images` and `n_sentences`, without intervals."""
+    """Measure each fold by its ranks, and return `mean_of_folds` and `each_fold`.
+
+    `mean_of_folds` has the means of the measures for each direction, with intervals from a bootstrap that resamples
+    each fold separately, and the chance level. `each_fold` has the measures of each fold without intervals, with its
+    `n_images` and `n_sentences`.
+    """
     both = list(zip(folds, ranks, strict=True))
     galleries: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {
         "image_to_sentence": [(one.image_to_sentence, np.arange(len(one.image_to_sentence))) for one in ranks],
@@ -169,12 +198,13 @@ def _mean_of(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, di
 
 
 def chance(owners: np.ndarray) -> dict[str, dict[str, float]]:
-    """The measures that a random ranking has on average, of each direction and, where every image has two sentences, of
-    `sentence_similarity`; sentence j of `owners` (m,) is of image `owners[j]`.
+    """Compute the expected measures of a random ranking for each direction.
 
-    The median rank is that of all queries' ranks together.
+    Sentence j belongs to image `owners[j]` (m,). If each image has at least two sentences, the result also has
+    `sentence_similarity`. The median rank is the median of the ranks of all queries together.
     """
-    counts, m = np.bincount(owners), len(owners)
+    counts = np.bincount(owners)
+    m = len(owners)
     found = {
         "image_to_sentence": random_measures(counts, m),
         "sentence_to_image": random_measures(np.ones(m, np.int64), len(counts)),
@@ -185,15 +215,19 @@ def chance(owners: np.ndarray) -> dict[str, dict[str, float]]:
 
 
 def random_measures(right: np.ndarray, total: int) -> dict[str, float]:
-    """Of queries that each have `right` (q,) right answers among `total` in random order, by the place of the first.
+    """Compute the expected measures of q queries if each gallery of `total` items is in random order.
 
-    P(place > t) is the chance that the first t answers are wrong, the product of (total - right - j) / (total - j) over
-    j from 0 to t - 1; its sum over t from 0 on, the mean place, is (total + 1) / (right + 1).
+    Query i has `right[i]` right items (q,), and its rank is the position of the first right item. P(rank > t) is the
+    probability that the first t items are wrong, which is the product of (total - right - j) / (total - j) over j from
+    0 to t - 1. The mean rank is the sum of P(rank > t) over t from 0 on, which equals (total + 1) / (right + 1).
     """
     kinds, counts = np.unique(right, return_counts=True)
-    shares, places = counts / counts.sum(), np.arange(total)
-    wrong = np.maximum(total - kinds[:, None] - places, 0) / (total - places)
-    later = np.concatenate([[1.0], shares @ np.cumprod(wrong, axis=1)])  # of all queries, P(place > t) for t from 0 on
+    shares = counts / counts.sum()
+    positions = np.arange(total)
+    wrong = np.maximum(total - kinds[:, None] - positions, 0) / (total - positions)
+    later = np.concatenate(
+        [[1.0], shares @ np.cumprod(wrong, axis=1)]
+    )  # P(rank > t) over all queries, for t = 0, 1, ...
     recalls = {f"recall@{k}": 100 * float(1 - later[min(k, total)]) for k in CUTOFFS}
     mean = float(shares @ ((total + 1) / (kinds + 1)))
     return {**recalls, "median_rank": float(np.argmax(later <= 0.5)), "mean_rank": mean}

@@ -1,31 +1,37 @@
-"""Summaries of evaluations for people."""
+"""Summaries of evaluations for the terminal and for Markdown tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Evaluation = Mapping[str, Any]
-"""An evaluation as its JSON file holds it: `model`, `split`, `protocol`, `n_images`, `n_sentences`, and the measures of
-each direction; see pipeline.metrics.retrieval. With folds it also has `folds`, `mean_of_folds` and `each_fold`."""
+"""The contents of an evaluation's JSON file.
+
+They are `model`, `split`, `protocol`, `n_images`, `n_sentences`, and the measures of each direction, which
+pipeline.metrics.retrieval computes. An evaluation with folds also has `folds`, `mean_of_folds` and `each_fold`.
+"""
 
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
 RECALLS = ("recall@1", "recall@5", "recall@10")
 MEASURES = {name: name.replace("recall", "R") for name in RECALLS}
 MEASURES |= {name: name.replace("_", " ") for name in ("median_rank", "mean_rank")}
-"""Key in an evaluation -> heading."""
+"""Key of a measure in an evaluation -> heading of its column."""
 
 
 def headline(evaluation: Evaluation) -> Iterable[str]:
-    """One line for each direction of one gallery, without intervals."""
+    """Yield a line with the recalls and the median rank for each direction of an evaluation, without intervals."""
     for direction in DIRECTIONS:
         values = evaluation[direction]
         recalls = " / ".join(f"{values[name]:.1f}" for name in RECALLS)
-        what = f"{evaluation['model']}, {evaluation['split']} split, {evaluation['protocol']}, {spoken(direction)}"
-        yield f"{what}: recall@1/5/10 {recalls}, median rank {values['median_rank']:g}"
+        setting = f"{evaluation['model']}, {evaluation['split']} split, {evaluation['protocol']}, {spoken(direction)}"
+        yield f"{setting}: recall@1/5/10 {recalls}, median rank {values['median_rank']:g}"
 
 
 def with_folds(evaluations: Iterable[Evaluation]) -> Iterable[Evaluation]:
-    """Evaluations, and behind each one that has folds their mean and the first of them, as evaluations with a gallery
-    of a fold's size: some papers report one subset of the test images (Karpathy and Fei-Fei 2015, Table 1)."""
+    """Yield each evaluation. If it has folds, also yield the mean of the folds and the first fold as evaluations.
+
+    The gallery of these two has the size of a fold. The first fold is included because some papers report one subset of
+    the test images (Karpathy and Fei-Fei 2015, Table 1).
+    """
     for evaluation in evaluations:
         yield evaluation
         if "mean_of_folds" in evaluation:
@@ -39,12 +45,15 @@ def with_folds(evaluations: Iterable[Evaluation]) -> Iterable[Evaluation]:
 
 
 def spoken(direction: str) -> str:
-    """`image-to-sentence` for `image_to_sentence`."""
+    """Return the name of a direction for users, such as `image-to-sentence` for `image_to_sentence`."""
     return direction.replace("_", "-")
 
 
 def by_setting(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
-    """Evaluations that can be compared with each other: ((split, protocol), evaluations) in order of first mention."""
+    """Group evaluations that can be compared with each other.
+
+    Returns pairs ((split, protocol), evaluations), in the order in which the settings first occur.
+    """
     groups: dict[tuple[str, str], list[Evaluation]] = {}
     for evaluation in evaluations:
         groups.setdefault((evaluation["split"], evaluation["protocol"]), []).append(evaluation)
@@ -52,24 +61,28 @@ def by_setting(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str],
 
 
 def reported_first(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
-    """As `by_setting`, the test split before the others: what is reported on comes first."""
+    """Group evaluations as `by_setting` does, with the test split before all other splits."""
     return sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
 
 
 def recall_sum(evaluation: Evaluation) -> float:
-    """recall@1, @5 and @10 of both directions, added up."""
+    """Compute the sum of recall@1, @5 and @10 of both directions in percent."""
     return sum(evaluation[direction][name] for direction in DIRECTIONS for name in RECALLS)
 
 
 def ranking(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The evaluations of the split that is reported on, by its first protocol; the greatest sum of recalls first."""
+    """Return the evaluations of the first group of `reported_first`, sorted by recall sum with the best first."""
     (_, group), *_ = reported_first(evaluations)
     return sorted(group, key=recall_sum, reverse=True)
 
 
 def compare_briefly(ranked: Sequence[Evaluation]) -> list[str]:
-    """A heading, and a line for each of some evaluations on the same gallery: recall@1/5/10 of both directions."""
-    first, longest = ranked[0], max(len(evaluation["model"]) for evaluation in ranked)
+    """Return a heading, and a line with recall@1, @5 and @10 of both directions for each of the `ranked` evaluations.
+
+    All evaluations must have the same gallery.
+    """
+    first = ranked[0]
+    longest = max(len(evaluation["model"]) for evaluation in ranked)
     gallery = f"{first['n_images']} images, {first['n_sentences']} sentences, {first['protocol']}"
     lines = [f"recall@1 / 5 / 10 on the {first['split']} split ({gallery}), best first:"]
     for evaluation in ranked:
@@ -82,7 +95,7 @@ def compare_briefly(ranked: Sequence[Evaluation]) -> list[str]:
 
 
 def markdown(evaluations: Iterable[Evaluation]) -> str:
-    """A table for each split and protocol; recall in percent, 95% intervals in brackets."""
+    """Return a Markdown table for each split and protocol, with recalls in percent and 95% intervals in brackets."""
     parts = []
     for (split, protocol), group in by_setting(with_folds(evaluations)):
         first = group[0]

@@ -1,1 +1,1 @@
-"""Models: what maps images and sentences into one space."""
+"""Models, which map images and sentences into one space."""

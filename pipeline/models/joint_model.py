@@ -1,7 +1,7 @@
-"""The contract of every fitted or trained model: what embedding, indexing and searching use of it.
+"""The contract of every fitted or trained model: the methods that embedding, indexing and searching call.
 
 A class needs no base class to fulfil the contract. `restore` in pipeline.config.stored returns a JointModel. Only the
-stages that make models know their classes.
+stages that fit or train models know their classes.
 """
 
 from collections.abc import Mapping
@@ -32,18 +32,24 @@ WordForms: TypeAlias = "Tokens | Trees"
 """Sentences word by word, as sequences or as parse trees."""
 
 Sentences: TypeAlias = "Mapping[str, TextVectors] | WordForms | Mapping[str, Mapping[str, TextVectors] | WordForms]"
-"""Sentences in the form that a model's `sentence_view` names: text encoder -> vectors, words, or, for an ensemble, the
-form of each member -> the sentences in this form."""
+"""Sentences in the form that a model's `sentence_view` names.
+
+`vectors` is a mapping text encoder -> vectors. `words` and `trees` are WordForms. For an ensemble it is a mapping from
+the form that a member reads to the sentences in this form.
+"""
 
 Settings: TypeAlias = "Mapping[str, JsonValue]"
-"""The settings of a model as they are stored."""
+"""The settings of a model, in the form in which model.json stores them."""
 
 
 def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
-    """Return the stored setting `key`, which must be of a `kind`. Raises ValueError if it is missing or of another."""
+    """Return the stored setting `key`, whose type must be `kind`.
+
+    Raises ValueError if it is missing or of another type.
+    """
     value = settings.get(key)
     if not isinstance(value, kind):
-        raise ValueError(f"the setting {key} is {value!r}, not {kind.__name__}")
+        raise ValueError(f"the setting {key} is {value!r}, which is not of the type {kind.__name__}")
     return value
 
 
@@ -56,7 +62,7 @@ def read_number(settings: Settings, key: str) -> float:
 
 
 def read_list(settings: Settings, key: str) -> list:
-    """Return the stored setting `key`, which must be a list. Raises ValueError if it is missing or of another kind."""
+    """Return the stored setting `key`, which must be a list. Raises ValueError if it is missing or not a list."""
     value = settings.get(key)
     if not isinstance(value, list | tuple):
         raise ValueError(f"the setting {key} is {value!r}, not a list")
@@ -64,19 +70,20 @@ def read_list(settings: Settings, key: str) -> list:
 
 
 def require_vectors(sentences: "Sentences") -> "Mapping[str, TextVectors]":
-    """Return sentences that are text encoder -> vectors. Raises TypeError if they are in another form."""
+    """Return `sentences` if they are a mapping text encoder -> vectors. Raises TypeError if they have another form."""
     if isinstance(sentences, Mapping):
         vectors = {name: block for name, block in sentences.items() if not isinstance(block, Mapping | Ragged)}
         if len(vectors) == len(sentences):
             return vectors
-    raise TypeError(f"a model of text encoders' vectors cannot embed {type(sentences).__name__}")
+    raise TypeError(f"this model embeds vectors of text encoders, not {type(sentences).__name__}")
 
 
 class RegionBlock(Protocol):
-    """Regions of n images, image after image.
+    """The regions of n images, image after image.
 
-    `features` (total, dim) holds the features of several encoders side by side, `boxes` (total, 4) x1, y1, x2, y2 in
-    original pixels, and `scores` (total,) the confidence of each region. Image i has rows offsets[i] to offsets[i + 1].
+    `features` (total, dim) are the features of several encoders side by side. `boxes` (total, 4) are x1, y1, x2, y2 in
+    pixels of the original image. `scores` (total,) are the confidences of the regions. The regions of image i are the
+    rows offsets[i] to offsets[i + 1] - 1.
     """
 
     @property
@@ -90,17 +97,17 @@ class RegionBlock(Protocol):
 
 
 class RegionSource(Protocol):
-    """The regions of n images, which are read on request."""
+    """The regions of n images, which are read from disk on request."""
 
     def __len__(self) -> int: ...
 
     def packed(self, rows: np.ndarray) -> RegionBlock:
-        """Read the regions of the images `rows` (k,), in this order."""
+        """Read the regions of the images with the row numbers `rows` (k,), in this order."""
         ...
 
 
 class JointModel(Protocol):
-    """A model of the joint space, whose images and sentences can be compared."""
+    """A model that embeds images and sentences in one space, in which they can be compared."""
 
     @property
     def multi_vector(self) -> bool:
@@ -109,7 +116,7 @@ class JointModel(Protocol):
 
     @property
     def sentence_view(self) -> str:
-        """The form in which it reads sentences: see `sentences` in pipeline.config.registry.ModelSpec."""
+        """The form in which the model reads sentences. See `sentences` in pipeline.config.registry.ModelSpec."""
         ...
 
     @property
@@ -119,22 +126,23 @@ class JointModel(Protocol):
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The rule that scores two items of several vectors; None if the model is not multi-vector."""
+        """The rule that scores an image with a sentence if both have several vectors, or None for one vector per
+        item."""
         ...
 
     @property
     def encoders(self) -> tuple[str, ...]:
-        """The image encoders whose features it reads."""
+        """The image encoders whose features the model reads."""
         ...
 
     @property
     def text_encoders(self) -> tuple[str, ...]:
-        """The text encoders whose vectors it reads; none if it reads words."""
+        """The text encoders whose vectors the model reads. The tuple is empty if the model reads words."""
         ...
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders whose features of regions it reads; none if it cannot embed regions."""
+        """The encoders whose region features the model reads. The tuple is empty if it cannot embed regions."""
         ...
 
     def to(self, device: "torch.device") -> Self:
@@ -142,27 +150,30 @@ class JointModel(Protocol):
         ...
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed n images: (n, c) float32, or MultiVectors of arrays from the images' `regions`.
+        """Embed n images from their `features`. Return (n, c) float32, or MultiVectors for a multi-vector model.
 
-        Only a multi-vector model reads `regions`, and it needs them.
+        A multi-vector model also needs the `regions` of the images. Other models do not read `regions`.
         """
         ...
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed n sentences in the form `sentence_view`: (n, c) float32, or MultiVectors of arrays."""
+        """Embed n sentences, which have the form `sentence_view`. Return (n, c) float32, or MultiVectors of arrays."""
         ...
 
     def settings(self) -> Settings:
-        """Return what `from_parts` needs beside the tensors, as JSON values."""
+        """Return the settings of the model as JSON values.
+
+        `from_parts` restores the model from them and `tensors()`.
+        """
         ...
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the parameters by name."""
+        """Return the parameters of the model, name -> array."""
         ...
 
 
 class MultiVectorModel(JointModel, Protocol):
-    """A model with several vectors per item. `is_multi_vector` tells one from the others."""
+    """A model with several vectors per item. `is_multi_vector` recognises such models."""
 
     @property
     def rule(self) -> ScoreRule: ...
@@ -178,23 +189,29 @@ def is_multi_vector(model: JointModel) -> TypeGuard[MultiVectorModel]:
 
 
 def embed_images(model: JointModel, features: Features, regions: RegionSource | None) -> Items:
-    """Embed images with their `regions` if the model is multi-vector, else without them."""
+    """Embed images by `model`. The `regions` are passed on only to a multi-vector model."""
     return model.embed_images(features, regions) if model.multi_vector else model.embed_images(features)
 
 
 class PhraseModel(JointModel, Protocol):
-    """A trained model that embeds noun phrases and single regions too."""
+    """A trained model that can also embed noun phrases and single regions."""
 
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
-        """Embed p noun phrases: (p, c) float32. A model of trees takes the trees of whole sentences instead."""
+        """Embed p noun phrases, and return (p, c) float32.
+
+        A model that reads trees takes the trees of whole sentences.
+        """
         ...
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
-        """Embed the r regions of a block, whose features are of the model's encoders in its order: (r, c) float32."""
+        """Embed the r regions of a block, and return (r, c) float32.
+
+        The block has the features of the model's region encoders side by side, in the model's order.
+        """
         ...
 
 
 class ModelClass(Protocol):
-    """A registered class, whose `from_parts` restores a model from its stored `settings()` and `tensors()`."""
+    """A registered class of models. `from_parts` restores a model from its stored `settings()` and `tensors()`."""
 
     def from_parts(self, settings: Settings, tensors: Mapping[str, np.ndarray]) -> JointModel: ...

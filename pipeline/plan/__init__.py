@@ -1,1 +1,1 @@
-"""Plan: what a run costs before it runs, and what it did cost beside that."""
+"""The machine, and the estimate of the time, disk and memory that a run needs."""

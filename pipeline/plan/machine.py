@@ -1,7 +1,8 @@
-"""The machine: processors, memory, disk, devices, libraries, and which optional ones are missing. And the estimate of
-what a collection of so many images will take: hours of extraction, bytes on disk and in memory.
+"""The examination of the machine for `doctor`, and the estimate of a run's needs for `plan`.
 
-The hours come from images a second that were measured here. The rest is counted from the arrays that a run holds.
+`examine` reports the CPU, memory, disk, GPUs and libraries, and the extras that are missing. `estimate` computes the
+hours of extraction from the speeds that were measured on this machine. It computes the bytes on disk and in memory from
+the sizes of the arrays in a run.
 """
 
 import os
@@ -21,9 +22,22 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 GIB = 1 << 30
-LEAST_MEMORY, LEAST_DISK = 3 * GIB, 2 * GIB
-"""Bytes that the demo needs free; a collection of your own is `plan`'s matter."""
-NEEDED = ("click", "h5py", "numpy", "Pillow", "pyarrow", "pydantic", "PyYAML", "safetensors", "scipy", "snakemake")
+MIN_FREE_MEMORY = 3 * GIB
+"""Free memory in bytes that the demo needs. `plan` estimates the memory for other collections."""
+MIN_FREE_DISK = 2 * GIB
+"""Free disk space in bytes that the demo needs. `plan` estimates the disk space for other collections."""
+REQUIRED_LIBRARIES = (
+    "click",
+    "h5py",
+    "numpy",
+    "Pillow",
+    "pyarrow",
+    "pydantic",
+    "PyYAML",
+    "safetensors",
+    "scipy",
+    "snakemake",
+)
 EXTRAS = {
     "standard": ("cv2", "standard features"),
     "selective-search": ("cv2.ximgproc", "regions by selective search"),
@@ -40,15 +54,18 @@ EXTRAS = {
     "slurm": ("snakemake_executor_plugin_slurm", "queues of SLURM"),
     "kubernetes": ("dask_kubernetes", "Dask on Kubernetes"),
     "docs": ("material", "this documentation as a site"),
-    "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
+    "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of generated captions, and METEOR with Java"),
     "test": ("pytest", "the tests"),
 }
-"""Extra of this distribution -> a module that it brings, and what for."""
+"""Extra of this distribution -> a module that the extra installs, and its purpose."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`what` was `found`; `mark` is ok, note (worth knowing) or MISS (needed and missing), `remedy` is what to do."""
+    """A fact about the machine: `what` was examined, what was `found`, and the `remedy` for a fault.
+
+    `mark` is `ok`, `note` for a fact that limits some functions, or `MISS` for a fault that must be repaired.
+    """
 
     what: str
     found: str
@@ -57,12 +74,18 @@ class Finding:
 
 
 def examine(folder: Path) -> list[Finding]:
-    """All findings, in the order in which they are read; `folder` is where results go."""
-    return [*_processor(), *_libraries(), *_torch(), *_faiss(), *_extras(), *_space(folder)]
+    """Examine the machine, and return the findings in the order in which they are shown.
+
+    `folder` is the folder of the results, which need not exist.
+    """
+    return [*_cpu(), *_libraries(), *_torch(), *_faiss(), *_extras(), *_space(folder)]
 
 
 def free_memory() -> int:
-    """Bytes that new processes can have, within what a container allows; 0 where the system does not say."""
+    """Return the bytes of memory that new processes can use, within the limit of a container if there is one.
+
+    Returns 0 if the system does not report its free memory.
+    """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -77,25 +100,25 @@ def free_memory() -> int:
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes free on the disk on which `folder` lies, or will."""
+    """Return the free bytes of the disk with `folder`, or with its nearest existing parent folder."""
     folder = Path(folder).absolute()
     return shutil.disk_usage(next(f for f in (folder, *folder.parents) if f.exists())).free
 
 
-def _processor() -> Iterator[Finding]:
-    wide = sorted({"avx2", "avx512f", "avx512_bf16", "amx_bf16"} & runtime.cpu_flags())
+def _cpu() -> Iterator[Finding]:
+    vector_units = sorted({"avx2", "avx512f", "avx512_bf16", "amx_bf16"} & runtime.cpu_flags())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    yield Finding("processor", f"{cores} cores, {runtime.threads()} threads; {' '.join(wide) or 'no AVX2'}")
+    yield Finding("CPU", f"{cores} cores, {runtime.threads()} threads, {' '.join(vector_units) or 'no AVX2'}")
 
 
 def _libraries() -> Iterator[Finding]:
-    missing = [name for name in NEEDED if not _version(name)]
+    missing = [name for name in REQUIRED_LIBRARIES if not _version(name)]
     if missing:
-        yield Finding("libraries", f"without {', '.join(missing)}", "MISS", f"pip install {' '.join(missing)}")
+        yield Finding("libraries", f"not installed: {', '.join(missing)}", "MISS", f"pip install {' '.join(missing)}")
     else:
         yield Finding("libraries", ", ".join(f"{name} {_version(name)}" for name in ("numpy", "scipy", "snakemake")))
-        import numpy  # noqa: F401  whose BLAS is asked for
+        import numpy  # noqa: F401  threadpool_info reports only libraries that are loaded, such as NumPy's BLAS.
         from threadpoolctl import threadpool_info
 
         for pool in threadpool_info():
@@ -118,14 +141,14 @@ def _torch() -> Iterator[Finding]:
         device = torch.cuda.get_device_properties(number)
         yield Finding(f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB")
     if not torch.cuda.device_count():
-        yield Finding("GPU", "none that torch sees; everything runs on the processor", "note")
+        yield Finding("GPU", "PyTorch finds no GPU, so everything runs on the CPU", "note")
 
 
 def _faiss() -> Iterator[Finding]:
     names = sorted(set(metadata.packages_distributions().get("faiss", [])))
-    if len(names) > 1:  # each has overwritten files of the other, and uninstalling one removes them
+    if len(names) > 1:  # Each has overwritten files of the other, and uninstalling one removes files of both.
         remedy = f"pip uninstall -y {' '.join(names)}, then pip install {names[-1]}"
-        yield Finding("faiss", f"{' and '.join(names)} are installed into the same folder", "MISS", remedy)
+        yield Finding("faiss", f"{' and '.join(names)} have overwritten each other's files", "MISS", remedy)
     try:
         import faiss
     except ImportError as error:
@@ -146,14 +169,16 @@ def _extras() -> Iterator[Finding]:
         else:
             yield Finding(f"[{extra}]", "not installed", "note", f"pip install 'jointspace[{extra}]'   ({purpose})")
     java = shutil.which("java")
-    yield Finding("java", java or "not found; descriptions go without METEOR", "ok" if java else "note")
+    yield Finding("java", java or "not found, so generated captions have no METEOR score", "ok" if java else "note")
 
 
 def _space(folder: Path) -> Iterator[Finding]:
-    memory, disk = free_memory(), free_disk(folder)
-    lacking = "end other programs, or choose smaller extract.batch_size and shard_size"
-    yield _free("memory", memory, lacking if 0 < memory < LEAST_MEMORY else None)
-    yield _free(f"disk {folder}", disk, "make room, or choose another results_root" if disk < LEAST_DISK else None)
+    memory = free_memory()
+    disk = free_disk(folder)
+    more_memory = "end other programs, or lower extract.batch_size and shard_size"
+    more_disk = "delete files, or choose another results_root"
+    yield _free("memory", memory, more_memory if 0 < memory < MIN_FREE_MEMORY else None)
+    yield _free(f"disk {folder}", disk, more_disk if disk < MIN_FREE_DISK else None)
 
 
 def _free(what: str, free: int, remedy: str | None) -> Finding:
@@ -161,9 +186,10 @@ def _free(what: str, free: int, remedy: str | None) -> Finding:
 
 
 def is_installed(module: str) -> bool:
+    """Return whether `module` can be imported, without importing it. Only its parent packages are imported."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package above it
+    except ModuleNotFoundError:  # The parent package is not installed.
         return False
 
 
@@ -174,21 +200,27 @@ def _version(name: str) -> str | None:
         return None
 
 
-WIDEST = 2048
-"""Dimensions of features that nothing states."""
-WORD = 300
-"""Dimensions of published word vectors."""
-PROCESS = 1.5e9
-"""Bytes of a process that has loaded torch, with a shard of photographs on their way."""
-MOMENTS_HELD, EMBEDDINGS_HELD = 12, 3
-"""Copies of the moments that `fit` holds, and of a model's embeddings that `build-index` does, at most."""
-TERM_BYTES, TERMS = 12, 10
-"""Bytes of a term of a sentence in a sparse row, and terms of a sentence."""
+ASSUMED_DIM = 2048
+"""Assumed dimension of features whose dimension is not known."""
+WORD_VECTOR_DIM = 300
+"""Dimension of published word vectors."""
+PROCESS_BYTES = 1.5e9
+"""Memory of a process that has loaded PyTorch and reads a shard of photos."""
+MOMENTS_COPIES = 12
+"""Maximum number of copies of the moments in the memory of `fit`."""
+EMBEDDINGS_COPIES = 3
+"""Maximum number of copies of a model's embeddings in the memory of `build-index`."""
+TERM_BYTES = 12
+"""Bytes of one term of a sentence in a sparse row."""
+TERMS_PER_SENTENCE = 10
+"""Assumed number of terms of a sentence."""
+MAX_JOBS = 64
+"""Assumed maximum number of jobs, each of which stores the sum of the moments of its shards."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Images a second that one encoder's features take here, and their dimension."""
+    """The measured speed of an encoder on this machine, and the dimension of its features."""
 
     images_per_second: float
     dim: int
@@ -196,8 +228,11 @@ class Speed:
 
 @dataclass(frozen=True)
 class Estimate:
-    """`hours` of each measured encoder's extraction, in one job; bytes on `disk` and in `memory` (of one job) by what
-    they are of; the encoders that were `not_measured`."""
+    """The estimated needs of a run on a number of `images` and `sentences`.
+
+    `hours` has the time that one job takes to extract the features of each measured encoder. `disk` has bytes by kind
+    of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders without a measured speed.
+    """
 
     images: int
     sentences: int
@@ -208,15 +243,19 @@ class Estimate:
 
 
 def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str, Speed]) -> Estimate:
-    """Estimate by the configuration and what was measured of its encoders."""
-    import numpy as np  # the machine is examined where NumPy is missing too
+    """Estimate the time, disk space and memory of a run with `config` on `images` photos and `sentences` captions.
+
+    `speeds` has the measured speed of each encoder, by name. The dimension of an encoder that was not measured is its
+    stated or greatest possible dimension.
+    """
+    import numpy as np  # `examine` must also work if NumPy is missing.
 
     dims = {encoder.name: _dim(config, encoder, speeds) for encoder in config.encoders}
     terms = [_text_dim(config, encoder) for encoder in config.text_encoders]
     width = sum(dims.values()) + sum(terms)
     joint = max(config.fit.dimensions)
     shards = -(-images // config.shard_size)
-    jobs = min(shards, 64)
+    jobs = min(shards, MAX_JOBS)
     moments = 4.0 * width**2
     embeddings = 4.0 * joint * (images + sentences)
     stored = np.dtype(config.extract.storage).itemsize
@@ -227,39 +266,39 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
         hours={name: images / speed.images_per_second / 3600 for name, speed in speeds.items()},
         disk={
             "features": stored * images * sum(dims.values()),
-            "text": TERM_BYTES * TERMS * sentences * len(terms),
+            "text": TERM_BYTES * TERMS_PER_SENTENCE * sentences * len(terms),
             "moments": moments * (shards + jobs),
             "embeddings": embeddings * len(config.models),
             "indices": embeddings * len(config.models),
         },
         memory={
-            "extract": PROCESS + 8.0 * min(images, config.shard_size) * max(dims.values(), default=0),
-            "fit": PROCESS + MOMENTS_HELD * moments,
-            "build-index": PROCESS + EMBEDDINGS_HELD * embeddings,
+            "extract": PROCESS_BYTES + 8.0 * min(images, config.shard_size) * max(dims.values(), default=0),
+            "fit": PROCESS_BYTES + MOMENTS_COPIES * moments,
+            "build-index": PROCESS_BYTES + EMBEDDINGS_COPIES * embeddings,
         },
         not_measured=tuple(name for name in pixels if name not in speeds),
     )
 
 
 def _dim(config: "Config", encoder: "EncoderEntry", speeds: Mapping[str, Speed]) -> int:
-    """Return the dimension of an encoder's features: measured, stated, or the most that it can be."""
+    """Return the dimension of an encoder's features: as measured, as stated, or the greatest possible dimension."""
     if encoder.name in speeds:
         return speeds[encoder.name].dim
     if encoder.base is not None:
         return _dim(config, config.encoder(encoder.base), speeds)
-    return encoder.max_dim(WORD) or WIDEST
+    return encoder.max_dim(WORD_VECTOR_DIM) or ASSUMED_DIM
 
 
 def _text_dim(config: "Config", encoder: "EncoderEntry") -> int:
-    """Return the most dimensions that the vectors of a text encoder can have."""
-    return encoder.max_dim(config.word_vectors.dim if encoder.corpus else WORD) or WIDEST
+    """Return the greatest possible dimension of the vectors of a text encoder."""
+    return encoder.max_dim(config.word_vectors.dim if encoder.corpus else WORD_VECTOR_DIM) or ASSUMED_DIM
 
 
-def lines_of(found: Estimate) -> list[str]:
-    """The estimate for a person."""
-    lines = [f"{found.images:,} images, {found.sentences:,} sentences"]
+def format_estimate(found: Estimate) -> list[str]:
+    """Return the lines that describe an estimate to the user."""
+    lines = [f"{found.images:,} photos, {found.sentences:,} captions"]
     lines += [f"extract {name}: {hours:,.2f} hours in one job" for name, hours in found.hours.items()]
-    lines += [f"not measured before it is prepared: {name}" for name in found.not_measured]
+    lines += [f"not measured, because it is not prepared yet: {name}" for name in found.not_measured]
     for title, sizes in (("disk", found.disk), ("memory of one job", found.memory)):
         lines.append(f"{title}: " + ", ".join(f"{name} {size / 1e9:,.2f} GB" for name, size in sizes.items()))
     return [*lines, f"disk in all: {sum(found.disk.values()) / 1e9:,.2f} GB"]

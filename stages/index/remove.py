@@ -159,7 +159,7 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
             rest = partial(_rest, shard, less, index)
             changed, factory = remove(index, rows, less.alive, rest, side.card)
         else:
-            changed = drop(index, side.outline.places(rows))
+            changed = drop(index, side.outline.positions(rows))
             factory = side.card.factory
         revision.put(less, to_bytes(changed), factory)
     revision.commit()

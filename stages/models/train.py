@@ -178,13 +178,13 @@ def _read_noun_phrase(run: "StageRun") -> int:
 
 def _read_words(run: "StageRun", settings: "WordVectorsSettings") -> "np.ndarray":
     """Return the first word vectors (V + 1, d): from a file, learned on the corpus, or random."""
-    from pipeline.models.neural.networks import INITIAL
+    from pipeline.models.neural.networks import INITIAL_RANGE
     from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
     from pipeline.text.wordvectors import random_vectors
 
     terms, seed = read_token_vocabulary(run)[0].terms, run.config.seed
     if settings.source == "random":
-        return random_vectors(len(terms), settings.dim, INITIAL, seed)
+        return random_vectors(len(terms), settings.dim, INITIAL_RANGE, seed)
     if settings.source == "corpus":
         return read_corpus_vectors(run)
     path = run.inputs.path("words")
@@ -196,7 +196,7 @@ def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
     """Return the model that `model` starts from, with the vectors of every word if `model` reads words and the other
     model reads vectors."""
     from pipeline.models.linear.projection import LinearModel, WordStart
-    from pipeline.models.neural.word_towers import SAMPLE
+    from pipeline.models.neural.word_towers import SCALE_SAMPLE
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
 
     name = run.config.start(model)
@@ -208,5 +208,5 @@ def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
     words = [*read_token_vocabulary(run)[0].terms, ""]
     encoders = {name: open_text_encoder(run, name) for name in start.text_encoders}
     count = sum(1 for _ in run.manifest.texts_of("train"))
-    sample = islice(run.manifest.texts_of("train"), 0, None, max(1, count // SAMPLE))
+    sample = islice(run.manifest.texts_of("train"), 0, None, max(1, count // SCALE_SAMPLE))
     return WordStart.of(start, encoders, words, list(sample))

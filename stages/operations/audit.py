@@ -48,7 +48,7 @@ def command(root: Path, exclude: Path | None) -> None:
 
     Writes RUN/audit/audit.parquet, one row per finding, and adds a section to the report.
     """
-    from pipeline.models.linear.cross_fit import LEAST_PHOTOGRAPHS
+    from pipeline.models.linear.cross_fit import MIN_PHOTOS
     from pipeline.report.tables import FINDINGS, is_probable
     from pipeline.run.runner import run_stage
     from pipeline.storage.batch import publish_text
@@ -64,7 +64,7 @@ def command(root: Path, exclude: Path | None) -> None:
         if commit.details["scored"] or kind in ("leak", "copy"):
             click.echo(f"{counts[kind]:>7,}  {description}")
     if not commit.details["scored"]:
-        click.echo(f"captions were not checked: that needs {LEAST_PHOTOGRAPHS} photos with captions")
+        click.echo(f"captions were not checked: that needs {MIN_PHOTOS} photos with captions")
     elif run.manifest.n_images < FEW:
         click.echo(f"with fewer than {FEW:,} photos, many right captions look wrong: check each")
     if exclude:
@@ -103,7 +103,7 @@ def audit(run: "StageRun", job: Job) -> None:
     import pyarrow as pa
 
     from pipeline.images.copies import MIN_COPY_CORRELATION
-    from pipeline.models.linear.cross_fit import LEAST_PHOTOGRAPHS
+    from pipeline.models.linear.cross_fit import MIN_PHOTOS
     from pipeline.storage.tables import write_table
 
     pairs, correlations = _find_copies(run)
@@ -113,7 +113,7 @@ def audit(run: "StageRun", job: Job) -> None:
     ]
     texts = run.inputs.all_shards("texts")
     described = len(set(run.manifest.sentence_images.tolist())) if texts else 0
-    if described >= LEAST_PHOTOGRAPHS:
+    if described >= MIN_PHOTOS:
         findings += _worst_captions(*_score_captions(run, pairs))
     fields = {
         **dict.fromkeys(("kind", "image", "split"), pa.string()),
@@ -124,7 +124,7 @@ def audit(run: "StageRun", job: Job) -> None:
         "reliable": pa.bool_(),
     }
     table = pa.Table.from_pylist(list(_name(run, findings)), pa.schema(list(fields.items())))
-    write_table(job.path, "audit", table, provenance=job.provenance, details={"scored": described >= LEAST_PHOTOGRAPHS})
+    write_table(job.path, "audit", table, provenance=job.provenance, details={"scored": described >= MIN_PHOTOS})
 
 
 def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
@@ -159,7 +159,7 @@ def _score_captions(run: "StageRun", copies: "np.ndarray") -> "tuple[Scores, Sco
     """The scores of photographs with all their captions, and of single captions; `copies` (p, 2) stay together."""
     import numpy as np
 
-    from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds
+    from pipeline.models.linear.cross_fit import TERMS, cross_fit, draw_folds
     from pipeline.models.linear.sets import Restriction
     from pipeline.models.linear.views import ImageView, TextView
     from pipeline.storage.pairs import read_pairs
@@ -172,7 +172,7 @@ def _score_captions(run: "StageRun", copies: "np.ndarray") -> "tuple[Scores, Sco
     vectors = {name: shard.matrix for name, shard in open_texts(texts, 0).items()}
     restriction = Restriction(encoders, dict.fromkeys(texts, 1.0), TERMS)
     text = restriction.text(TextView.of(vectors, {name: config.text_encoder(name).normalise for name in texts}))
-    folds = deal_folds(copies, manifest.n_images, config.seed)
+    folds = draw_folds(copies, manifest.n_images, config.seed)
     by_shard = np.split(folds, manifest.bounds("images")[1:-1])
 
     def blocks(fold: int) -> Iterator[Any]:

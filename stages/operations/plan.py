@@ -57,7 +57,7 @@ def plan(
     Before `ingest` has read the photos, the command encodes synthetic ones. Give the number of photos as --images then.
     """
     from pipeline.config import loading
-    from pipeline.plan.machine import estimate, lines_of
+    from pipeline.plan.machine import estimate, format_estimate
 
     if config_path := config_path or configuration:
         chosen = loading.load(config_path)
@@ -83,7 +83,7 @@ def plan(
     kind = "the run's" if ingested else "synthetic"
     for name, speed in speeds.items():
         click.echo(f"{name}: {speed.images_per_second:,.1f} photos a second ({kind}), {speed.dim} dimensions")
-    click.echo("\n".join(lines_of(found)))
+    click.echo("\n".join(format_estimate(found)))
 
 
 def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":

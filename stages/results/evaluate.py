@@ -48,11 +48,11 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
         TIES,
         Bootstrap,
         chance,
-        divide,
         evaluate,
         measure,
         measure_folds,
         select_sentences,
+        split_into_folds,
     )
     from pipeline.metrics.summary import headline, with_folds
     from pipeline.storage.records import write_evaluation
@@ -90,7 +90,7 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
         **evaluate(ranks, owners, bootstrap),
     }
     if config.folds > 1:
-        folds = divide(owners, config.folds)
+        folds = split_into_folds(owners, config.folds)
         each = [rank_all(images[fold.images], sentences[fold.sentences], fold.owners) for fold in folds]
         value |= {"folds": len(folds), **measure_folds(folds, each, bootstrap)}
     if ranks.sentence_similarity is not None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import Bootstrap, divide, evaluate, measure_folds
+from pipeline.metrics.retrieval import Bootstrap, evaluate, measure_folds, split_into_folds
 
 PLAIN = Bootstrap(0, 0)
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
@@ -23,7 +23,7 @@ def vectors(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_the_mean_is_that_of_each_subset_evaluated_alone() -> None:
     images, sentences, owners = vectors(53)
-    folds = divide(owners, 5)
+    folds = split_into_folds(owners, 5)
     ranks = [count_ranks(images[f.images], sentences[f.sentences], f.owners, "inner_product") for f in folds]
     found = measure_folds(folds, ranks, PLAIN)
     bounds = [0, 10, 21, 31, 42, 53]

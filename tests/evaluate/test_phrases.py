@@ -19,10 +19,10 @@ from pipeline.metrics.phrases import (
     pairs_within,
     rank_among_all,
     rank_within,
-    scores_of,
+    score_pairs,
 )
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.models.neural.hmlstm import match
+from pipeline.models.neural.hmlstm import match_regions
 
 IMAGES, KINDS = 30, 12
 
@@ -70,7 +70,7 @@ def test_ranks_are_those_of_loops() -> None:
         assert ranks[i] == (1 + (wrong >= scores[i][right[i]].max()).sum() if right[i].any() else 0)
     pairs = np.unique(rng.integers(0, [300, 90], (2000, 2)), axis=0)
     chosen = rng.random(len(pairs)) < 0.3
-    near = rank_within(scores_of(pairs, a, b), chosen, pairs[:, 1], 90)
+    near = rank_within(score_pairs(pairs, a, b), chosen, pairs[:, 1], 90)
     for j in range(90):
         own = pairs[:, 1] == j
         values = scores[pairs[:, 0], j]
@@ -81,7 +81,7 @@ def test_ranks_are_those_of_loops() -> None:
 def test_ties_count_against_the_model() -> None:
     a, b = np.ones((2, 3), np.float32), np.ones((5, 3), np.float32)
     assert rank_among_all(a, b, np.array([[0, 0], [0, 1], [1, 4]])).tolist() == [4, 5]
-    scores = scores_of(np.array([[0, 0], [0, 1], [0, 2]]), a, b)
+    scores = score_pairs(np.array([[0, 0], [0, 1], [0, 2]]), a, b)
     assert rank_within(scores, np.array([False, True, False]), np.zeros(3, int), 2).tolist() == [3, 0]
 
 
@@ -89,7 +89,7 @@ def test_best_regions_are_those_of_training() -> None:
     rng = np.random.default_rng(2)
     offsets, images = np.array([0, 4, 6, 13]), np.array([0, 2, 1, 0, 2])
     phrases, regions = unit(rng, 5), unit(rng, 13)
-    chosen, confidence = match(torch.from_numpy(phrases), images, torch.from_numpy(regions), offsets)
+    chosen, confidence = match_regions(torch.from_numpy(phrases), images, torch.from_numpy(regions), offsets)
     parts = np.setdiff1d(np.arange(13), offsets[:-1])
     owners = np.repeat(np.arange(3), np.diff(offsets))
     best, similarity = best_within(images, phrases, owners[parts], regions[parts])
@@ -120,5 +120,5 @@ def test_phrases_without_a_right_region_are_wrong_and_a_world_without_names_is_r
     assert len(ranks["phrase_to_region.image"]) == 120  # what has no right region has no rank
     assert found["n_without_right_region"] == 60
     assert found["correspondence"]["right"] == pytest.approx(200 / 3)
-    with pytest.raises(UsageError, match=r"correct phrases\.names"):
+    with pytest.raises(UsageError, match=r"Correct phrases\.names"):
         measure_phrases(phrases, regions, replace(gold, labels=["thing"] * 90), 0.5, Bootstrap(0, 0))

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from pipeline.metrics.ranks import BLOCK, pair_ranks, similarity_ranks
+from pipeline.metrics.ranks import BLOCK_IMAGES, pair_ranks, similarity_ranks
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_ranks_of_pairs_are_counted(metric: str) -> None:
     rng = np.random.default_rng(0)
-    owners = np.sort(rng.integers(0, 200, 2 * BLOCK[0] + 90))
+    owners = np.sort(rng.integers(0, 200, 2 * BLOCK_IMAGES + 90))
     owners = np.unique(owners[np.bincount(owners)[owners] > 1], return_inverse=True)[1]
     y = rng.integers(-2, 3, (len(owners), 5)).astype(np.float32)  # of which many are as near as others: exact ties
     pairs, ranks = pair_ranks(y, owners, metric)

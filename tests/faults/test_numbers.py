@@ -76,14 +76,14 @@ def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndar
 NOT_FINITE = {
     "ncca": "the moments of the image view are not finite",
     "kcca": "the training rows of a view are not finite",
-    "wsabie-sgd": "the features of training image 3 .from 0. are not finite",
-    "gru": r"the loss is nan in epoch 0, batch \d+ .* check these sentences' features",
-    "dvsa": r"the loss is nan in epoch 0, batch \d+ .* check these sentences' features",
+    "wsabie-sgd": "the features of training image 3 .counted from 0. are not finite",
+    "gru": r"the loss is nan in epoch 0, batch \d+ .* check the features of these sentences",
+    "dvsa": r"the loss is nan in epoch 0, batch \d+ .* check the features of these sentences",
 }
 """Family -> its message for features that are no numbers."""
 MESSAGES = {
     **{(name, case): message for name, message in NOT_FINITE.items() for case in ("nan", "infinite")},
-    ("wsabie-sgd", "huge"): "diverged at learning rate .* scale the features to unit length",
+    ("wsabie-sgd", "huge"): "diverged at the learning rate .* scale the features to unit length",
 }
 """Family and case -> its message. All others are learned from."""
 

@@ -63,7 +63,7 @@ def peak(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("name", ["kcca", "wsabie-sgd"])
 def test_a_fit_to_four_times_as_many_photos_takes_as_much_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "LANDMARKS", 100)
+    monkeypatch.setattr(kernels, "MAX_LANDMARKS", 100)
     fit = model_spec(name).load().fit
     fit(task_of(name, ROWS))  # imports are not of the fit
     few, many = (peak(lambda count=count: fit(task_of(name, count))) for count in (1000, 4000))

@@ -8,14 +8,14 @@ from made_up_settings import text_view
 from scipy import sparse
 
 from pipeline.errors import InputError
-from pipeline.models.linear.cross_fit import FOLDS, Scores, cross_fit, deal_folds, score_rivals
+from pipeline.models.linear.cross_fit import FOLDS, Scores, cross_fit, draw_folds, score_rivals
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import ImageView
 from pipeline.storage.pairs import SplitRows
 
 
 def test_copies_share_a_fold_and_a_caption_is_judged_with_its_siblings_against_those_of_others() -> None:
-    folds = deal_folds(np.array([[0, 1], [1, 2]]), 500, seed=0)
+    folds = draw_folds(np.array([[0, 1], [1, 2]]), 500, seed=0)
     assert len({*folds[:3]}) == 1 and {*folds} == set(range(FOLDS))
     rng, owners = np.random.default_rng(0), np.repeat(np.arange(40), 2)
     x = unit_rows(rng.standard_normal((40, 8)))
@@ -102,7 +102,7 @@ def make_pairs(n: int = 600) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_planted_wrong_captions_are_found_and_counted() -> None:
     x, y, owners = make_pairs()
-    folds = deal_folds(np.empty((0, 2), int), len(x), seed=0)
+    folds = draw_folds(np.empty((0, 2), int), len(x), seed=0)
     view = ImageView(("net",), (20,), ())
     photographs, captions = cross_fit(lambda fold: blocks_of(folds, x, y, owners, fold), view, text_view(15), 1)
     assert sorted(photographs.image_id) == list(range(600)) and sorted(captions.sentence_id) == list(range(1200))
@@ -114,7 +114,7 @@ def test_planted_wrong_captions_are_found_and_counted() -> None:
 def test_photos_that_are_all_near_duplicates_are_refused_by_their_cause() -> None:
     x, y, owners = make_pairs(200)
     copies = np.stack([np.arange(194), np.arange(1, 195)], axis=1)
-    folds = deal_folds(copies, len(x), seed=0)
+    folds = draw_folds(copies, len(x), seed=0)
     with pytest.raises(InputError, match=r"39\d of 400 captions .* near-duplicates of each other"):
         cross_fit(lambda fold: blocks_of(folds, x, y, owners, fold), ImageView(("net",), (20,), ()), text_view(15), 1)
 

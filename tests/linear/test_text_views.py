@@ -121,7 +121,7 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
     assert view.columns(some).tolist() == [*range(30), *range(37, 42)]
     with pytest.raises(IntegrityError, match="vectors of text encoder words are missing"):
         view.stack({"terms": texts["terms"]})
-    with pytest.raises(IntegrityError, match="vectors of text encoder more have shape"):
+    with pytest.raises(IntegrityError, match="vectors of text encoder more have the shape"):
         view.stack({**texts, "more": texts["words"]})
     with pytest.raises(IntegrityError, match="no vectors of text encoder other"):
         view.select(["other"])

@@ -10,7 +10,7 @@ from pipeline.compute.ragged import offsets_of
 from pipeline.config.registry import model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_models import DVSA
-from pipeline.models.neural.task import WHOLE, RegionView, locate
+from pipeline.models.neural.task import WHOLE_IMAGE_GEOMETRY, RegionView, locate
 from pipeline.text.sequences import Tokens
 
 
@@ -22,7 +22,7 @@ def test_a_region_lies_where_its_corners_are() -> None:
         width, height = (x2 - x1) / 30, (y2 - y1) / 20
         shares = [x1 / 30, y1 / 20, x2 / 30, y2 / 20, width, height, (width * height) ** 0.5]
         np.testing.assert_allclose(row, np.sqrt(shares) / sum(shares) ** 0.5, rtol=1e-5)
-    np.testing.assert_array_equal(found[[0, 4, 5]], np.tile(WHOLE, (3, 1)))
+    np.testing.assert_array_equal(found[[0, 4, 5]], np.tile(WHOLE_IMAGE_GEOMETRY, (3, 1)))
 
 
 @pytest.mark.parametrize("name", ["dvsa", "deptree", "defrag"])

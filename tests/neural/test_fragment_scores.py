@@ -52,8 +52,8 @@ def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.
 @pytest.mark.parametrize("rule", SUMS)
 @pytest.mark.parametrize("products", [1, 64, 1 << 22])
 def test_they_are_the_papers_sums(rule: str, weight: float, products: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PRODUCTS", products)
-    monkeypatch.setattr(module, "WORDS", min(products, module.WORDS))
+    monkeypatch.setattr(module, "MAX_PRODUCTS", products)
+    monkeypatch.setattr(module, "BLOCK_WORDS", min(products, module.BLOCK_WORDS))
     images, sentences, chosen = make_sets(REGIONS, 0), make_sets(WORDS, 1), ScoreRule(rule, weight)
     scores = multivector_scores(images, sentences, chosen)
     np.testing.assert_allclose(scores, naive(images, sentences, chosen), rtol=1e-4, atol=1e-4)
@@ -138,7 +138,7 @@ def test_joined_sets_score_the_weighted_sum_of_all_members(rules: list[ScoreRule
 @pytest.mark.parametrize(
     ("stored", "message"),
     [
-        ({"sum": "mean", "global_weight": 0}, "unknown score mean; there are words, mean-words, positive"),
+        ({"sum": "mean", "global_weight": 0}, "unknown score mean. The known scores are words, mean-words, positive"),
         ({"global_weight": 0}, "unknown score None"),
         ({"sum": "words", "global_weight": "1"}, "global_weight of the score is '1', not a finite number"),
         ({"sum": "words", "global_weight": float("nan")}, "global_weight of the score is nan"),

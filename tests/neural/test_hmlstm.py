@@ -7,9 +7,16 @@ from made_up_models import NOUN_PHRASE, draw_phrases, make_task_of
 from torch import Tensor
 
 from pipeline.config.registry import model_spec
-from pipeline.models.neural.hmlstm import HierarchicalLSTM, Normalisation, TwoBranches, match, noun_phrases, phrase_rows
+from pipeline.models.neural.hmlstm import (
+    HierarchicalLSTM,
+    Normalisation,
+    TwoBranches,
+    match_regions,
+    noun_phrases,
+    phrase_rows,
+)
 from pipeline.models.neural.losses import DenseObjective, Objective, PhrasePairs, Scores
-from pipeline.models.neural.task import WHOLE, train
+from pipeline.models.neural.task import WHOLE_IMAGE_GEOMETRY, train
 from pipeline.text.trees import Trees, pack
 
 LENGTHS = [1, 5, 0, 9, 17, 30]
@@ -102,7 +109,7 @@ def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> 
     rng = np.random.default_rng(0)
     offsets, images = np.array([0, 4, 5, 12]), np.array([0, 2, 1, 0, 2])
     phrases, regions = (torch.from_numpy(rng.standard_normal((n, 6), dtype=np.float32)) for n in (5, 12))
-    chosen, confidence = match(phrases, images, regions, offsets)
+    chosen, confidence = match_regions(phrases, images, regions, offsets)
     for phrase, image in enumerate(images):
         own = (phrases[phrase] @ regions[offsets[image] : offsets[image + 1]].T).numpy()
         best = 0 if len(own) == 1 else 1 + own[1:].argmax()
@@ -177,7 +184,7 @@ def test_images_and_regions_are_centred_about_the_mean_image_and_the_whole_image
     mean, x = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in (5, (4, 5)))
     network = TwoBranches(mean, make_encoder(), 6, 0.0, geometry=geometry).eval()
     place = torch.rand(4, 7, generator=torch.Generator().manual_seed(0)) if geometry else torch.empty(4, 0)
-    centre = torch.from_numpy(WHOLE) if geometry else torch.empty(0)
+    centre = torch.from_numpy(WHOLE_IMAGE_GEOMETRY) if geometry else torch.empty(0)
     for found, rows in (
         (network.embed_images(x), torch.hstack([x - mean, torch.zeros(4, len(centre))])),
         (network.embed_regions(torch.hstack([x, place])), torch.hstack([x - mean, place - centre])),

@@ -128,7 +128,7 @@ def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
     trainer.draw = poison_from(4, trainer.draw)
     kept: list[Checkpoint] = []
     with pytest.raises(
-        JointspaceError, match=r"the loss is nan in epoch 0, batch 4 \(sentences \d+, .*the last checkpoint"
+        JointspaceError, match=r"the loss is nan in epoch 0, batch 4 \(sentences \d+, .*The last checkpoint"
     ):
         trainer.run(lambda training: kept.append(training.checkpoint()))
     for name, tensor in trainer.checkpoint().tensors.items():

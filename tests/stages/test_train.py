@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_start_holds_a_sample_of_the_training_sentences_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every eleventh of 45,056 sentences of 400 bytes, which are 18 MB together."""
-    count, started = 11 * word_towers.SAMPLE, []
+    count, started = 11 * word_towers.SCALE_SAMPLE, []
     start = object.__new__(LinearModel)
     start.text = SimpleNamespace(encoders=())
     run = SimpleNamespace(

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy  # whose parts it imports when they are used: embedding does without
+import scipy  # SciPy loads its parts on first use. Embedding does not need them.
 
 from pipeline.errors import InputError
 from pipeline.models.linear.moments import Moments
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class MomentsModel(LinearModel):
-    """A linear model that is fitted to moments."""
+    """The base class of linear models that are fitted to moments."""
 
     @classmethod
     def fit(cls, task: "FitTask") -> "Tuned":
-        """Fit the best model on dev, by `task.training`."""
-        from pipeline.models.linear.training import fit_on_moments  # Answering queries does not need it.
+        """Fit the model by the method `task.training`, and return the combination of settings that is best on dev."""
+        from pipeline.models.linear.training import fit_on_moments  # Answering queries does not need this import.
 
         return fit_on_moments(cls, task)
 
@@ -28,25 +28,26 @@ class MomentsModel(LinearModel):
 RANK_TOLERANCE = 1e-3
 """Correlations below this share of the largest correlation are noise of single precision and are cut off."""
 RANGE_TOLERANCE = 1e-6
-"""Share of the largest variance below which the rest of a column is rounding."""
-RANGE_SHARE = 0.75
-"""Ratio of rank to dimensions below which solving in the range saves more time than the projection costs."""
+"""Share of the largest variance below which the unexplained variance of a column counts as rounding."""
+MAX_RANGE_RATIO = 0.75
+"""Largest ratio of rank to dimensions at which solving in the range saves more time than the projection takes."""
 
 
 class CCASolver:
-    """Solves CCA on one set of moments and reuses factors from one pair of ridges to the next.
+    """Solver of regularised CCA on one set of moments, for any number of ridges (Gong et al. 2014, eq. 1).
 
-    The directions satisfy W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values); the values are the
-    canonical correlations: the eigenvalues of the problem's two-block form, the lambda of eq. 2. The largest entry of
-    each column of W is positive.
+    Cxx, Cyy and Cxy are the covariances, and rx and ry the ridges. The directions W (D, c) and U (d, c) satisfy
+    W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values). The values are the canonical correlations,
+    which are the lambda of eq. 2. The largest entry of each column of W is positive.
 
-    With Cxx = Lx Lx' and Cyy = Ly Ly' (ridges added), the canonical correlations are the singular values of
-    T = Lx^-1 Cxy Ly^-T: two Cholesky factors, two triangular solves and the top of an eigenproblem of the smaller side.
-    If there are far fewer images than dimensions in their view, the problem is solved in the space that they span.
+    With Cxx + rx I = Lx Lx' and Cyy + ry I = Ly Ly', the canonical correlations are the singular values of
+    T = Lx^-1 Cxy Ly^-T. They take two Cholesky factors, two triangular solves and an eigenproblem of the smaller side.
+    The factors are reused for the next pair of ridges. If there are far fewer images than dimensions in the image view,
+    the problem is solved in the space that the images span.
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Raise InputError if there are fewer than two pairs, a view is constant, or the views are uncorrelated."""
+        """Store the moments. Raises InputError for fewer than two pairs, or for constant or uncorrelated views."""
         moments.require_correlation()
         self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
         self._basis = find_range(moments.xx)
@@ -57,10 +58,10 @@ class CCASolver:
         self._text: tuple[float, np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the top `dimensions` directions, or fewer if the data have less rank.
+        """Compute the top `dimensions` directions, or fewer if the data have a lower rank.
 
         A ridge is relative to the mean of the diagonal of its view's covariance. Raises InputError if a covariance is
-        singular at this ridge. A call with the `text_ridge` of the last call is the cheapest.
+        singular at this ridge. A call is cheapest if it has the same `text_ridge` as the call before.
         """
         if image_ridge not in self._image_factors:
             self._image_factors[image_ridge] = self._factor("image", self.moments.xx, image_ridge)
@@ -75,7 +76,10 @@ class CCASolver:
         return Directions(w * signs, u * signs, correlations)
 
     def _whiten_text(self, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-        """Compute Ly (d, d) and Ly^-1 Cyx (d, D), which are kept only for the last ridge, because they are large."""
+        """Compute Ly (d, d) and Ly^-1 Cyx (d, D).
+
+        Only the results for the last ridge are kept, because they are large.
+        """
         if self._text is None or self._text[0] != ridge:
             self._text = None
             factor = self._factor("text", self.moments.yy, ridge)
@@ -92,7 +96,7 @@ class CCASolver:
             return scipy.linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError:
             raise InputError(
-                f"the covariance of the {view} view is singular at ridge {ridge:g}; raise fit.{view}_ridge"
+                f"the covariance of the {view} view is singular at ridge {ridge:g}. Raise fit.{view}_ridge"
             ) from None
 
 
@@ -101,14 +105,15 @@ def _mean_variance(block: np.ndarray, n: float) -> float:
 
 
 def find_range(block: np.ndarray) -> np.ndarray | None:
-    """Compute an orthonormal basis (D, r) of the range of the symmetric `block` (D, D); None if r is not far below D.
+    """Compute an orthonormal basis (D, r) of the range of the symmetric `block` (D, D), or None if r is not far below
+    D.
 
-    It comes from a pivoted Cholesky factorisation that stops when the rest of every column is less than RANGE_TOLERANCE
-    of the largest variance.
+    A pivoted Cholesky factorisation gives the basis. It stops when the unexplained variance of every column is less
+    than RANGE_TOLERANCE of the largest variance.
     """
     (pstrf,) = scipy.linalg.lapack.get_lapack_funcs(("pstrf",), (block,))
     factor, pivots, rank, _ = pstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
-    if not 0 < rank < RANGE_SHARE * len(block):
+    if not 0 < rank < MAX_RANGE_RATIO * len(block):
         return None
     columns = np.empty((len(block), rank), block.dtype)
     columns[pivots - 1] = np.tril(factor)[:, :rank]
@@ -116,10 +121,11 @@ def find_range(block: np.ndarray) -> np.ndarray | None:
 
 
 def top_eigenpairs(symmetric: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the `count` greatest eigenvalues (c,), descending, of a symmetric matrix (n, n), and vectors (n, c)."""
+    """Compute the `count` greatest eigenvalues (c,) of a symmetric matrix (n, n), in descending order, and their
+    eigenvectors (n, c)."""
     subset = [len(symmetric) - count, len(symmetric) - 1]
     values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=subset, check_finite=False)
-    if len(values) < count:  # LAPACK's default method loses eigenvalues if nearly all are equal
+    if len(values) < count:  # LAPACK's default method loses eigenvalues if nearly all of them are equal.
         values, vectors = (one[..., -count:] for one in scipy.linalg.eigh(symmetric, driver="evd", check_finite=False))
     return values[::-1], vectors[:, ::-1]
 
@@ -131,30 +137,35 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
     size = len(gram)
     count = min(count, size)
     vectors = top_eigenpairs(gram, count)[1]
-    # Lengths of t v are far more exact than roots of the eigenvalues: their error is the square of that of v.
+    # The length of t v is far more exact than the root of the eigenvalue: its error is the square of the error of v.
     other = t.T @ vectors if wide else t @ vectors
     singular = np.sqrt(np.einsum("ij,ij->j", other, other))
     if not singular[0] <= 1 + 1e-3:
-        raise InputError("the views are numerically degenerate at this ridge; raise fit.image_ridge and fit.text_ridge")
+        raise InputError(
+            f"the largest canonical correlation is {singular[0]:g}, not at most 1, because the ridges are too small for"
+            " single precision. Raise fit.image_ridge and fit.text_ridge"
+        )
     kept = singular > RANK_TOLERANCE * singular[0]
     vectors, other, singular = vectors[:, kept], other[:, kept] / singular[kept], np.minimum(singular[kept], 1)
     return (vectors, singular, other) if wide else (other, singular, vectors)
 
 
 class CCA(MomentsModel):
-    """Canonical correlation analysis with Euclidean retrieval.
+    """Canonical correlation analysis, compared by Euclidean distance (Gong et al. 2014, eq. 1).
 
-    max trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I (eq. 1), on centred views with a ridge added to each
-    covariance. Paper to code: W `w`, U `u`, lambda `values`, c the number of columns.
+    The directions maximise trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I. X (n, D) and Y (n, d) are the
+    centred views, and a ridge is added to each covariance. In the code, W is `directions.w` (D, c), U is `directions.u`
+    (d, c), and lambda is `directions.values` (c,).
     """
 
     solver = CCASolver
 
 
 class NormalizedCCA(MomentsModel):
-    """Normalized CCA: directions scaled by a power of their eigenvalues, cosine similarity.
+    """Normalized CCA: CCA whose directions are scaled by a power of their eigenvalues, compared by cosine similarity.
 
-    score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (eq. 2); t is `eigenvalue_power`.
+    score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (Gong et al. 2014, eq. 2). W, U and lambda are as in CCA,
+    and t is `eigenvalue_power`.
     """
 
     solver = CCASolver
@@ -163,5 +174,5 @@ class NormalizedCCA(MomentsModel):
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale by values ** power, then to unit length."""
+        """Scale the columns of `projected` (n, c) by values ** power, then the rows to unit length."""
         return unit_rows(projected * values**power)

@@ -1,4 +1,4 @@
-"""A model whose scores are corrected for hubs: its vectors are longer, so that their products are corrected."""
+"""Models whose scores are corrected for hubs. Their vectors have more columns, so that inner products are corrected."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -32,19 +32,20 @@ log = logging.getLogger(__name__)
 
 MAX_SCORES = 1 << 24
 """Maximum number of scores of items with a bank that are held at once."""
-ROUNDING = 1e-3
-"""Relative excess of a bias over the greatest possible bias that rounding explains."""
-PARTS = ("vectors", "offsets", "globals")
-"""Arrays of items that have several vectors each."""
-PREFIX = "hubness/"
-"""Prefix of the correction's tensors among the tensors of a model."""
+BIAS_TOLERANCE = 1e-3
+"""Largest relative excess of a bias over the greatest possible bias that rounding explains."""
+MULTI_VECTOR_ARRAYS = ("vectors", "offsets", "globals")
+"""Names of the arrays of items that have several vectors each."""
+TENSOR_PREFIX = "hubness/"
+"""Prefix of the names of the correction's tensors among the tensors of a model."""
 
 
 class HubnessCorrection:
-    """The biases b(g) of both sides of the gallery.
+    """The hubness correction of images and of sentences: the bias b(g) that is subtracted from each score of an item g.
 
-    `terms` add up to b(g) for each side; without terms nothing is subtracted. They are measured with the `bank`, whose
-    arrays may be on a `device`. Terms may be lists, as in JSON.
+    `terms` maps each side (`images`, `sentences`) to the terms whose sum is b(g). If a side has no terms, nothing is
+    subtracted. A term may be a list, as in JSON. The terms are measured with the items of the `bank`. If the arrays of
+    the bank are on a GPU, `device` names it.
     """
 
     def __init__(
@@ -55,14 +56,17 @@ class HubnessCorrection:
         self.device = device
 
     def on(self, device: "torch.device") -> "HubnessCorrection":
-        """Return the same correction, which measures items of one vector on `device`."""
+        """Return the same correction with the bank on `device`.
+
+        A correction of multi-vector items is returned unchanged.
+        """
         if not isinstance(self.bank.comparison, str):
             return self
         arrays = {name: upload(array, device) for name, array in self.tensors().items()}
         return HubnessCorrection(read_bank(arrays, self.bank.comparison), self.terms, device)
 
     def bias(self, side: str, items: Items) -> np.ndarray:
-        """Compute the bias b of n items of a side, (n,) float32."""
+        """Compute the biases (n,) float32 of n `items` of a side, `images` or `sentences`."""
         banks = (self.bank.images, self.bank.sentences, self.bank.queries)
         size = max(1, MAX_SCORES // max(len(bank) for bank in banks if bank is not None))
         parts = []
@@ -74,14 +78,18 @@ class HubnessCorrection:
         return np.concatenate(parts)
 
     def extend(self, side: str, items: Items, global_weight: float = 1.0) -> Items:
-        """Extend `items` of a side so that products with the other side's items are corrected scores, times a constant.
+        """Add columns to the `items` of a side, so that their products with extended items of the other side are the
+        corrected scores, times a constant.
 
-        Items of one vector become [x, -b, 1, sqrt(B^2 - b^2), 0] for images or [y, 1, -b, 0, sqrt(B^2 - b^2)] for
-        sentences, where B is the greatest possible b, divided by sqrt(2 + B^2), so that all are unit vectors. Two
-        images then have nearly the same product of the new columns, so that their order by similarity to an image
-        hardly changes. Items of several vectors get the globals [g, -b / global_weight, 1] for images or
-        [g, 1, -b / global_weight] for sentences. A warning names a bias beyond B, which only vectors of another length
-        can have.
+        An image with one vector x becomes [x, -b, 1, sqrt(B^2 - b^2), 0], and a sentence with one vector y becomes
+        [y, 1, -b, 0, sqrt(B^2 - b^2)], where B is the greatest possible b of the side. The results are scaled to unit
+        length. The new columns of any two images have nearly the same product, so that the order of images by their
+        similarity to an image is almost unchanged.
+
+        The globals g of multi-vector items become [g, -b / global_weight, 1] for images, and
+        [g, 1, -b / global_weight] for sentences.
+
+        A warning is logged if a bias is greater than B. Only vectors that do not have unit length can have such a bias.
         """
         bias = self.bias(side, items)
         column = list(SIDES).index(side)
@@ -96,29 +104,37 @@ class HubnessCorrection:
             return replace(items, globals=new_columns)
         balance = to_numpy(self.bank.balance.get(side, np.zeros(1)))
         greatest = sum(term.weight for term in self.terms[side]) * (1 + np.abs(balance).max())
-        if len(bias) and np.abs(bias).max() > greatest * (1 + ROUNDING):
+        if len(bias) and np.abs(bias).max() > greatest * (1 + BIAS_TOLERANCE):
             row = int(np.abs(bias).argmax())
             log.warning(
-                "the hubness bias of row %d of the %s is %g, but vectors of unit length have at most %g, so the scores"
-                " of this row are distorted; use hubness only with models that compare by cosine, such as ncca",
+                "the hubness bias of row %d of the %s is %g, but a vector of unit length has a bias of at most %g, so"
+                " the scores of this row are distorted. Set hubness only for models that compare by cosine, such as"
+                " ncca",
                 row, side, bias[row], greatest,
             )  # fmt: skip
         new_columns[:, 2 + column] = np.sqrt(np.maximum(greatest**2 - bias**2, 0))
         return unit_rows(np.hstack([items, new_columns]))
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the arrays of the bank: `images`, or `images/vectors` and so on for items of several vectors, and
-        `balance/images`."""
+        """Return the arrays of the bank by name.
+
+        The names are `images`, `sentences` and `queries`. For multi-vector items they are `images/vectors`,
+        `images/offsets`, `images/globals` and so on. The balance of a side is `balance/images` or `balance/sentences`.
+        """
         bank = self.bank
         sides = {"images": bank.images, "sentences": bank.sentences, "queries": bank.queries}
         if not isinstance(bank.comparison, str):
-            sides = {f"{side}/{name}": getattr(items, name, None) for side, items in sides.items() for name in PARTS}
+            sides = {
+                f"{side}/{name}": getattr(items, name, None)
+                for side, items in sides.items()
+                for name in MULTI_VECTOR_ARRAYS
+            }
         arrays = {**sides, **{f"balance/{side}": numbers for side, numbers in bank.balance.items()}}
         return {name: to_numpy(array) for name, array in arrays.items() if array is not None}
 
 
 def read_bank(tensors: "Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]", comparison: Comparison) -> Bank:
-    """Restore the bank of a HubnessCorrection from its `tensors`, as arrays or on a device."""
+    """Restore the bank of a HubnessCorrection from its `tensors`, which are arrays or are on a device."""
     balance = {name.removeprefix("balance/"): array for name, array in tensors.items() if name.startswith("balance/")}
     sides = {name: _read_side(tensors, name, comparison) for name in ("images", "sentences")}
     has_queries = any(name.split("/")[0] == "queries" for name in tensors)
@@ -136,7 +152,7 @@ def _read_side(
 
 
 class HubCorrected:
-    """A registered `model` whose scores are corrected: its vectors or globals have more columns."""
+    """A registered `model` with a hubness `correction`, which adds columns to its vectors or globals."""
 
     def __init__(self, model: JointModel, correction: HubnessCorrection) -> None:
         self.model = model
@@ -144,7 +160,7 @@ class HubCorrected:
         self._computing = correction
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # not yet set while the object is copied
+        if name == "model":  # `copy` looks for attributes before `model` is set.
             raise AttributeError(name)
         return getattr(self.model, name)
 
@@ -155,16 +171,19 @@ class HubCorrected:
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The rule of a multi-vector model, in which globals count; they hold the correction."""
+        """The score rule of a multi-vector model.
+
+        Its global weight is not 0, because the globals hold the correction.
+        """
         rule = self.model.rule if is_multi_vector(self.model) else None
         return rule and rule._replace(global_weight=rule.global_weight or 1.0)
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed images as the model does, with four more columns, or two more columns of the globals."""
+        """Embed images by the model, and add the four columns of `HubnessCorrection.extend`, or two to the globals."""
         return self._extend("images", embed_images(self.model, features, regions))
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed sentences as the model does, with the same number of new columns."""
+        """Embed sentences by the model, and add as many columns as `embed_images` does."""
         return self._extend("sentences", self.model.embed_sentences(sentences))
 
     def _extend(self, side: str, items: Items) -> Items:
@@ -175,29 +194,36 @@ class HubCorrected:
         return {**self.model.settings(), "hubness": terms}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the model's tensors, and the correction's tensors as `hubness/...`."""
-        return {**self.model.tensors(), **{PREFIX + name: array for name, array in self.correction.tensors().items()}}
+        """Return the model's tensors, and the correction's tensors under names that begin with `hubness/`."""
+        return {
+            **self.model.tensors(),
+            **{TENSOR_PREFIX + name: array for name, array in self.correction.tensors().items()},
+        }
 
     @classmethod
     def from_parts(
         cls, registered: ModelClass, settings: Settings, tensors: Mapping[str, np.ndarray]
     ) -> "HubCorrected":
-        """Restore the corrected model of the class `registered`.
+        """Restore a corrected model, whose own class is `registered`.
 
-        Raises IntegrityError for a correction by a method that was removed, and ValueError for an unknown statistic.
+        Raises IntegrityError if its correction uses a method that was removed, and ValueError for an unknown statistic.
         """
         hubness = read_setting(settings, "hubness", dict)
         used = {term[1] for terms in hubness.values() for term in terms}
         if unknown := used - {*STATISTICS, *REMOVED_STATISTICS}:
-            raise ValueError(f"unknown hubness statistic {min(unknown)}; there are {', '.join(STATISTICS)}")
+            raise ValueError(
+                f"unknown hubness statistic {min(unknown)}. The known statistics are {', '.join(STATISTICS)}"
+            )
         if removed := used & {*REMOVED_STATISTICS}:
             raise IntegrityError(
-                f"its hubness correction uses {min(removed)}, of the methods inverted-softmax and dual-softmax, which"
-                " were removed; write hubness: csls for this model in the configuration of the run, and make the run"
-                " again: jointspace run CONFIG"
+                f"the hubness correction of the model uses {min(removed)}, which belongs to the removed methods"
+                " inverted-softmax and dual-softmax. Set hubness: csls for this model in the configuration of the run,"
+                " and rerun it: jointspace run CONFIG"
             )
-        bank_tensors = {name.removeprefix(PREFIX): array for name, array in tensors.items() if name.startswith(PREFIX)}
-        model_tensors = {name: array for name, array in tensors.items() if not name.startswith(PREFIX)}
+        bank_tensors = {
+            name.removeprefix(TENSOR_PREFIX): array for name, array in tensors.items() if name.startswith(TENSOR_PREFIX)
+        }
+        model_tensors = {name: array for name, array in tensors.items() if not name.startswith(TENSOR_PREFIX)}
         model_settings = {name: value for name, value in settings.items() if name != "hubness"}
         model = registered.from_parts(model_settings, model_tensors)
         comparison = model.rule if is_multi_vector(model) else "inner_product"

@@ -1,23 +1,26 @@
-"""Which captions are probably wrong: every pair scored in a space that was fitted without it.
+"""Detection of wrong captions by cross-fitting: every pair is scored by a model that was fitted without this pair.
 
-The pairs are dealt into folds, all captions of a photograph and of its copies into the same one. A fold is embedded by
-the normalized CCA of the moments of all others, which are the sum less its own (Gong et al. 2014, eq. 2). There a pair
-is scored against the fold's other pairs, its rivals, which the space has not seen either, by CSLS (Conneau et al. 2018,
-section 2.3):
+The photos are split into folds. All captions of a photo and of its near-duplicates belong to the same fold. A fold is
+embedded by the normalized CCA (Gong et al. 2014, eq. 2) of the moments of all other folds, which are the total moments
+minus the moments of the fold. A pair is scored together with the other pairs of its fold, its rivals, by CSLS
+(Conneau et al. 2018, section 2.3):
 
     s(x, y) = 2 x'y - r(x) - r(y)
 
-where r(x) is the mean product of the photograph x with the NEIGHBOURS nearest captions of others, and r(y) likewise. A
-photograph's captions together have the mean of their scores. A single one is scored by x'y with x and the mean of the
-photograph's other captions, added and scaled to unit length, in place of x: they should speak of the same thing.
+where r(x) is the mean product of the photo x with the NEIGHBOURS nearest captions of other photos, and r(y) is the mean
+product of the caption y with the NEIGHBOURS nearest other photos. The score of a photo with all of its captions is the
+mean of the captions' scores. For the score of a single caption, x is replaced by the sum of x and the mean of the
+photo's other captions, scaled to unit length, because all captions of a photo should agree with each other.
 
-What wrong pairs score needs no labels: the captions of another photograph are wrong. With the distribution function F
-of the scores of all pairs and F0 of such exchanged ones, at most min F(s)/F0(s) of all pairs are wrong, since right
-ones only add to F (Storey 2002, with F0 in place of the uniform distribution). The lowest so many are taken for wrong.
+The scores of wrong pairs can be measured without labels: a photo with the caption of another photo is a wrong pair. Let
+F be the distribution function of the scores of all pairs, and F0 the distribution function of the scores of such
+exchanged pairs. The share of wrong pairs is at most min F(s)/F0(s), because right pairs only add to F (Storey 2002,
+with F0 instead of the uniform distribution). The pairs with the lowest scores, up to this share, are reported as
+probably wrong.
 
-This is an upper bound, which right pairs with unusual captions raise. Right pairs become rarer downwards about as fast
-as the odds F0/(1 - F0), or faster. So if all pairs below a high quantile of F0 are taken for right, the odds bound the
-number of right pairs below a lower quantile, and only the pairs in excess of this number are likely to be wrong.
+The share is an upper bound: right pairs with unusual captions raise it. Towards lower scores, the number of right pairs
+falls about as fast as the odds F0/(1 - F0), or faster. If every pair below a high quantile of F0 were right, the odds
+would bound the number of right pairs below a lower quantile. Only pairs beyond this number are likely to be wrong.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 TERMS = 1000
-"""Columns of a sparse view of the text that are used: the most common words."""
+"""Number of columns of a sparse text view that are used. They belong to the most common words."""
 RIDGE = 1.0
 """Ridge of both views, relative to their mean variance."""
 DIMENSIONS = 128
@@ -52,22 +55,24 @@ NEIGHBOURS = 10
 """Number of nearest items in a hub correction r."""
 MAX_RIVALS = 2048
 """Maximum number of photos of a fold that are compared with each other."""
-LEAST_PHOTOGRAPHS = 100
-"""Minimum number of photos with captions; from fewer nothing can be learned."""
-MAX_SHARE_OF_A_FOLD = 0.9
-"""Largest share of all captions in one fold; without near-duplicates it is about 1 / FOLDS."""
+MIN_PHOTOS = 100
+"""Minimum number of photos with captions. A model of fewer photos is too poor to judge captions."""
+MAX_FOLD_SHARE = 0.9
+"""Largest share of all captions in one fold. Without near-duplicates the share is about 1 / FOLDS."""
 QUANTILES = np.linspace(0.3, 0.5, 5)
-"""Quantiles of the exchanged pairs' scores at which F/F0 is compared; below them too few pairs are counted."""
+"""Quantiles of the exchanged pairs' scores at which F/F0 is computed. Below the least, too few pairs are counted."""
 RIGHT_QUANTILE = 0.9
 """Quantile of the exchanged pairs' scores below which most pairs are right."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of k pairs of photos `image_id` (k,) and captions `sentence_id` (k,), -1 for all captions of a photo.
+    """The scores of k pairs of photos `image_id` (k,) and captions `sentence_id` (k,), as arrays (k,).
 
-    Low `scores` are bad. `exchanged` (k,) are the scores of as many wrong pairs. `rank` counts from 1 among the
-    captions of the `rivals`, a number of photos or captions. `rather` is the rivals' caption that fits the photo best.
+    A `sentence_id` of -1 means all captions of the photo. A pair with a low value in `scores` is probably wrong.
+    `exchanged` are the scores of k wrong pairs. `rivals` is the number of photos, or of captions, with which the pair
+    was compared, and `rank` is its rank among them, from 1. `rather` is the id of the rivals' caption that fits the
+    photo best.
     """
 
     image_id: np.ndarray
@@ -80,29 +85,33 @@ class Scores:
 
     @classmethod
     def join(cls, parts: Sequence["Scores"]) -> "Scores":
+        """Return the scores of all `parts`, one part after another."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     @property
     def wrong(self) -> int:
-        """The number of pairs that are probably wrong: the pairs with the lowest scores."""
+        """The upper bound of the number of wrong pairs. The pairs with the lowest scores are probably wrong."""
         return int(min(self._count_below(QUANTILES) / QUANTILES))
 
     @property
     def likely_wrong(self) -> int:
-        """The number of pairs, of the lowest scores, that are wrong with few exceptions; never more than `wrong`."""
+        """The number of pairs with the lowest scores that are wrong with few exceptions. It is at most `wrong`."""
         odds, high = QUANTILES / (1 - QUANTILES), RIGHT_QUANTILE / (1 - RIGHT_QUANTILE)
         right = self._count_below(np.array([RIGHT_QUANTILE])) * odds / high
-        right += np.sqrt(right)  # and as many more as the standard deviation of a Poisson count
+        right += np.sqrt(right)  # One standard deviation of a Poisson count more.
         excess = (self._count_below(QUANTILES) - right) / QUANTILES
         return max(0, int(min(excess)))
 
     def _count_below(self, quantiles: np.ndarray) -> np.ndarray:
-        """Counts the pairs whose scores are below each of some quantiles of the exchanged pairs' scores."""
+        """Count the pairs whose scores are at most each of the `quantiles` (q,) of the exchanged pairs' scores."""
         return np.searchsorted(np.sort(self.scores), np.quantile(self.exchanged, quantiles), side="right")
 
 
-def deal_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """(count,) the fold of each photograph, the same for `copies` (p, 2) of each other."""
+def draw_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Draw the fold of each of `count` photos at random, and return the folds (count,).
+
+    `copies` (p, 2) are pairs of row numbers of photos that are near-duplicates. They get the same fold.
+    """
     links = coo_array((np.ones(len(copies)), (copies[:, 0], copies[:, 1])), shape=(count, count))
     groups = connected_components(links, directed=False)[1]
     return np.random.default_rng(seed).integers(FOLDS, size=count)[groups]
@@ -115,17 +124,19 @@ def cross_fit(
     threads: int,
     device: "torch.device | None" = None,
 ) -> tuple[Scores, Scores]:
-    """Score photos with all their captions, and single captions. `blocks(fold)` yields the pairs of a fold; moments are
-    summed on `device`.
+    """Score every photo with all of its captions, and every single caption. Return both Scores.
 
-    Raises InputError if nearly all captions are in one fold, because their photos are near-duplicates.
+    `blocks(fold)` yields the pairs of a fold, in ascending order of their ids. `view` and `text` describe the features
+    and text vectors. The moments are summed with `threads` threads, or on the GPU `device`. Raises InputError if one
+    fold has nearly all captions, because their photos are near-duplicates.
     """
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
-    total, greatest = sum_moments(moments), max(own.n for own in moments)
-    if greatest > MAX_SHARE_OF_A_FOLD * total.n:
+    total = sum_moments(moments)
+    greatest = max(own.n for own in moments)
+    if greatest > MAX_FOLD_SHARE * total.n:
         raise InputError(
             f"{greatest:,.0f} of {total.n:,.0f} captions belong to photos that are near-duplicates of each other, so"
-            " too few others are left to judge them by; leave out near-duplicates or add other photos"
+            " too few other photos are left to judge these captions. Leave out near-duplicates or add other photos"
         )
     parts = []
     for fold, own in enumerate(moments):
@@ -149,15 +160,18 @@ def cross_fit(
             first, last = np.searchsorted(sentence_images, [image_id[rows[0]], image_id[rows[-1]] + 1])
             owners = np.searchsorted(image_id[rows], sentence_images[first:last])
             parts.append(score_rivals(image_id[rows], sentence_id[first:last], owners, x[rows], y[first:last]))
-    photographs, captions = zip(*parts, strict=True)
-    return Scores.join(photographs), Scores.join(captions)
+    photos, captions = zip(*parts, strict=True)
+    return Scores.join(photos), Scores.join(captions)
 
 
 def score_rivals(
     image_id: np.ndarray, sentence_id: np.ndarray, owners: np.ndarray, x: np.ndarray, y: np.ndarray
 ) -> tuple[Scores, Scores]:
-    """Score n photos, embedded as x (n, c), and their m captions, embedded as y (m, c), both of unit length. Caption j
-    is of the photo `owners[j]`, in ascending order."""
+    """Score n photos with all their captions, and each of their m captions. Return both Scores.
+
+    x (n, c) and y (m, c) are the embeddings, of unit length. Caption j belongs to the photo `owners[j]` (m,), which
+    ascends. `image_id` (n,) and `sentence_id` (m,) are the ids of photos and captions.
+    """
     products = x @ y.T
     with_others = _replace_own(products, owners, -1)
     r_x = np.asarray(mean_of_greatest(with_others, NEIGHBOURS))
@@ -171,7 +185,7 @@ def score_rivals(
 
 
 class _HubCorrected(NamedTuple):
-    """The CSLS `scores` (n, m) of photos with captions, and the corrections r(x) (n,) and r(y) (m,)."""
+    """The CSLS scores (n, m) of photos with captions, and the hub corrections r(x) (n,) and r(y) (m,)."""
 
     scores: np.ndarray
     image_corrections: np.ndarray
@@ -179,14 +193,14 @@ class _HubCorrected(NamedTuple):
 
 
 def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.ndarray:
-    """Replace the scores of photos with their own captions by `value`, in a copy of `scores` (n, m)."""
+    """Return a copy of `scores` (n, m) in which each photo's scores with its own captions are `value`."""
     replaced = scores.copy()
     replaced[owners, np.arange(len(owners))] = value
     return replaced
 
 
 def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, preferred: np.ndarray) -> Scores:
-    """Score each photo with all of its captions. The exchanged pairs take the captions of the photo n // 2 later."""
+    """Score each photo with all of its captions. An exchanged pair has the captions of the photo n // 2 rows later."""
     n = len(image_id)
     photos = np.arange(n)
     means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)
@@ -205,7 +219,8 @@ def _score_captions(
     owners: np.ndarray,
     preferred: np.ndarray,
 ) -> Scores:
-    """Score each caption with its photo and its other captions. The exchanged pairs take the caption m // 2 later."""
+    """Score each caption with its photo and the photo's other captions. An exchanged pair has the caption m // 2 rows
+    later."""
     n, m = len(x), len(y)
     captions = np.arange(m)
     counts = np.bincount(owners, minlength=n)

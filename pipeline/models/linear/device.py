@@ -1,6 +1,7 @@
-"""Linear models on a device: views as tensors, projections, and moments.
+"""Linear models in PyTorch: views as tensors, projections, and moments.
 
-The moments are sums of views on a GPU, and of mapped views, which need a second pass over the data, on any device.
+DeviceAccumulator sums the moments of views on a GPU. MappedAccumulator sums the moments of mapped views, which need a
+second pass over the data, on any device.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,12 +32,15 @@ from pipeline.models.linear.views import (
     sum_by_owner,
 )
 
-PROJECTED_ROWS = 1 << 15
-"""Maximum number of images, or sentences, that are projected at once."""
+MAX_PROJECTED_ROWS = 1 << 15
+"""Maximum number of images, or of sentences, that are projected at once."""
 
 
 def stack_on(view: ImageView, features: Features, device: torch.device, rows: slice = slice(None)) -> Tensor:
-    """Compute `view.stack(features)` of some `rows`, (n, dim) float32; `device` converts float16 and normalises."""
+    """Compute `view.stack(features)` for some `rows`, as a tensor (n, dim) float32 on `device`.
+
+    A GPU also does the conversion from float16 and the normalisation.
+    """
     features = {name: block[rows] for name, block in features.items()}
     if device.type == "cpu":
         return torch.from_numpy(view.stack(features))
@@ -46,21 +50,24 @@ def stack_on(view: ImageView, features: Features, device: torch.device, rows: sl
 
 
 def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
-    """Compute `pipeline.models.linear.views.normalise` of x (n, d) as a new tensor."""
+    """Apply `steps` to the rows of x (n, d), as `pipeline.models.linear.views.normalise` does, in a new tensor."""
     for step in steps:
         x = x.abs().sqrt_().copysign_(x) if step == "sqrt" else unit_length(x)
     return x
 
 
 def unit_length(vectors: Tensor) -> Tensor:
-    """Scale the rows of `vectors` (n, d) to unit length. They are divided by a power of two first, which is exact, so
-    that the squares of large or small numbers neither overflow nor vanish."""
+    """Scale the rows of `vectors` (n, d) to unit length.
+
+    Each row is divided by a power of two first, which is exact. The squares of large or small numbers then neither
+    overflow nor vanish.
+    """
     exponents = torch.frexp(vectors.detach().abs().amax(dim=1, keepdim=True)).exponent
     return functional.normalize(torch.ldexp(vectors, -exponents), dim=1)
 
 
 def sparse_on(matrix: csr_array, device: torch.device) -> Tensor:
-    """Copy `matrix` (n, d) to `device`, for products with dense tensors."""
+    """Copy a sparse `matrix` (n, d) to `device`, as a sparse tensor for products with dense tensors."""
     count = shape_of(matrix)[0]
     rows = np.repeat(np.arange(count), np.diff(matrix.indptr))
     positions, values = upload(np.stack([rows, matrix.indices]), device), upload(matrix.data, device)
@@ -78,12 +85,15 @@ def transposed_on(matrix: "TextVectors", device: torch.device) -> Tensor:
 
 
 def rows_on(rows: Rows, device: torch.device) -> Tensor | Columns[Tensor]:
-    """Copy `rows` (n, d) to `device`."""
+    """Copy the rows (n, d) of a view, in one matrix or several side by side, to `device`."""
     return map_matrices(rows, lambda matrix: matrix_on(matrix, device))
 
 
 class ProjectedSide(NamedTuple):
-    """The projection of one view: rows minus `mean` (D,), after a `feature_map` if any, times `matrix` (D, c)."""
+    """The projection of one view: (f(rows) - `mean`) `matrix`, with `mean` (D,), `matrix` (D, c) and the map f.
+
+    f is `feature_map`, or the identity if it is None.
+    """
 
     mean: np.ndarray
     matrix: np.ndarray
@@ -91,7 +101,7 @@ class ProjectedSide(NamedTuple):
 
 
 class Projections:
-    """The projections of the `image` side, whose features `view` stacks, and of the `text` side on `device`."""
+    """The projections of both sides on `device`: `image`, for features that `view` stacks, and `text`."""
 
     def __init__(self, view: ImageView, image: ProjectedSide, text: ProjectedSide, device: torch.device) -> None:
         self._view = view
@@ -99,10 +109,10 @@ class Projections:
         self._dim = image.matrix.shape[1]
         self._image = self._side(image)
         self._text = self._side(text)
-        self._batcher = OomBatcher(PROJECTED_ROWS, "row")
+        self._batcher = OomBatcher(MAX_PROJECTED_ROWS, "row")
 
     def _side(self, side: ProjectedSide) -> Callable[[Tensor | Columns[Tensor]], Tensor]:
-        """Return a function from rows of a view on the device to their projections (n, c)."""
+        """Return a function that projects rows of a view on the device, (n, D) to (n, c)."""
         mean_on, matrix_on = upload(side.mean, self._device), upload(side.matrix, self._device)
         feature_map = side.feature_map
         assert feature_map is None or isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu
@@ -115,12 +125,12 @@ class Projections:
         return project_side
 
     def images(self, features: Features) -> np.ndarray:
-        """Project images, (n, c) float32, from `features` as stored."""
+        """Project n images, given their stored `features`, encoder -> (n, its dim). Return (n, c) float32."""
         count = len(next(iter(features.values())))
         return self._join(lambda rows: self._image(stack_on(self._view, features, self._device, rows)), count)
 
     def sentences(self, y: Rows) -> np.ndarray:
-        """Project stacked vectors of sentences (m, d), (m, c) float32."""
+        """Project the stacked vectors y (m, d) of m sentences. Return (m, c) float32."""
         return self._join(lambda rows: self._text(rows_on(y[rows], self._device)), shape_of(y)[0])
 
     def _join(self, embed: Callable[[slice], Tensor], count: int) -> np.ndarray:
@@ -131,16 +141,19 @@ class Projections:
 
 # --- moments
 
-STRIP = 1024
-"""Columns of X'X in one product; the part above the diagonal follows by symmetry and is left out."""
-MAPPED_ROWS = 1 << 16
-"""Maximum number of images in a block of mapped views; fewer if a GPU has no memory for so many."""
+STRIP_COLUMNS = 1024
+"""Number of columns of X'X in one product. The part above the diagonal follows by symmetry and is not computed."""
+MAX_MAPPED_IMAGES = 1 << 16
+"""Maximum number of images in a block of mapped views. The block is smaller if a GPU has too little memory."""
 OUTER_ROWS = 256
-"""Rows of an outer product subtracted at once: they fit in the cache."""
+"""Number of rows of an outer product that are subtracted at once. They fit in the cache."""
 
 
 class DeviceAccumulator:
-    """The sums of MomentsAccumulator on `device`, in double precision for small views and on devices fast at it."""
+    """Accumulator of the same moments as MomentsAccumulator on `device`.
+
+    It computes in double precision if the views are small or the device is fast at float64, else in single precision.
+    """
 
     def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
         small = view.dim + dim_y <= SMALL
@@ -157,7 +170,10 @@ class DeviceAccumulator:
             self._sums[left + right] = torch.zeros(dims[left], dims[right], dtype=self._type, device=device)
 
     def add(self, features: Features, y: Rows, owners: np.ndarray) -> None:
-        """Add a block: images as `features` as stored, and `y` and `owners` as in MomentsAccumulator."""
+        """Add a block of images with their stored `features`, encoder -> (n, its dim), and of their m sentences.
+
+        y (m, d) are the stacked vectors of the sentences. Sentence j belongs to the image `owners[j]`.
+        """
 
         def add_rows(rows: slice) -> None:
             inside = np.flatnonzero((owners >= rows.start) & (owners < rows.stop))
@@ -167,7 +183,7 @@ class DeviceAccumulator:
             self._batcher.map(add_rows, len(next(iter(features.values()))))
 
     def _add(self, x: Tensor, y: Rows, owners: np.ndarray) -> None:
-        """Add images (b, D) with their sentences; an image without a sentence has weight zero in all sums."""
+        """Add images x (b, D) with their sentences y. An image without a sentence has weight zero in all sums."""
         if not len(owners):
             return
         x = x.to(self._type)
@@ -189,12 +205,13 @@ class DeviceAccumulator:
         for number, (rows, left) in enumerate(blocks):
             yy = self._sums["yy"][rows]
             changes += [(yy[:, columns], left_product(left, right)) for columns, right in blocks[number:]]
-        for total, change in changes:  # takes no memory: a block that does not fit is added again in parts
+        # Nothing is changed before all products exist, because a block that does not fit is added again in parts.
+        for total, change in changes:
             total += change
         self._n += len(owners)
 
     def result(self) -> Moments:
-        """Return the moments of all blocks; the accumulator must not be used afterwards."""
+        """Return the moments of all blocks. The accumulator must not be used afterwards."""
         if self._shifts is None:
             return Moments.zero(len(self._sums["x"]), len(self._sums["y"]))
         x, y = (self._sums[name] / self._n for name in ("x", "y"))
@@ -206,26 +223,36 @@ class DeviceAccumulator:
 
 
 def provisional_mean(part: Tensor) -> Tensor:
-    """Compute the mean (d,) of the first rows of `part` (n, d). It is zero for a sparse part, which it would fill."""
+    """Compute the mean (d,) of the first SHIFT_ROWS rows of `part` (n, d).
+
+    The result is zero for a sparse part, because subtracting a mean would make it dense.
+    """
     if part.is_sparse:
         return torch.zeros(part.shape[1], dtype=part.dtype, device=part.device)
     return part[:SHIFT_ROWS].mean(dim=0)
 
 
 def left_product(left: Tensor, right: Tensor) -> Tensor:
-    """Compute left' right, dense, of matrices that may be sparse."""
+    """Compute left' right as a dense tensor. Both matrices may be sparse."""
     return ((right.T @ left).T if right.is_sparse else left.T @ right).to_dense()
 
 
 def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Compute the symmetric left' right on and below the diagonal: strips of `total`, each with the tensor to add."""
-    strips = [slice(start, start + STRIP) for start in range(0, len(total), STRIP)]
-    return [(total[one.start :, one], left[:, one.start :].T @ right[:, one]) for one in strips]
+    """Compute the symmetric left' right on and below the diagonal.
+
+    Returns pairs of a strip of `total` (d, d) and the tensor to add to it.
+    """
+    strips = [slice(start, start + STRIP_COLUMNS) for start in range(0, len(total), STRIP_COLUMNS)]
+    return [(total[strip.start :, strip], left[:, strip.start :].T @ right[:, strip]) for strip in strips]
 
 
 class MappedAccumulator:
-    """The sums over blocks of the products of mapped images P (b, p) and mapped sentences Q (m, q) with each other and
-    with the views, on `device`. A map that is not a DeviceMap is computed on the CPU."""
+    """Accumulator of the moments of mapped views on `device`.
+
+    For each block it adds the products of the mapped images P (b, p) and the mapped sentences Q (m, q) with each other
+    and with the views. `known` are the moments of the views, from the first pass. A map that is not a DeviceMap is
+    computed on the CPU.
+    """
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:
         p, q = (feature_map.dim if feature_map else 0 for feature_map in (maps.image, maps.text))
@@ -233,7 +260,7 @@ class MappedAccumulator:
         self._known = known
         self._maps = maps
         self._device = device
-        self._batcher = OomBatcher(MAPPED_ROWS, "image")
+        self._batcher = OomBatcher(MAX_MAPPED_IMAGES, "image")
         self._image, self._text = (self._placed(feature_map) for feature_map in (maps.image, maps.text))
         self._center = upload(known.mean_x.astype(np.float32), device)
         self._shifts: tuple[Tensor, Tensor] | None = None
@@ -250,16 +277,16 @@ class MappedAccumulator:
         self._sums |= {name: torch.zeros(shape, device=device) for name, shape in products.items()}
 
     def _placed(self, feature_map: FeatureMap | None) -> Callable[[Rows], Tensor] | None:
-        """Return the map from rows to a tensor on the device. On the CPU NumPy is as fast."""
+        """Return a function that maps rows of a view to a tensor on the device, or None if there is no map."""
         if feature_map is None:
             return None
-        if self._device.type == "cpu" or not isinstance(feature_map, DeviceMap):
+        if self._device.type == "cpu" or not isinstance(feature_map, DeviceMap):  # On a CPU, NumPy is as fast.
             return lambda rows: upload(feature_map(rows), self._device)
         mapped = feature_map.on(self._device)
         return lambda rows: mapped(rows_on(rows, self._device))
 
     def add(self, block: ViewBlock) -> None:
-        """Add the pairs of a block; images without a sentence add nothing."""
+        """Add the pairs of a block. Images without a sentence add nothing."""
         with full_float32():
             self._batcher.map(lambda rows: self._add(block.images(rows)), len(block.x))
 
@@ -273,7 +300,8 @@ class MappedAccumulator:
         p = self._image(block.x) if self._image else x.new_empty(len(x), 0)
         q = self._text(block.y) if self._text else x.new_empty(len(block.owners), 0)
         if self._shifts is None:
-            # As in the first pass, centred about the first block's mean: sums about zero lose small variances.
+            # Values are centred about the mean of the first block, as in the first pass, because sums of squares about
+            # zero lose small variances.
             self._shifts = p.mean(dim=0), q.mean(dim=0)
         p, q = p - self._shifts[0], q - self._shifts[1]
         weighted, by_image = weights[:, None] * p, x.new_empty(len(x), 0)
@@ -287,15 +315,18 @@ class MappedAccumulator:
         products |= {"x": weights @ z, "x_pq": z.T @ torch.hstack([weighted, by_image]), "pq": p.T @ by_image}
         changes = [(self._sums[name], product) for name, product in products.items()]
         changes += lower_products(self._sums["pp"], p, weighted) + lower_products(self._sums["qq"], q, q)
-        for total, change in changes:  # takes no memory, as in DeviceAccumulator
+        for total, change in changes:  # Nothing is changed before all products exist, as in DeviceAccumulator.
             total += change
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:
-        """Compute y' other."""
+        """Compute y' other (d, k) from y (m, d) and other (m, k)."""
         return torch.cat([transposed_on(part, self._device) @ other for part in matrices_of(y)])
 
     def result(self) -> Moments:
-        """Return the moments of all pairs of `known`; the accumulator must not be used afterwards."""
+        """Return the moments of the mapped views, for all pairs of `known`.
+
+        The accumulator must not be used afterwards.
+        """
         assert self._shifts is not None  # `known` has pairs
         known, n = self._known, self._known.n
         root = np.sqrt(n)
@@ -321,7 +352,7 @@ class MappedAccumulator:
 
 
 def _subtract_outer(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Compute total - left right', in place."""
+    """Subtract the outer product left right' from `total`, in place, and return `total`."""
     for start in range(0, len(left), OUTER_ROWS):
         rows = slice(start, start + OUTER_ROWS)
         total[rows] -= np.outer(left[rows].astype(np.float32), right.astype(np.float32))

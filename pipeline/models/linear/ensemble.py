@@ -1,13 +1,13 @@
-"""Models that learn nothing: `zero-shot`, which uses the space that an image encoder and a text encoder share already,
-and ensembles, whose score is the weighted sum of their members' scores.
+"""Models that are not trained themselves: `zero-shot` and ensembles.
 
-    S = sum over members of weight_k S_k
+`zero-shot` uses the space that an image encoder and a text encoder share already. The score of an ensemble is the
+weighted sum of the scores of its members, S = sum over k of weight_k S_k.
 
-The vectors of members with one vector per item are put side by side. If some members are multi-vector, so is the
-ensemble. Its globals are the vectors of the other members and the multi-vector members' globals, side by side. Region
-vectors, which are of the same regions for all members, are put side by side too. A word has one row for each
-multi-vector member, which is zero outside this member's columns, so that each member chooses its own best region. The
-rows of words are multiplied by the weights, which are chosen on dev.
+The vectors of members with one vector per item are put side by side. If a member is multi-vector, the ensemble is
+multi-vector too. The globals of the ensemble are then the vectors of the other members and the globals of the
+multi-vector members, side by side. The region vectors of all members belong to the same regions and are put side by
+side too. A word has one row for each multi-vector member. The row is zero outside the columns of this member, so that
+each member chooses its own best region. The rows of words are multiplied by the weights, which are chosen on dev.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class ZeroShot:
-    """Unit vectors of one image encoder and of one text encoder, whose cosine is the score. It learns nothing."""
+    """A model without training, whose score is the cosine of the vectors of one image encoder and one text encoder."""
 
     sentence_view: str = "vectors"
     metric: str = "inner_product"
@@ -55,17 +55,23 @@ class ZeroShot:
         self.text_encoders = (text_encoder,)
 
     def to(self, device: "torch.device") -> Self:
-        """Return this model; it computes nothing on a device."""
+        """Return this model unchanged. It computes nothing on a device."""
         return self
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> np.ndarray:
-        """Scale features to unit length, (n, dim) float32. Regions are not read."""
+        """Scale the features of the image encoder to unit length. Return (n, dim) float32. `regions` are not read.
+
+        Raises IntegrityError if a feature is not finite.
+        """
         return _unit(self.encoders[0], features[self.encoders[0]][:])
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
-        """Scale the vectors of the text encoder to unit length, (n, dim) float32."""
+        """Scale the vectors of the text encoder to unit length. Return (n, dim) float32.
+
+        Raises IntegrityError if a vector is not finite.
+        """
         vectors = require_vectors(sentences)[self.text_encoders[0]]
-        assert isinstance(vectors, np.ndarray)  # `zero-shot` takes no sparse vectors
+        assert isinstance(vectors, np.ndarray)  # The configuration allows only text encoders with dense vectors here.
         return _unit(self.text_encoders[0], vectors)
 
     def settings(self) -> Settings:
@@ -80,18 +86,19 @@ class ZeroShot:
 
 
 def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
-    """Return (n, dim) float32 of unit length. Raises IntegrityError if a vector is not finite."""
+    """Return the `vectors` (n, dim) of the encoder `name` as float32 of unit length. Raises IntegrityError if a vector
+    is not finite."""
     require_finite(name, "vectors", vectors)
     return scale_to_unit_length(vectors.astype(np.float64)).astype(np.float32)
 
 
 Rules = Sequence[ScoreRule | None]
-"""The rule of each member; None for a member with one vector per item, which scores by inner products."""
+"""The score rule of each member. It is None for a member with one vector per item, which scores by inner products."""
 
 
 @dataclass(frozen=True)
 class EnsembleMember:
-    """A model of an ensemble with its registered name and its weight. The weights of an ensemble add up to 1."""
+    """A member of an ensemble: a model, its registered name and its weight. The weights of all members add up to 1."""
 
     registered: str
     model: JointModel
@@ -99,8 +106,10 @@ class EnsembleMember:
 
 
 class Ensemble:
-    """A model whose vectors are its members' vectors side by side. It reads sentences as a mapping from each of `views`
-    to the sentences in this form."""
+    """A model whose score is the weighted sum of its members' scores.
+
+    It reads sentences as a mapping from each form in `views` to the sentences in this form.
+    """
 
     sentence_view: str = "each"
     metric: str = "inner_product"
@@ -109,7 +118,7 @@ class Ensemble:
         self.members = tuple(members)
 
     def to(self, device: "torch.device") -> Self:
-        """Compute on `device` from now on, as far as the members can, and return this ensemble."""
+        """Make all members compute on `device` from now on, as far as they can, and return this ensemble."""
         for member in self.members:
             member.model.to(device)
         return self
@@ -129,12 +138,12 @@ class Ensemble:
 
     @property
     def rules(self) -> Rules:
-        """The members' rules, None for a member with one vector per item."""
+        """The score rule of each member, or None for a member with one vector per item."""
         return [member.model.rule if is_multi_vector(member.model) else None for member in self.members]
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The rule of the ensemble, None if no member is multi-vector."""
+        """The score rule of the ensemble, or None if no member is multi-vector."""
         return joint_rule(self.rules)
 
     @property
@@ -143,7 +152,7 @@ class Ensemble:
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The run's encoders of regions, which are the same for all multi-vector members."""
+        """The encoders whose region features the multi-vector members read. They are the same for all members."""
         return next((member.model.region_encoders for member in self.members if member.model.multi_vector), ())
 
     @property
@@ -152,12 +161,12 @@ class Ensemble:
         return tuple(dict.fromkeys(member.model.sentence_view for member in self.members))
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed images by all members; multi-vector members also read the images' `regions`."""
+        """Embed n images by all members, and join the results. Multi-vector members also read the images' `regions`."""
         parts = [embed_images(member.model, features, regions) for member in self.members]
         return join_images(parts, self.weights, self.rules)
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed n sentences, which are given in each of `views`."""
+        """Embed n sentences, given in each form of `views`, by all members, and join the results."""
         assert isinstance(sentences, Mapping)
         parts = []
         for member in self.members:
@@ -173,7 +182,7 @@ class Ensemble:
         return {"members": members}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the tensors of member k as `k/...`."""
+        """Return the tensors of all members. The names of the tensors of member k begin with `k/`."""
         return {
             f"{number}/{name}": tensor
             for number, member in enumerate(self.members)
@@ -192,25 +201,26 @@ class Ensemble:
 
 
 def joint_rule(rules: Rules) -> ScoreRule | None:
-    """Return the rule of the joined vectors, None if no member has one.
+    """Return the score rule of the joined vectors, or None if all `rules` are None.
 
-    A mean over words becomes a sum of word vectors divided by their number. The members all score words by their best
-    region, or all by positive products.
+    A member with the rule `mean-words` joins by `words`, because `join_sentences` divides its word vectors by their
+    number. The other rules must be equal: `words` for all members, or `positive` for all members.
     """
     sums = [rule.sum for rule in rules if rule]
     return ScoreRule("positive" if "positive" in sums else "words", 1.0) if sums else None
 
 
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """Put the members' unit vectors (n, c) side by side, each scaled by the square root of its weight, (n, sum of c).
+    """Multiply each member's unit vectors (n, c_k) by the square root of its weight, and put them side by side.
 
-    Inner products are weighted sums of the members' scores. If the weights add up to 1, they have unit length.
+    Returns (n, sum of c_k). The inner products of the joined vectors are the weighted sums of the members' scores. If
+    the weights add up to 1, the joined vectors have unit length.
     """
     return np.hstack([np.sqrt(np.float32(weight)) * part for weight, part in zip(weights, vectors, strict=True)])
 
 
 def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the images of all members, which have the same regions."""
+    """Join the n images that each member embedded (`parts`). The regions of an image are the same for all members."""
     sets = [several_vectors_each(part) for part, rule in zip(parts, rules, strict=True) if rule]
     if not sets:
         return join_vectors([one_vector_each(part) for part in parts], weights)
@@ -219,7 +229,7 @@ def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) 
 
 
 def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the sentences of all members."""
+    """Join the n sentences that each member embedded (`parts`)."""
     sets = [
         (several_vectors_each(part), weight, rule)
         for part, weight, rule in zip(parts, weights, rules, strict=True)
@@ -241,7 +251,7 @@ def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rule
 
 
 def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
-    """Put the members' vectors and globals side by side, (n, g); without any, return one column of zeros."""
+    """Put the members' vectors and globals side by side, (n, g). Return one column of zeros if there are none."""
     vectors: list[np.ndarray] = []
     scales: list[float] = []
     for part, weight, rule in zip(parts, weights, rules, strict=True):
@@ -257,12 +267,15 @@ def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules
 
 
 Judge = Callable[[tuple[float, ...]], float]
-"""The score of a combination with these weights; higher is better."""
+"""A function from the weights of the members to the merit of the combination. A higher merit is better."""
 
 
 @dataclass(frozen=True)
 class MemberWeights:
-    """`values`, one per member, add up to 1; `judged` is their score, `trials` the number of combinations tried."""
+    """The chosen weights, one per member, which add up to 1.
+
+    `judged` is the merit of the combination, and `trials` is the number of combinations that were tried.
+    """
 
     values: tuple[float, ...]
     judged: float
@@ -270,10 +283,11 @@ class MemberWeights:
 
 
 def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberWeights:
-    """The best weights of coordinate searches over `grid`, from equal weights and from each member alone.
+    """Choose the weights of `members` members by coordinate searches over `grid`, and return the best result.
 
-    A search changes one member's weight after another until no change is better; of equally good weights, the first
-    found are kept. Only ratios matter. `grid` has a positive value and no negative one.
+    One search starts from equal weights, and one from each member alone. A search changes the weight of one member
+    after another to each value of the grid, until no change is better. Among equally good weights, the first are kept.
+    Only the ratios of weights matter. `grid` has at least one positive value and no negative value.
     """
     judged: dict[tuple[float, ...], float] = {}
 
@@ -283,14 +297,15 @@ def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberW
             judged[key] = judge(key)
         return judged[key]
 
-    alone = [tuple(float(member == place) for place in range(members)) for member in range(members)]
+    alone = [tuple(float(member == other) for other in range(members)) for member in range(members)]
     best = max((_climb(worth, start, grid) for start in [(1.0,) * members, *alone]), key=worth)
     return MemberWeights(_scaled(best), worth(best), len(judged))
 
 
 def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tuple[float, ...]:
-    """The weights reached from `start` that no change of one member's weight improves."""
-    best, improved = start, True
+    """Change the weights from `start` on, one at a time, until no change of a single weight improves the merit."""
+    best = start
+    improved = True
     while improved:
         improved = False
         for member in range(len(best)):
@@ -302,16 +317,19 @@ def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tup
 
 
 def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
-    """The same ratios with a sum of 1."""
+    """Scale the weights so that their sum is 1."""
     return tuple(round(weight / sum(weights), 12) for weight in weights)
 
 
 def combine_scores(
     scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], after_trial: Callable[[], object]
 ) -> MemberWeights:
-    """Weights of members with the `scores` (n, m) each, of n images by m sentences, sentence j being of image
-    `owners[j]`. The grid is relative to one over the standard deviation of a member's scores, so that it suits members
-    of any scale; `after_trial` is called after each trial."""
+    """Choose the weights of members with the greatest recall sum, given the `scores` (n, m) of each member.
+
+    The scores are of n images with m sentences, and sentence j belongs to image `owners[j]`. A value of `grid` is
+    divided by the standard deviation of the member's scores, so that the grid suits members of any scale. `after_trial`
+    is called after each trial.
+    """
     deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]
     scaled = [part / np.float32(deviation) for part, deviation in zip(scores, deviations, strict=True)]
     chosen = choose_weights(judge_scores(scaled, owners, after_trial), len(scores), grid)
@@ -322,7 +340,8 @@ def combine_scores(
 def judge_scores(
     scores: Sequence[np.ndarray], owners: np.ndarray, after_trial: Callable[[], object] = lambda: None
 ) -> Judge:
-    """The recall sum of both directions for a weighted sum of `scores`, as `combine_scores` has them."""
+    """Return a function from weights to the recall sum of the weighted sum of `scores`, with arguments as in
+    `combine_scores`."""
 
     def judge(weights: tuple[float, ...]) -> float:
         total = np.zeros(scores[0].shape, np.float32)

@@ -1,5 +1,9 @@
-"""Feature maps: columns that a view gains by a map that is not linear, so that moments alone cannot give them. Random
-Fourier features (Gong et al. 2014, section 4.1) and the text of the nearest auxiliary images (section 4.2)."""
+"""Feature maps: nonlinear functions of a view whose results become columns of the view.
+
+The moments of the mapped columns cannot be computed from the moments of the view. They need a second pass over the
+data. The maps are random Fourier features (Gong et al. 2014, section 4.1) and tanh features, the text of the nearest
+auxiliary images (section 4.2), and kernels (pipeline.models.linear.kernels).
+"""
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +14,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, overload, runtime_checkable
 
 import numpy as np
-import scipy  # whose parts it imports when they are used: dense views do without
+import scipy  # SciPy loads its parts on first use. Dense views do not need them.
 
 from pipeline.compute.device import upload
 from pipeline.errors import InputError
@@ -35,9 +39,10 @@ if TYPE_CHECKING:
 
 
 class FeatureMap(Protocol):
-    """A map from rows (n, d) to (n, `dim`) float32.
+    """A map from rows (n, d) of a view to new columns (n, `dim`) float32.
 
-    With `keep`, the view's own columns stay in front of the new columns; otherwise they are replaced.
+    If `keep` is true, the new columns follow the view's own columns. Otherwise they replace them. `kind` is the key of
+    MAPS by which `FeatureMaps.from_parts` finds the class.
     """
 
     kind: ClassVar[str]
@@ -58,7 +63,7 @@ class DeviceMap(FeatureMap, Protocol):
     """A map that a GPU can compute."""
 
     def on(self, device: "torch.device") -> "Callable[[Tensor | Columns[Tensor]], Tensor]":
-        """Return the same map from tensors on `device` to tensors there."""
+        """Return a function that computes this map from tensors on `device`, (n, d) to (n, `dim`)."""
         ...
 
 
@@ -73,17 +78,17 @@ MAPS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """The map applied to each view before its projection; None leaves a view unchanged."""
+    """The map that is applied to each view before its projection. None leaves a view unchanged."""
 
     image: FeatureMap | None = None
     text: FeatureMap | None = None
 
     def settings(self) -> dict[str, Any]:
-        """JSON values for `from_parts`."""
+        """Return the settings of the maps as JSON values, side -> settings, for `from_parts`."""
         return {side: {"kind": feature_map.kind, **feature_map.settings()} for side, feature_map in self._present()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The tensors of both maps, named `image.<name>` and `text.<name>`."""
+        """Return the tensors of both maps, named `image.<name>` and `text.<name>`."""
         return {
             f"{side}.{name}": value
             for side, feature_map in self._present()
@@ -92,10 +97,11 @@ class FeatureMaps:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "FeatureMaps":
-        """Restore the maps of `settings` and `tensors`; other tensors are ignored."""
+        """Restore the maps from their `settings` and `tensors`. Tensors with other names are ignored."""
         maps = {}
         for side in settings:
-            value, prefix = read_setting(settings, side, dict), f"{side}."
+            value = read_setting(settings, side, dict)
+            prefix = f"{side}."
             own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
             module, _, attribute = MAPS[value["kind"]].partition(":")
             maps[side] = getattr(importlib.import_module(module), attribute).from_parts(value, own)
@@ -110,22 +116,26 @@ class FeatureMaps:
 
 
 MAX_COLUMNS = 1 << 24
-"""Columns of a stored sparse matrix at most."""
+"""Maximum number of columns of a stored sparse matrix. No vocabulary has more words."""
 
 
 def sparse_parts(rows: "csr_array") -> dict[str, np.ndarray]:
+    """Return the three arrays of a sparse matrix by name, for storage."""
     return {name: getattr(rows, name) for name in ("data", "indices", "indptr")}
 
 
 def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -> "csr_array":
-    """The inverse of `sparse_parts`. ValueError for more columns than any vocabulary has."""
+    """Restore a sparse matrix of `shape` from its `sparse_parts`.
+
+    Raises ValueError for more than MAX_COLUMNS columns.
+    """
     if shape[1] > MAX_COLUMNS:
-        raise ValueError(f"it has {shape[1]} columns, more than {MAX_COLUMNS}")
+        raise ValueError(f"the stored sparse matrix has {shape[1]} columns, but at most {MAX_COLUMNS} are allowed")
     return scipy.sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=tuple(shape))
 
 
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> "list[TextVectors]":
-    """Return the blocks of columns of a mapped view, from left to right."""
+    """Return the blocks (n, p_k) of the columns of a mapped view, from left to right."""
     if feature_map is None:
         return list(matrices_of(rows))
     return [*(matrices_of(rows) if feature_map.keep else ()), feature_map(rows)]
@@ -138,33 +148,35 @@ def project(columns: "Sequence[Tensor]", mean: "Tensor", matrix: "Tensor") -> "T
 def project(
     columns: "Sequence[TextVectors | Tensor]", mean: "np.ndarray | Tensor", matrix: "np.ndarray | Tensor"
 ) -> "np.ndarray | Tensor":
-    """Compute (columns - mean) matrix, (n, c) float32, for the blocks `columns` of a view with `mean` (p,) and `matrix`
-    (p, c), which are all arrays, or all tensors of one device."""
+    """Compute (view - mean) matrix, (n, c) float32, where `columns` are the blocks (n, p_k) of the view.
+
+    `mean` is (p,) and `matrix` is (p, c). All arguments are arrays, or all are tensors on one device.
+    """
     products = []
-    for part, block in spans(Columns(columns)):
-        # A sparse block stays sparse: its mean is subtracted after the product.
+    for span, block in spans(Columns(columns)):
+        # The mean of a sparse block is subtracted after the product, so that the block stays sparse.
         if is_sparse(block):
-            products.append(block @ matrix[part] - mean[part] @ matrix[part])
+            products.append(block @ matrix[span] - mean[span] @ matrix[span])
         else:
-            products.append((block - mean[part]) @ matrix[part])
+            products.append((block - mean[span]) @ matrix[span])
     total = reduce(add, products)
     return total.astype(np.float32, copy=False) if isinstance(total, np.ndarray) else total
 
 
-MANY = 1024
-"""Rows that make the import of torch worth its time."""
-PIECE = 2048
-"""Rows in one product."""
-NEIGHBOUR = 50
-"""Its distance is sigma, in the paper."""
+MIN_ROWS_FOR_TORCH = 1024
+"""Smallest number of rows for which the faster cosines of torch are worth the time of its import."""
+PRODUCT_ROWS = 2048
+"""Number of rows in one product."""
+SIGMA_NEIGHBOUR = 50
+"""Number of the neighbour whose mean distance is sigma (Gong et al. 2014, section 4.1)."""
 
 
 @dataclass(frozen=True)
 class FourierMap:
-    """phi(z) = sqrt(2) cos(zR + b) (m columns) with fixed random R and b.
+    """The random Fourier map phi(z) = sqrt(2) cos(zR + b) of Gong et al. 2014, section 4.1, with fixed random R and b.
 
-    `frequencies` are R (c1, m) and `phases` b (m,). Without phases, `frequencies` are (c1, m / 2) and used twice, with
-    b = 0 and with b = -pi / 2: cosines, then sines.
+    R is `frequencies` (c1, m), and b is `phases` (m,). If `phases` is None, `frequencies` is (c1, m / 2) and is used
+    twice: the first m / 2 columns are cosines (b = 0) and the others are sines (b = -pi / 2).
     """
 
     frequencies: np.ndarray
@@ -172,12 +184,13 @@ class FourierMap:
 
     @classmethod
     def draw(cls, rule: str, dim: int, features: int, sigma: float, rng: np.random.Generator) -> "FourierMap":
-        """A map of `dim` values to `features` (even for `cosine-sine`); `sigma` is a distance.
+        """Draw a map from c1 = `dim` values to m = `features` values. `sigma` is a distance between rows.
 
-        `cosine-sine`: cosines and sines of half as many frequencies, R ~ Normal(0, 1 / sigma^2) (Rahimi and Recht
-        2007): phi(z) phi(z')' / m estimates the Gaussian kernel exp(-|z - z'|^2 / (2 sigma^2)), exactly for z = z'.
-        `paper`: R ~ Normal(0, sigma^2), b ~ Unif[0, 1], as printed in Gong et al. 2014: the frequencies grow with the
-        distance between rows, and the phases cover a sixth of the circle.
+        With the `rule` `cosine-sine` the columns are cosines and sines of m / 2 frequencies R ~ Normal(0, 1 / sigma^2)
+        (Rahimi and Recht 2007), so m must be even. phi(z) phi(z')' / m then estimates the Gaussian kernel
+        exp(-|z - z'|^2 / (2 sigma^2)), and is exact for z = z'. With `paper`, R ~ Normal(0, sigma^2) and
+        b ~ Unif[0, 1], as published by Gong et al. 2014. The frequencies then grow with the distance between rows, and
+        the phases cover a sixth of the circle.
         """
         if rule == "cosine-sine":
             return cls(rng.standard_normal((dim, features // 2), np.float32) / np.float32(sigma))
@@ -186,47 +199,52 @@ class FourierMap:
 
     @property
     def dim(self) -> int:
-        """m"""
+        """The number m of columns."""
         return self.frequencies.shape[1] * (2 if self.phases is None else 1)
 
     def __call__(self, z: np.ndarray, scale: float = 1.0) -> np.ndarray:
-        """`scale` times phi(z) (n, m) from z (n, c1) float32."""
-        if len(z) >= MANY:
-            return _map_many(z, self, scale)
+        """Compute `scale` times phi(z), (n, m), from z (n, c1) float32."""
+        if len(z) >= MIN_ROWS_FOR_TORCH:
+            return _map_with_torch(z, self, scale)
         angles = z @ self.frequencies
         out = np.hstack([np.cos(angles), np.sin(angles)]) if self.phases is None else np.cos(angles + self.phases)
         return out * np.float32(scale * np.sqrt(2))
 
 
-def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
-    """The same with torch, whose cosines use every thread, and with the phases as one more row of the product."""
-    import torch  # takes seconds to import, too long for a query
+def _map_with_torch(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
+    """Compute `drawn(z, scale)` with torch, whose cosines use all threads. The phases are added within the product."""
+    import torch  # The import takes seconds, which is too long for a query.
 
-    frequencies, rows = drawn.frequencies, z
+    frequencies = drawn.frequencies
+    rows = z
     if drawn.phases is not None:
-        frequencies, rows = np.vstack([frequencies, drawn.phases]), np.hstack([z, np.ones((len(z), 1), np.float32)])
-    factors, inputs = torch.from_numpy(frequencies), torch.from_numpy(rows)
+        frequencies = np.vstack([frequencies, drawn.phases])
+        rows = np.hstack([z, np.ones((len(z), 1), np.float32)])
+    factors = torch.from_numpy(frequencies)
+    inputs = torch.from_numpy(rows)
     out = torch.empty(len(z), drawn.dim)
-    for start in range(0, len(z), PIECE):
-        piece = out[start : start + PIECE]
+    for start in range(0, len(z), PRODUCT_ROWS):
+        block = out[start : start + PRODUCT_ROWS]
         if drawn.phases is not None:
-            torch.mm(inputs[start : start + PIECE], factors, out=piece).cos_()
+            torch.mm(inputs[start : start + PRODUCT_ROWS], factors, out=block).cos_()
         else:
-            angles, half = inputs[start : start + PIECE] @ factors, factors.shape[1]
-            torch.cos(angles, out=piece[:, :half])
-            torch.sin(angles, out=piece[:, half:])
-        piece.mul_(scale * 2**0.5)
+            angles = inputs[start : start + PRODUCT_ROWS] @ factors
+            half = factors.shape[1]
+            torch.cos(angles, out=block[:, :half])
+            torch.sin(angles, out=block[:, half:])
+        block.mul_(scale * 2**0.5)
     return out.numpy()
 
 
 class WeightedMap:
-    """A map whose columns stand beside the view's own, times a `weight` that balances them against these."""
+    """The base class of maps that keep the view's own columns. `weight` is a factor of the new columns, which balances
+    them with the view's own columns."""
 
     keep = True
     weight: float
 
     def weighted(self, weight: float) -> Self:
-        """The same map with another weight."""
+        """Return the same map with another weight."""
         other = copy(self)
         other.weight = weight
         return other
@@ -236,9 +254,10 @@ class WeightedMap:
 
 
 class FourierFeatures(WeightedMap):
-    """phi(xA) beside x: a row gains the columns `weight` * phi((row - mean) A).
+    """The map to [x, phi(xA)] (Gong et al. 2014, eq. 5): a row gains the columns `weight` * phi((row - mean) A).
 
-    A `matrix` (D, c1) is the auxiliary projection with columns times their eigenvalues ** t; `offset` (c1,) is mean A.
+    A is `matrix` (D, c1): the auxiliary projection, whose columns are multiplied by their eigenvalues ** t. `offset`
+    (c1,) is mean A, and `fourier` is phi. For sentences, B and y take the places of A and x.
     """
 
     kind: ClassVar[str] = "fourier"
@@ -251,17 +270,17 @@ class FourierFeatures(WeightedMap):
         return self.fourier(rows @ self.matrix - self.offset, self.weight)
 
     def on(self, device: "torch.device") -> "Callable[[Tensor | Columns[Tensor]], Tensor]":
-        """Return the same map for tensors on `device`, dense or sparse."""
+        """Return a function that computes this map from tensors on `device`, dense or sparse."""
         import torch
 
-        parts = {name: upload(part, device) for name, part in self.tensors().items()}
+        on_device = {name: upload(array, device) for name, array in self.tensors().items()}
 
         def mapped(rows: "Tensor | Columns[Tensor]") -> "Tensor":
-            z = rows @ parts["matrix"] - parts["offset"]
-            if "phases" in parts:
-                columns = parts["phases"].addmm(z, parts["frequencies"]).cos_()
+            z = rows @ on_device["matrix"] - on_device["offset"]
+            if "phases" in on_device:
+                columns = on_device["phases"].addmm(z, on_device["frequencies"]).cos_()
             else:
-                angles = z @ parts["frequencies"]
+                angles = z @ on_device["frequencies"]
                 columns = torch.cat((angles.cos(), angles.sin()), dim=1)
             return columns.mul_(self.weight * 2**0.5)
 
@@ -278,7 +297,10 @@ class FourierFeatures(WeightedMap):
 
 
 class TanhFeatures(WeightedMap):
-    """tanh(xA) beside x: a row gains the columns `weight` * tanh(row A - offset), with A `matrix` (D, c1)."""
+    """The map to [x, tanh(xA)]: a row gains the columns `weight` * tanh(row A - offset). A is `matrix` (D, c1).
+
+    Gong et al. 2014, section 4.1, report that tanh works less well than random Fourier features.
+    """
 
     kind: ClassVar[str] = "tanh"
 
@@ -298,20 +320,28 @@ class TanhFeatures(WeightedMap):
 
 
 def measure_bandwidth(z: np.ndarray) -> float:
-    """Compute sigma: the mean distance to the 50th nearest neighbour among the rows of z (n, c1). Raises InputError for
-    fewer than two rows."""
-    from sklearn.neighbors import NearestNeighbors  # takes a second to import, and only a fit needs it
+    """Compute sigma, the mean distance of a row of z (n, c1) to its 50th nearest neighbour among the rows.
+
+    With fewer than 51 rows, the farthest row is used. Raises InputError for fewer than two rows.
+    """
+    from sklearn.neighbors import NearestNeighbors  # The import takes a second, and only a fit needs it.
 
     if len(z) < 2:
-        raise InputError(f"sae needs at least 2 images and sentences in the train split, not {len(z)}; add some")
-    neighbour = min(NEIGHBOUR, len(z) - 1)
+        raise InputError(
+            f"sae needs at least 2 images and 2 sentences in the train split, but found {len(z)}. Add captioned photos"
+            " to the train split"
+        )
+    neighbour = min(SIGMA_NEIGHBOUR, len(z) - 1)
     distances, _ = NearestNeighbors(n_neighbors=neighbour).fit(z).kneighbors()
     return float(distances[:, -1].mean())
 
 
 class ReservoirSample:
-    """A random sample of `count` of all added rows, or all of them. Each row has the same probability. The sample
-    depends on `rng` and the order of the rows, not on where blocks end."""
+    """A random sample of `count` of all added rows, or all rows if there are fewer than `count`.
+
+    Each row has the same probability. The sample depends on `rng` and on the order of the rows, but not on their
+    division into blocks.
+    """
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
         self.count = count
@@ -335,16 +365,17 @@ class ReservoirSample:
         self._kept = kept
 
     def rows(self) -> Rows:
-        """Return the sample, (at most `count`, d), in the order in which its rows were added."""
+        """Return the sample (at most `count`, d), in the order in which its rows were added."""
         assert self._kept is not None
         return self._kept
 
 
 class NeighbourText(WeightedMap):
-    """`weight` * T^(x) beside x: T^ is the mean vector of the documents of the k auxiliary images nearest to x.
+    """The map to [x, T^(x)] (the text feature of Gong et al. 2014, section 4.2): a row gains `weight` * T^(x).
 
-    FAISS finds the nearest by exact Euclidean distance in the image view. The model holds the auxiliary images
-    `gallery` (n, D) float16 and their `texts` (n, d) sparse, so that it can embed new images.
+    T^(x) is the mean of the text vectors of the k auxiliary images that are nearest to x by exact Euclidean distance in
+    the image view. k is `neighbours`. The map holds the auxiliary images `gallery` (n, D) float16 and their weak text
+    `texts` (n, d) sparse, so that it can embed new images.
     """
 
     kind: ClassVar[str] = "neighbours"
@@ -356,8 +387,9 @@ class NeighbourText(WeightedMap):
 
     @classmethod
     def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
-        """With the images of `blocks` as the gallery; several documents of one image are summed."""
-        galleries, texts = [], []
+        """Build the map from the auxiliary pairs in `blocks`. The text vectors of one image are summed."""
+        galleries = []
+        texts = []
         for block in blocks:
             galleries.append(block.x.astype(np.float16))
             texts.append(as_sparse(sum_by_owner(block.y, block.owners, len(block.x))))

@@ -1,13 +1,14 @@
-"""Hubness correction: the methods, what each subtracts from a score, and the choice among them on dev.
+"""Hubness correction: the methods, and the choice of a method and its parameters on dev.
 
-A hub is an item that is near every query, so it comes before the item that a query means. A score s(q, g) of a query
-and an item of the gallery becomes s(q, g) - b(g). The bias b(g) is measured once, with queries q' in a *bank* of
-training pairs (querybank normalisation, Bogolin et al. 2022). A corrected score therefore depends on its pair alone,
-and corrected vectors are indexed like any others (`corrected.py`). Images and sentences are galleries for each other.
+A hub is an item that is near many queries, so that it ranks above the items that the queries mean. The correction turns
+the score s(q, g) of a query q and an item g of the gallery into s(q, g) - b(g). The bias b(g) is measured once, with
+queries q' from a *bank* of training pairs (querybank normalisation, Bogolin et al. 2022). A corrected score therefore
+depends only on its query and its item, and corrected vectors are indexed like any other vectors (`corrected.py`).
+Images are the gallery for sentences, and sentences are the gallery for images.
 
-To change a method, change its function: for each trial it yields the `Term`s that add up to b. `Bank.measure` computes
-them, for dev when a model is fitted (`choose_correction`), and later for everything that is embedded. The audit has its
-own CSLS score (`cross_fit.py`), which shares `mean_of_greatest`.
+Each method is a function that yields, for each trial, the `Term`s whose sum is b. `Bank.measure` computes the terms:
+for dev when the correction is chosen (`choose_correction`), and later for all items that are embedded. The audit has
+its own CSLS score (`cross_fit.py`), which also uses `mean_of_greatest`.
 """
 
 import itertools
@@ -28,22 +29,22 @@ if TYPE_CHECKING:
     from pipeline.config.models import HubnessSettings
 
 BankItems: TypeAlias = "Items | Tensor"
-"""Images or sentences; items of one vector each may be a tensor on a device."""
+"""Images or sentences. Items with one vector each may be a tensor (n, c) on a device."""
 Scores: TypeAlias = "np.ndarray | Tensor"
 
 SIDES = {"images": "sentence_to_image", "sentences": "image_to_sentence"}
-"""Side of the gallery -> the direction of search that its biases decide."""
+"""Side of the gallery -> the direction of search that the biases of this side affect."""
 SINKHORN_ROUNDS = 10
 """Rounds of Sinkhorn's iteration, as in Pan et al. 2025."""
 LOWEST_EXPONENT = -80.0
-"""Smallest exponent of a pair in Sinkhorn's iteration; smaller ones would vanish in single precision."""
+"""Smallest exponent of a pair in Sinkhorn's iteration. The exponential of a smaller number vanishes in float32."""
 
 
 class Term(NamedTuple):
-    """`weight` times a statistic of an item, measured with the queries q' of the bank.
+    """A term of the bias of an item: `weight` times a `statistic` of the item's scores with the queries q' of the bank.
 
-    `nearest` is the mean of the `parameter` greatest scores. `balanced` is the logarithm of the mean of
-    exp(beta (s - a(q'))), divided by beta, where beta is the `parameter` and a(q') is the balance of the bank.
+    `nearest` is the mean of the k greatest scores, where k is the `parameter`. `balanced` is
+    log(mean of exp(beta (s - a(q')))) / beta, where beta is the `parameter` and a(q') is the balance of the bank.
     """
 
     weight: float
@@ -54,41 +55,44 @@ class Term(NamedTuple):
 STATISTICS = ("nearest", "balanced")
 REMOVED_STATISTICS = ("softmax", "gallery")
 Trials = Iterator[tuple[dict[str, float], list[Term]]]
-"""Parameters that are tried on dev, each with the terms of b."""
+"""The parameters of each trial on dev, with the terms of b."""
 
 
 def csls(grid: "HubnessSettings", deviation: float) -> Trials:
-    """Yield b = w * mean of the k greatest s(q', g).
+    """Yield the trials of b = w * mean of the k greatest s(q', g), for each w and k of `grid`.
 
-    With w = 1/2 and the same k in both directions this is 2 s(q, g) - r(q) - r(g) of Conneau et al. 2018, section 2.3,
-    up to a positive factor and the constant r(q) per query, neither of which changes the ranking. Nearest neighbour
-    normalisation (Chowdhury et al. 2024) has its own w (alpha) and k in each direction.
+    With w = 1/2 and the same k in both directions, the corrected score ranks items like 2 s(q, g) - r(q) - r(g)
+    (Conneau et al. 2018, section 2.3). The two scores differ by a positive factor and by r(q), which is constant for a
+    query. Nearest neighbour normalisation (Chowdhury et al. 2024) chooses w (there alpha) and k for each direction.
+    `deviation` is not used.
     """
     for weight, k in itertools.product(filter(None, grid.weight), grid.neighbours):
         yield {"weight": weight, "neighbours": k}, [Term(weight, "nearest", k)]
 
 
 def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
-    """Yield b = log(mean of exp(beta (s(q', g) - a(q')))) / beta.
+    """Yield the trials of b = log(mean of exp(beta (s(q', g) - a(q')))) / beta, for each sharpness of `grid`.
 
-    The numbers a(q') turn the exponentials between the queries and the gallery of the bank into a matrix with equal row
-    and column sums (dual bank Sinkhorn normalisation, Pan et al. 2025, whose gallery is part of this matrix).
+    beta is the sharpness divided by the standard `deviation` of the scores. The numbers a(q') balance the matrix of the
+    exponentials between the queries and the gallery of the bank, so that the sums of its rows are equal, and the sums
+    of its columns too. This is dual bank Sinkhorn normalisation (Pan et al. 2025), but there the matrix also contains
+    the gallery itself.
     """
     for sharpness in grid.sharpness:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]
 
 
 METHODS: dict[str, Callable[["HubnessSettings", float], Trials]] = {"csls": csls, "nnn": csls, "sinkhorn": sinkhorn}
-"""HUBNESS -> the trials by the grid and the standard deviation of the scores with the bank."""
+"""Name of a method (HUBNESS) -> a function from the grid and the standard deviation of the scores to the trials."""
 
 
 @dataclass(frozen=True)
 class Bank:
-    """Embedded training `images` and `sentences` and their `comparison`.
+    """Embedded training `images` and `sentences`, with which biases are measured, and their `comparison`.
 
-    Items are unit vectors, (a, c) and (b, c), or have several vectors each. `queries` are sentences without images,
-    which stand for the queries of people; if they are None, `sentences` are used. `balance` has the numbers a(q') of a
-    side with a `balanced` term.
+    The items are unit vectors, (a, c) and (b, c), or have several vectors each. `queries` are sentences without images,
+    such as expected text queries. If it is None, `sentences` are the queries that measure images. `balance` has the
+    numbers a(q') for each side with a `balanced` term.
     """
 
     images: BankItems
@@ -98,7 +102,7 @@ class Bank:
     balance: Mapping[str, Scores] = field(default_factory=dict)
 
     def scores(self, side: str, items: BankItems) -> Scores:
-        """Score n `items` of a side with the q queries that look for them, (n, q)."""
+        """Score n `items` of a side with the q items of the bank that are queries for this side. Return (n, q)."""
         if side == "sentences":
             return _compare(self.images, items, self.comparison).T
         return _compare(items, self.sentences if self.queries is None else self.queries, self.comparison)
@@ -106,8 +110,10 @@ class Bank:
     def measure(
         self, side: str, items: BankItems, terms: Sequence[Term], with_queries: "Scores | None" = None
     ) -> Scores:
-        """Sum the `terms` of each of n `items` of a side, (n,) float32. `with_queries` are the items' `scores`, if they
-        are known. If the items are tensors, the sum is a tensor."""
+        """Sum the `terms` for each of n `items` of a side. Return (n,) float32, as a tensor if the items are tensors.
+
+        `with_queries` are the `scores` of the items if they have been computed already.
+        """
         if not terms:
             return np.zeros(len(items), np.float32)
         scores = self.scores(side, items) if with_queries is None else with_queries
@@ -123,15 +129,18 @@ class Bank:
         return float(term.weight) * log_mean_exp(scores - self.balance[side], term.parameter)
 
     def balanced(self, terms: Mapping[str, Sequence[Term]]) -> "Bank":
-        """Return this bank with the `balance` of each side whose `terms` need it."""
+        """Return this bank with a `balance` for each side that has a `balanced` term in `terms`."""
         betas = {side: term.parameter for side in terms for term in terms[side] if term.statistic == "balanced"}
         missing = {side: self._balance(side, beta) for side, beta in betas.items() if side not in self.balance}
         return replace(self, balance={**self.balance, **missing})
 
     def _balance(self, side: str, beta: float) -> np.ndarray:
-        """Compute a(q') of the queries for a side, (q,) float32 with mean zero."""
+        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration.
+
+        Their mean is 0.
+        """
         kernel = np.asarray(self.scores(side, self.images if side == "images" else self.sentences), np.float32)
-        kernel = kernel - kernel.max(axis=1, keepdims=True)  # the factors of the gallery compensate for this
+        kernel = kernel - kernel.max(axis=1, keepdims=True)  # The factors of the gallery cancel this subtraction.
         np.exp(np.maximum(kernel * np.float32(beta), LOWEST_EXPONENT), out=kernel)
         of_queries = np.ones(kernel.shape[1], np.float32)
         for _ in range(SINKHORN_ROUNDS):
@@ -142,7 +151,7 @@ class Bank:
 
 
 def _compare(images: BankItems, sentences: BankItems, comparison: Comparison) -> Scores:
-    """Score images by sentences, (n, m): arrays or sets of vectors, or tensors of one device by their inner product."""
+    """Score n images by m sentences, (n, m). Tensors are compared by their inner products."""
     if isinstance(images, np.ndarray | MultiVectors):
         assert isinstance(sentences, np.ndarray | MultiVectors)
         return score(images, sentences, comparison)
@@ -151,7 +160,10 @@ def _compare(images: BankItems, sentences: BankItems, comparison: Comparison) ->
 
 
 def mean_of_greatest(scores: Scores, k: int) -> Scores:
-    """Average the k greatest values of each row of `scores` (n, b), or all of them if there are fewer, (n,) float32."""
+    """Average the k greatest values of each row of `scores` (n, b). Return (n,) float32.
+
+    If a row has fewer than k values, all of them are averaged.
+    """
     k = min(k, scores.shape[1])
     if isinstance(scores, np.ndarray):
         return np.partition(scores, -k, axis=1)[:, -k:].mean(axis=1, dtype=np.float32)
@@ -159,7 +171,7 @@ def mean_of_greatest(scores: Scores, k: int) -> Scores:
 
 
 def log_mean_exp(scores: Scores, beta: float) -> Scores:
-    """Compute log(mean of exp(beta s)) / beta over each row of `scores` (n, b), (n,) float32."""
+    """Compute log(mean of exp(beta s)) / beta over each row of `scores` (n, b). Return (n,) float32."""
     if isinstance(scores, np.ndarray):
         greatest = scores.max(axis=1, keepdims=True)
         exponentials = np.exp((scores - greatest) * np.float32(beta))
@@ -170,12 +182,12 @@ def log_mean_exp(scores: Scores, beta: float) -> Scores:
 def choose_correction(
     method: str, bank: Bank, images: Items, sentences: Items, owners: np.ndarray, grid: "HubnessSettings"
 ) -> tuple[dict[str, list[Term]], dict[str, Any]]:
-    """Choose the terms of each side on n images and m sentences of dev, and return them with a log of the choice.
+    """Choose the terms of each side on the n images and m sentences of dev. Return them with a log of the choice.
 
-    `method` is one of HUBNESS, `none`, or `auto` for all of them but `csls`, because `nnn` tries the same values.
-    Sentence j is of image `owners[j]`. Each direction of search takes the trial with its greatest sum of recall@1, @5
-    and @10; `csls` takes one trial for both directions, the trial with the greatest sum of both. Of equal trials the
-    first is taken. The first trial subtracts nothing.
+    Sentence j belongs to image `owners[j]`. `method` is a name of HUBNESS, `none`, or `auto`. `auto` tries all methods
+    except `csls`, because `nnn` tries the same values. The first trial is always no correction. For each direction of
+    search, the trial with the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes
+    the same trial for both directions, by the sum of both. Among equal trials, the first is chosen.
     """
     scores = score(images, sentences, bank.comparison)
     dev = {"images": _DevSide(bank, "images", images), "sentences": _DevSide(bank, "sentences", sentences)}
@@ -196,7 +208,10 @@ def choose_correction(
 
 
 class Trial(NamedTuple):
-    """The method, its parameters and later its recalls in a `log`, and the `terms` of each side."""
+    """A trial on dev.
+
+    `log` has its method, its parameters and later its recalls. `terms` has the terms of each side.
+    """
 
     log: dict[str, Any]
     terms: dict[str, list[Term]]
@@ -219,7 +234,7 @@ def _describe_trial(log: Mapping[str, str | float]) -> str:
 
 
 class _DevSide:
-    """The biases of one side's `items` by any terms; each statistic is measured once."""
+    """The dev `items` of one side, and their biases by any terms. Each statistic is measured only once."""
 
     def __init__(self, bank: Bank, side: str, items: Items) -> None:
         self.bank = bank
@@ -230,7 +245,7 @@ class _DevSide:
         self.measured: dict[Term, np.ndarray] = {}
 
     def bias(self, terms: Sequence[Term]) -> np.ndarray:
-        """Sum the `terms` of each item, (n,) float32."""
+        """Sum the `terms` for each of the n items. Return (n,) float32."""
         total = np.zeros(len(self.items), np.float32)
         for term in terms:
             alone = term._replace(weight=1.0)

@@ -1,4 +1,4 @@
-"""The registered model `kcca`: kernel CCA, exact if all training rows are landmarks, else by Nystroem's method."""
+"""Kernel CCA, the registered model `kcca`. It is exact if all training rows are landmarks, else Nystroem's method."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -18,46 +18,55 @@ from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
 from pipeline.models.linear.views import Rows, is_sparse, one_matrix, shape_of, stack_blocks
 
 GAMMA = 0.5
-"""Of the kernels rbf and laplacian, in units of one over the view's total variance."""
-LANDMARKS = 2000
-"""With fewer training rows the kernels are exact."""
+"""Gamma of the kernels rbf and laplacian, in units of 1 / (total variance of the view)."""
+MAX_LANDMARKS = 2000
+"""Maximum number of landmarks. With fewer training rows, all rows are landmarks and the kernels are exact."""
 
 
 class KernelFeatures:
-    """Rows in the feature space of a kernel: k(row, landmarks) K^-1/2, whose inner products are the kernel on them.
+    """The map of a row to the feature space of a kernel: k(row, landmarks) K^-1/2, with m columns.
 
-    `landmarks` (m, D) dense or sparse, `normalization` (m, m) = K^-1/2 of the landmarks among themselves.
+    The inner products of the mapped landmarks are the values of the kernel. `landmarks` are (m, D), dense or sparse.
+    `normalization` (m, m) is K^-1/2, where K is the kernel of the landmarks among themselves.
     """
 
     kind: ClassVar[str] = "kernel"
     keep = False
 
     def __init__(self, kernel: str, gamma: float | None, landmarks: "TextVectors", normalization: np.ndarray) -> None:
-        self.kernel, self.gamma, self.landmarks, self.normalization = kernel, gamma, landmarks, normalization
+        self.kernel = kernel
+        self.gamma = gamma
+        self.landmarks = landmarks
+        self.normalization = normalization
         self.dim = normalization.shape[1]
 
     @classmethod
     def fit(
         cls, blocks: "Callable[[], Iterable[TextVectors]]", kernel: str, factor: float, count: int, seed: int
     ) -> "KernelFeatures":
-        """Draw `count` landmarks, or all rows, from the rows of `blocks()`, which is called twice. Raises InputError if
-        rows are not finite, or if the kernel is one of distances and all rows are equal."""
-        (n, spread), by_distance = _count_and_spread(blocks()), kernel in ("rbf", "laplacian")
-        if not np.isfinite(spread) or (by_distance and spread <= 0):
-            fault = "are all equal" if np.isfinite(spread) else "are not finite"
-            raise InputError(f"the training rows of a view {fault}; repair the features or choose another kernel")
-        gamma = factor / spread if by_distance else None
+        """Draw `count` landmarks at random, or take all rows if there are fewer, and compute their normalisation.
+
+        `blocks()` is called twice and yields the training rows of one view in blocks. Gamma is `factor` divided by the
+        total variance of the rows, and is used by the kernels `rbf` and `laplacian`. Raises InputError if rows are not
+        finite, or if one of these two kernels is used and all rows are equal.
+        """
+        n, variance = _count_and_variance(blocks())
+        uses_gamma = kernel in ("rbf", "laplacian")
+        if not np.isfinite(variance) or (uses_gamma and variance <= 0):
+            fault = "are all equal" if np.isfinite(variance) else "are not finite"
+            raise InputError(f"the training rows of a view {fault}. Repair the features or choose another kernel")
+        gamma = factor / variance if uses_gamma else None
         count = min(count, n)
-        landmarks = _pick(blocks(), np.sort(np.random.RandomState(seed).permutation(n)[:count]))
+        landmarks = _pick_rows(blocks(), np.sort(np.random.RandomState(seed).permutation(n)[:count]))
         fitted = Nystroem(kernel=kernel, gamma=gamma, n_components=count, random_state=seed).fit(landmarks)
-        components: Any = fitted.components_  # scikit-learn's stub does not know that it is dense or sparse
+        components: Any = fitted.components_  # scikit-learn's type stub does not say that they may be sparse.
         return cls(kernel, gamma, components, fitted.normalization_.T)
 
     def __call__(self, rows: Rows) -> np.ndarray:
         if not shape_of(rows)[0]:
-            return np.zeros((0, self.dim), np.float32)  # scikit-learn refuses an empty array
+            return np.zeros((0, self.dim), np.float32)  # scikit-learn raises an error for an empty array.
         options: dict[str, Any] = {} if self.gamma is None else {"gamma": self.gamma}
-        # In double precision: K^-1/2 magnifies rounding errors of similar landmarks.
+        # The kernel is computed in double precision, because K^-1/2 magnifies rounding errors of similar landmarks.
         similarities = pairwise_kernels(
             one_matrix(rows).astype(np.float64), self.landmarks, metric=self.kernel, **options
         )
@@ -81,24 +90,34 @@ class KernelFeatures:
 
 
 class KernelCCA(NormalizedCCA):
-    """Regularised kernel CCA (Hardoon et al., reference 12 of Gong et al. 2014). `score` is the similarity of eq. 2
-    (`cosine`), or what Socher et al. 2014 compare (section 5): inner products (`product`) or distances.
+    """Regularised kernel CCA (Hardoon et al. 2004), which is linear CCA with ridges in the feature spaces of two
+    kernels.
 
-    It is linear CCA with a ridge in the feature spaces of two kernels. There, Nystroem's map of all training rows spans
-    the training data, and fewer landmarks approximate it. So the solver and the grid are those of `ncca`.
+    Nystroem's map of all training rows spans the training data in these spaces, and fewer landmarks approximate the
+    data. The solver and the grid are therefore the same as for `ncca`. `score` is the comparison: `cosine` as in eq. 2
+    of Gong et al. 2014, or one of the two of Socher et al. 2014, section 5, inner products (`product`) and Euclidean
+    distances (`distance`).
     """
 
     score: ClassVar[str] = "cosine"
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Fit the best model on dev to the target pairs, which are read block by block in five passes."""
-        blocks, settings = task.sets.target_blocks, task.settings
-        images, sentences = (lambda: (one.x for one in blocks())), (lambda: (one_matrix(one.y) for one in blocks()))
+        """Fit models to the target pairs with all settings of the grid, and return the best on dev.
+
+        The pairs are read block by block in five passes.
+        """
+        blocks = task.sets.target_blocks
+        settings = task.settings
         maps = FeatureMaps(
-            KernelFeatures.fit(images, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
-            KernelFeatures.fit(sentences, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
-        )
+            KernelFeatures.fit(
+                lambda: (block.x for block in blocks()), settings.image_kernel, GAMMA, MAX_LANDMARKS, task.seed
+            ),
+            KernelFeatures.fit(
+                lambda: (one_matrix(block.y) for block in blocks()),
+                settings.text_kernel, GAMMA, MAX_LANDMARKS, task.seed,
+            ),
+        )  # fmt: skip
         prepared = PreparedViews(mapped_moments(task.sets.target, blocks(), maps), maps)
         return tune(SCORES[settings.score], task.view, task.text, prepared, task.dev, task.own_grid, task.progress)
 
@@ -107,14 +126,18 @@ class KernelCCA(NormalizedCCA):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> LinearModel:
-        """Restore the model of the class that compares by the stored `score`."""
+        """Restore a model of the class that belongs to the stored `score`."""
         return super(KernelCCA, SCORES[read_setting(settings, "score", str)]).from_parts(settings, tensors)
 
 
 class ProductKernelCCA(KernelCCA):
-    """Kernel CCA whose vectors keep their length. Dev chooses by what Socher et al. 2014 report."""
+    """Kernel CCA compared by inner products of vectors that keep their length.
 
-    score, by_mean_rank = "product", True
+    Dev chooses by the mean rank, which Socher et al. 2014 report.
+    """
+
+    score = "product"
+    by_mean_rank = True
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
@@ -122,17 +145,22 @@ class ProductKernelCCA(KernelCCA):
 
 
 class DistanceKernelCCA(ProductKernelCCA):
-    """The same, compared by distance."""
+    """Kernel CCA compared by Euclidean distances of vectors that keep their length. Dev chooses by the mean rank."""
 
-    score, metric = "distance", "euclidean"
-
-
-SCORES = {one.score: one for one in (KernelCCA, ProductKernelCCA, DistanceKernelCCA)}
+    score = "distance"
+    metric = "euclidean"
 
 
-def _count_and_spread(blocks: "Iterable[TextVectors]") -> tuple[int, float]:
-    """Count the rows of all blocks and compute their total variance, half the mean squared distance between two rows.
-    The variance is 0 if they are equal up to rounding."""
+SCORES = {model.score: model for model in (KernelCCA, ProductKernelCCA, DistanceKernelCCA)}
+"""Stored `score` -> class of kernel CCA."""
+
+
+def _count_and_variance(blocks: "Iterable[TextVectors]") -> tuple[int, float]:
+    """Count the rows of all blocks and compute their total variance, which is half the mean squared distance of two
+    rows.
+
+    The variance is 0 if all rows are equal up to rounding.
+    """
     n = 0
     mean = np.zeros(1)
     squares = 0.0
@@ -146,9 +174,10 @@ def _count_and_spread(blocks: "Iterable[TextVectors]") -> tuple[int, float]:
             squares += float(rows.multiply(rows).sum() - count * (own @ own))
         else:
             squares += float(np.square(rows - own).sum())
-        # Chan, Golub and LeVeque 1983, as in Moments.
+        # The update of Chan, Golub and LeVeque 1983, as in Moments.
         squares += n * count / (n + count) * float(np.square(own - mean).sum())
-        n, mean = n + count, mean + (own - mean) * (count / (n + count))
+        mean = mean + (own - mean) * (count / (n + count))
+        n += count
     is_constant = squares <= n * float(np.finfo(np.float32).eps) ** 2 * float(np.square(mean).sum())
     return n, 0.0 if is_constant else squares / n
 
@@ -157,8 +186,8 @@ def _double(block: "TextVectors") -> "TextVectors":
     return block.astype(np.float64)  # pyright: ignore[reportReturnType]  # SciPy's astype has no type
 
 
-def _pick(blocks: "Iterable[TextVectors]", numbers: np.ndarray) -> Rows:
-    """Take the rows with the ascending `numbers` (k,) among the rows of all blocks, as float64."""
+def _pick_rows(blocks: "Iterable[TextVectors]", numbers: np.ndarray) -> Rows:
+    """Return the rows with the ascending `numbers` (k,), counted over all blocks, as float64."""
     start = 0
     picked = []
     for block in blocks:

@@ -1,4 +1,4 @@
-"""The base of all linear models, a projection of each view, and the start of models that read words."""
+"""The base class of all linear models, which project each view, and the initial weights of models that read words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,16 +28,21 @@ if TYPE_CHECKING:
     from pipeline.models.linear.moments import Moments
 
 EIGENVALUES = {"correlation": 0.0, "gong": 1.0}
-"""Form of the CCA problem -> the difference between its eigenvalues and the canonical correlations rho.
+"""Form of the CCA problem -> the difference between its eigenvalues lambda and the canonical correlations rho.
 
-`correlation` solves Cxy u = rho Cxx w and Cyx w = rho Cyy u. `gong` compares all blocks with the diagonal blocks, as
-the published code of Gong et al. (MultiviewCCA) does, so that lambda = 1 + rho.
+`correlation` solves Cxy u = rho Cxx w and Cyx w = rho Cyy u, so that lambda = rho. `gong` solves the form in the
+published code of Gong et al. (MultiviewCCA), C v = lambda B v, where C has all four blocks of the covariance and B only
+the diagonal blocks. There lambda = 1 + rho.
 """
 
 
 @dataclass(frozen=True)
 class Directions:
-    """The columns of W (D, c) and U (d, c), best first, with `values` (c,), whose meaning depends on the solver."""
+    """The directions of two views: `w` (D, c) for images and `u` (d, c) for sentences, with the best columns first.
+
+    `values` (c,) has a number for each direction: the canonical correlation for CCA, or the variance for ridge
+    regression.
+    """
 
     w: np.ndarray
     u: np.ndarray
@@ -49,20 +54,24 @@ class Directions:
 
 
 class Solver(Protocol):
-    """The closed form of a linear model on one set of moments, for any number of relative ridges."""
+    """The closed-form solution of a linear model on one set of moments, for any number of ridges."""
 
     def __init__(self, moments: "Moments") -> None: ...
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the top `dimensions` directions, or fewer if the data have less rank."""
+        """Compute the top `dimensions` directions, or fewer if the data have a lower rank.
+
+        Each ridge is relative to the mean variance of its view.
+        """
         ...
 
 
 class LinearModel:
-    """A linear projection of each view: images x become finish((x - mean_x) W), sentences y finish((y - mean_y) U).
+    """A linear projection of each view: an image x becomes finish((x - mean_x) W), a sentence y finish((y - mean_y) U).
 
-    If the model has `maps`, x and y are the mapped views. A registered model names its `metric`, the axes of the grid
-    that matter to it, whether dev chooses among them `by_mean_rank` (else by the recall sum), and its `solver`.
+    If the model has `maps`, x and y are the mapped views. A subclass sets its `solver` and its `metric`. It also says
+    whether its solver uses the text ridge (`uses_text_ridge`), whether `finish` uses the power of the eigenvalues
+    (`uses_eigenvalue_power`), and whether dev chooses by the mean rank (`by_mean_rank`) instead of by the recall sum.
     """
 
     solver: ClassVar[type[Solver]]
@@ -95,7 +104,10 @@ class LinearModel:
         self._projections: Projections | None = None
 
     def to(self, device: "torch.device") -> Self:
-        """Embed on `device` with PyTorch from now on, unless a map needs NumPy, and return this model."""
+        """Embed on `device` with PyTorch from now on, and return this model.
+
+        Does nothing if a feature map needs NumPy.
+        """
         if self.maps.can_use_gpu():
             from pipeline.models.linear.device import ProjectedSide, Projections
 
@@ -106,7 +118,7 @@ class LinearModel:
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Turn projections (n, c) into embeddings (n, c); by default they are the same."""
+        """Turn projections (n, c) into embeddings (n, c). By default they are equal."""
         return projected
 
     @property
@@ -118,14 +130,14 @@ class LinearModel:
         return self.text.encoders
 
     def embed_images(self, features: Features, regions: "RegionSource | None" = None) -> np.ndarray:
-        """Embed images, (n, c) float32. Regions are not read."""
+        """Embed the n images of `features`, encoder -> (n, its dim), as (n, c) float32. `regions` are not read."""
         if self._projections:
             return self._finish(self._projections.images(features))
         columns = mapped_columns(self.view.stack(features), self.maps.image)
         return self._finish(project(columns, self.mean_x, self.directions.w))
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
-        """Embed `sentences`, text encoder -> (n, its dim), sparse or dense, as (n, c) float32."""
+        """Embed n `sentences`, text encoder -> (n, its dim), sparse or dense, as (n, c) float32."""
         y = self.text.stack(require_vectors(sentences))
         if self._projections:
             return self._finish(self._projections.sentences(y))
@@ -152,16 +164,16 @@ class LinearModel:
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Return a copy of `rows` (n, c) whose rows have unit length. Rows of zeros stay as they are."""
+    """Return a copy of `rows` (n, c) whose rows have unit length. Rows of zeros stay zero."""
     return scale_to_unit_length(rows.copy())
 
 
 @dataclass(frozen=True)
 class WordStart:
-    """A fitted ncca, and every word in its text view.
+    """A fitted `ncca` and the words of its text view, from which a neural model takes its initial weights.
 
-    `terms` (V + 1, d) has the addition of each word of the token vocabulary to the vector of a sentence, before any
-    normalisation. The last row, zeros, is the unknown word.
+    `terms` (V + 1, d) has one row for each word of the token vocabulary: the vector that the word adds to the vector of
+    a sentence before any normalisation. The last row is zero and belongs to the unknown word.
     """
 
     model: LinearModel
@@ -171,11 +183,11 @@ class WordStart:
     def of(
         cls, model: LinearModel, encoders: "Mapping[str, TextEncoder]", words: Sequence[str], texts: Sequence[str]
     ) -> "WordStart":
-        """Encode the `words` by the text `encoders` of `model`.
+        """Encode the `words` of the token vocabulary by the text `encoders` of `model`.
 
-        A sentence has its own factor in every block of the view, and the sum of its words has none. So each block is
-        scaled as a whole, such that the ratio between the root mean square lengths of sums of words and of sentences,
-        measured on `texts`, is the same as in the first block.
+        The vector of a sentence is normalised separately in the block of each text encoder, but the sum of its words is
+        not. Therefore each block is multiplied by one factor. The ratio between the root mean square length of summed
+        words and the root mean square length of sentences, measured on `texts`, is then the same in all blocks.
         """
         blocks = []
         factors = []

@@ -1,10 +1,10 @@
-"""Ridge regression: the registered model `ridge`, from images to the principal directions of the text, and linear maps
-between the features of two encoders."""
+"""Ridge regression: the registered model `ridge`, which maps images to the principal directions of the text, and linear
+maps between the features of two encoders."""
 
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # Its parts are imported when they are used: embedding does not need them.
+import scipy  # SciPy loads its parts on first use. Embedding does not need them.
 
 from pipeline.compute import runtime
 from pipeline.errors import InputError
@@ -20,27 +20,28 @@ def add_ridge(block: np.ndarray, ridge: float) -> np.ndarray:
 
 
 class RidgeSolver:
-    """U holds the top c principal directions of Y; W = (X'X + lambda I)^-1 X'Y U, in closed form.
+    """Solver of ridge regression on one set of moments: W = (X'X + lambda I)^-1 X'Y U (Gong et al. 2014, section 3).
 
-    Of n pairs with covariances Cxx and Cxy, lambda is n times the relative ridge times the mean of Cxx's diagonal. The
-    values are the variances of Y along U. The largest entry of each column of U is positive.
+    U (d, c) has the top c principal directions of Y. lambda is n times the relative ridge times the mean of the
+    diagonal of the covariance Cxx, for n pairs. The values are the variances of Y along U. The largest entry of each
+    column of U is positive.
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Raise InputError if there are fewer than two pairs, a view is constant, or the views are uncorrelated."""
+        """Store the moments. Raises InputError for fewer than two pairs, or for constant or uncorrelated views."""
         moments.require_correlation()
         self.moments = moments
         self._principal: tuple[np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the top `dimensions` directions; `text_ridge` is unused. Raises InputError if X'X is singular."""
+        """Compute the top `dimensions` directions. `text_ridge` is not used. Raises InputError if Cxx is singular."""
         u, variances = self._principal_directions(dimensions)
         cxx = add_ridge(self.moments.xx / self.moments.n, image_ridge)
         try:
             factor = scipy.linalg.cho_factor(cxx, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError:
             raise InputError(
-                f"the covariance of the image view is singular at ridge {image_ridge:g}; raise fit.image_ridge"
+                f"the covariance of the image view is singular at ridge {image_ridge:g}. Raise fit.image_ridge"
             ) from None
         return Directions(scipy.linalg.cho_solve(factor, self.moments.xy @ u / self.moments.n), u, variances)
 
@@ -54,10 +55,11 @@ class RidgeSolver:
 
 
 class RidgeRegression(MomentsModel):
-    """Ridge regression with Euclidean retrieval (Gong et al. 2014, section 3).
+    """Ridge regression, compared by the Euclidean distance |xW - yU| (Gong et al. 2014, section 3).
 
-    min over W of |YU - XW|^2 + lambda |W|^2 with U the principal directions of Y; retrieval by |xW - yU|. Paper to
-    code: W `w`, U `u`, lambda from fit.image_ridge, c the number of columns.
+    W minimises |YU - XW|^2 + lambda |W|^2, where X (n, D) and Y (n, d) are the centred views, and U has the top
+    principal directions of Y. In the code, W is `directions.w` (D, c), U is `directions.u` (d, c), and lambda follows
+    from `fit.image_ridge`.
     """
 
     solver = RidgeSolver
@@ -67,21 +69,21 @@ class RidgeRegression(MomentsModel):
 # --- maps between encoders
 
 FOLDS = 5
-"""Parts of the photos, each of which is predicted from the others to choose the ridge."""
+"""Number of folds of the photos. Each fold is predicted from the others to choose the ridge."""
 RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)
 """Ridges to try, relative to the mean variance of a feature."""
 MIN_PHOTOS = 50
-"""Minimum number of photos for a map."""
+"""Minimum number of photos from which a map between encoders is fitted."""
 
 
 @dataclass(frozen=True)
 class EncoderMap:
-    """A linear map from the features of one encoder to the features of another: y = mean_y + (x - mean_x) W.
+    """A linear map from the features x of one encoder to the features y of another: y = mean_y + (x - mean_x) W.
 
     W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y, where lambda is the relative `ridge` times n times the mean variance
-    of x. Features without negative values, such as rectified features, are mapped by their square roots, as models take
-    them; `roots` says of x and of y whether they are square roots. `loss` is the share of the variance of y that stays
-    unexplained in each of FOLDS parts by a map of the other parts; the ridge has the smallest loss.
+    of x. If no feature of an encoder is negative, its square roots are mapped instead of its features, because models
+    read square roots too. `roots` says for x and for y whether square roots are used. `loss` is the unexplained share
+    of the variance of y if each fold is predicted from the other folds. `ridge` has the smallest loss of RIDGES.
     """
 
     weight: np.ndarray
@@ -92,33 +94,39 @@ class EncoderMap:
     loss: float
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Map features x (n, D) float32 to (n, d) float32."""
+        """Map the features x (n, D) float32 of n photos to features of the other encoder, (n, d) float32."""
         y = (_take_roots(x, self.roots[0]) - self.mean_x) @ self.weight + self.mean_y
         return np.maximum(y, 0) ** 2 if self.roots[1] else y
 
     def unexplained(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Compute the loss on the features x (n, D) and y (n, d) of other photos."""
+        """Compute the unexplained share of the variance of y (n, d), given x (n, D), on photos other than the fitted
+        ones."""
         mapped = _take_roots(self(x), self.roots[1])
         expected = _take_roots(y, self.roots[1])
         return float(((expected - mapped) ** 2).sum() / ((expected - expected.mean(axis=0)) ** 2).sum())
 
 
 def fit_encoder_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> EncoderMap:
-    """Fit the map of x (n, D) to y (n, d), both float32, of the same n photos.
+    """Fit the map from x (n, D) to y (n, d), the float32 features of the same n photos by two encoders.
 
-    Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant or uncorrelated.
+    `seed` decides the division of the photos into folds. Raises InputError for fewer than MIN_PHOTOS photos, and for
+    features that are constant or uncorrelated.
     """
     if len(x) < MIN_PHOTOS:
-        raise InputError(f"a map between encoders needs {MIN_PHOTOS} photos or more that both have seen, not {len(x)}")
+        raise InputError(
+            f"a map between encoders needs at least {MIN_PHOTOS} photos with features of both encoders, but there are"
+            f" {len(x)}. Extract features of more photos"
+        )
     roots = bool(x.min() >= 0), bool(y.min() >= 0)
-    x, y = _take_roots(x, roots[0]), _take_roots(y, roots[1])
+    x = _take_roots(x, roots[0])
+    y = _take_roots(y, roots[1])
     folds = np.random.default_rng(seed).permutation(len(x)) % FOLDS
-    parts = [_sum_pairs(x[folds == fold], y[folds == fold]) for fold in range(FOLDS)]
-    total = sum_moments(parts)
+    fold_moments = [_sum_pairs(x[folds == fold], y[folds == fold]) for fold in range(FOLDS)]
+    total = sum_moments(fold_moments)
     squared_errors = np.zeros(len(RIDGES))
     variance = 0.0
-    for fold, part in enumerate(parts):
-        others = total - part
+    for fold, own in enumerate(fold_moments):
+        others = total - own
         held_out_x = x[folds == fold] - others.mean_x.astype(np.float32)
         held_out_y = y[folds == fold]
         variance += float(((held_out_y - others.mean_y) ** 2).sum())
@@ -143,7 +151,7 @@ def _take_roots(features: np.ndarray, are_roots: bool) -> np.ndarray:
 
 
 def _sum_pairs(x: np.ndarray, y: np.ndarray) -> Moments:
-    from pipeline.models.linear.accumulation import MomentsAccumulator  # embedding does not need it
+    from pipeline.models.linear.accumulation import MomentsAccumulator  # Embedding does not need this import.
 
     accumulator = MomentsAccumulator(x.shape[1], y.shape[1], runtime.threads())
     accumulator.add(x, y, np.arange(len(x)))
@@ -151,7 +159,7 @@ def _sum_pairs(x: np.ndarray, y: np.ndarray) -> Moments:
 
 
 def _solve_ridge(moments: Moments, ridge: float) -> np.ndarray:
-    """Solve (X'X + lambda I) W = X'Y for W (D, d). Raises InputError if a view is constant, or they are unrelated."""
+    """Solve (X'X + lambda I) W = X'Y for W (D, d). Raises InputError if the views are constant or uncorrelated."""
     moments.require_correlation()
     regularised = add_ridge(moments.xx.astype(np.float64), ridge)
     return scipy.linalg.solve(regularised, moments.xy, assume_a="pos", overwrite_a=True, check_finite=False)

@@ -1,4 +1,4 @@
-"""The training sets of a model: folds of pairs, restricted to some encoders, weighted, and to the first terms."""
+"""The training sets of a model: stored pairs in folds, restricted to the encoders and terms that the model uses."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from pipeline.models.linear.training import Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
 
-MAPPED_ROWS = 1024
-"""Images in one block of a second pass, which holds the mapped rows of all their sentences in memory."""
+BLOCK_IMAGES = 1024
+"""Number of images per block of a second pass, which has the mapped rows of all their sentences in memory."""
 
 
 def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.ndarray:
-    """(n,) the fold, 0 to `count` - 1, of each image with split `splits[i]`: equal parts of every split.
+    """Assign each of n images to a fold from 0 to `count` - 1, with an equal part of every split in each fold.
 
-    With `order` `listed`, the first images of a split are fold 0, the next ones fold 1, and so on; with `shuffled`,
-    folds are drawn at random by `seed`.
+    `splits` (n,) are the names of the images' splits. With the `order` `listed`, the first images of a split are fold
+    0, the next images fold 1, and so on. With `shuffled`, the folds are drawn at random from `seed`. Returns (n,)
+    integers.
     """
     folds = np.empty(len(splits), np.int64)
     rng = np.random.default_rng(seed)
@@ -36,15 +37,20 @@ def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.nd
 
 @dataclass(frozen=True)
 class Restriction:
-    """The part of the stored views that a model uses: some `encoders`; the text encoders with a weight in
-    `text_weights`, multiplied by it, but for 0; and of these, if they are sparse, the first `terms` (None: all)."""
+    """The part of the stored views that a model uses.
+
+    It has the features of `encoders` and the vectors of the text encoders in `text_weights`, name -> weight. The
+    vectors are multiplied by the weight, and a text encoder with the weight 0 is left out. Sparse vectors have only
+    their first `terms` columns, or all columns if `terms` is None.
+    """
 
     encoders: tuple[str, ...]
     text_weights: Mapping[str, float]
     terms: int | None = None
 
     def cut(self, sentences: "Mapping[str, TextVectors]") -> "dict[str, TextVectors]":
-        """Return the vectors (m, dim) of each of its text encoders."""
+        """Return the vectors (m, dim) of the text encoders in use, each with at most `terms` columns if it is
+        sparse."""
         return {
             name: sentences[name][:, : self.terms] if is_sparse(sentences[name]) else sentences[name]
             for name in self.text_encoders
@@ -59,12 +65,13 @@ class Restriction:
         return PairArrays(rows.features, self.cut(rows.sentences), rows.owners)
 
     def text(self, stored: TextView) -> TextView:
-        """The part of the text view `stored`."""
+        """Return the text view `stored` with the text encoders, weights and terms in use."""
         return stored.weighted(self.text_weights).select(self.text_encoders).first_terms(self.terms)
 
 
 class PairSource(Protocol):
-    """Stored pairs in folds, such as a pipeline.storage.pairs.PairSet, with the settings of their views."""
+    """Stored pairs in folds, with the settings of their image and text views. pipeline.storage.pairs.PairSet fulfils
+    this contract."""
 
     @property
     def view(self) -> Settings: ...
@@ -74,7 +81,7 @@ class PairSource(Protocol):
     def n_folds(self) -> int: ...
 
     def moments(self, folds: Sequence[int]) -> Sequence[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read moments whose sum is the moments of `folds`."""
+        """Return functions that read stored moments. The sum of all these moments is the moments of `folds`."""
         ...
 
     def blocks(
@@ -88,7 +95,7 @@ Source = TypeVar("Source", bound=PairSource, covariant=True)
 
 
 class FoldedMoments(Generic[Source]):
-    """The moments of the folds of `source`. Each fold is read once, where `scheduler` says (see `map_reduce`)."""
+    """The moments of the folds of `source`. Each fold is read once. `scheduler` chooses where, as in `map_reduce`."""
 
     def __init__(self, source: Source, scheduler: str = LOCAL) -> None:
         self.source = source
@@ -99,11 +106,11 @@ class FoldedMoments(Generic[Source]):
 
     @property
     def n(self) -> float:
-        """The number of pairs in the folds that were read."""
+        """The number of pairs in the folds that have been read so far."""
         return sum(fold.n for fold in self._folds.values())
 
     def sum(self, folds: Sequence[int], restriction: Restriction) -> Moments:
-        """Sum the moments of `folds` in the restricted views. Without folds, return the moments of no pairs."""
+        """Sum the moments of `folds` in the restricted views. If `folds` is empty, return the moments of no pairs."""
         view, text = self.view.select(restriction.encoders), restriction.text(self.text)
         if not folds:
             return Moments.zero(view.dim, text.dim)
@@ -126,12 +133,12 @@ class FoldedMoments(Generic[Source]):
 
 
 def sum_stored(readers: Sequence[Callable[[], dict[str, np.ndarray]]], scheduler: str) -> Moments:
-    """Sum the moments whose arrays the functions read, where `scheduler` says (see `map_reduce`)."""
+    """Read moments by each of `readers`, and sum them. `scheduler` chooses where, as in `map_reduce`."""
     return map_reduce(load_moments, readers, add, scheduler, absorb=Moments.absorb)
 
 
 def load_moments(read: Callable[[], dict[str, np.ndarray]]) -> Moments:
-    """Read moments by a function that reads their arrays."""
+    """Call `read`, which returns the arrays of stored moments, and return the moments."""
     return Moments.from_arrays(read())
 
 
@@ -142,11 +149,13 @@ def make_sets(
     auxiliary_folds: Sequence[int],
     restriction: Restriction,
 ) -> Sets:
-    """Return the target and auxiliary pairs of the given folds, in the restricted views."""
-    view, text = target.view.select(restriction.encoders), restriction.text(target.text)
+    """Return the training data of a model in the restricted views: the pairs of `target_folds` of `target`, and the
+    pairs of `auxiliary_folds` of `auxiliary` if it is given."""
+    view = target.view.select(restriction.encoders)
+    text = restriction.text(target.text)
 
     def blocks(pairs: FoldedMoments | None, folds: Sequence[int]) -> Iterator[ViewBlock]:
-        for block in pairs.source.blocks(folds, view.encoders, text.encoders, MAPPED_ROWS) if pairs else ():
+        for block in pairs.source.blocks(folds, view.encoders, text.encoders, BLOCK_IMAGES) if pairs else ():
             yield ViewBlock(view.stack(block.features), text.stack(restriction.cut(block.sentences)), block.owners)
 
     return Sets(

@@ -1,4 +1,8 @@
-"""Trainings of linear models on target or auxiliary (weakly annotated) pairs, or both (Gong et al. 2014, section 4)."""
+"""Training methods of linear models (Gong et al. 2014, section 4).
+
+Target pairs are images with captions. Auxiliary pairs are images with weak text, such as a title or tags. A method uses
+one of the two sets, or both.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -32,12 +36,17 @@ if TYPE_CHECKING:
 SAMPLED_ROWS = 2000
 """Number of target images, and of sentences, drawn at random to measure sigma of the random Fourier map."""
 FACTORS_OF_SCALE = {"unit-variance": 1.0, "published": 0.5**0.5}
-"""`transfer.scale` -> factor on the views that the random Fourier map reads; `unit-sum` depends on the pairs."""
+"""`transfer.scale` -> factor of the projections A and B that the Fourier map reads. `unit-sum` is not here, because its
+factor depends on the number of auxiliary pairs."""
 
 
 @dataclass(frozen=True)
 class Sets:
-    """The training data: moments of pairs, and the pairs in blocks for models that need more than moments."""
+    """The training data of a model.
+
+    `target` and `auxiliary` are moments. `target_blocks()` and `auxiliary_blocks()` yield the pairs in blocks, for
+    models that need more than moments.
+    """
 
     target: Moments
     auxiliary: Moments | None
@@ -47,10 +56,12 @@ class Sets:
 
 @dataclass(frozen=True)
 class FitTask:
-    """One model to fit. `settings` is the section of the configuration that only this model has, or None.
+    """The task of fitting one model: its training method, its views, its data and the grid of settings to try.
 
-    `memory` caches the CCA of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it. Second
-    passes over the data run on `device`, or with NumPy if it is None. With `chosen`, only this combination is fitted.
+    `dev` are the pairs on which settings are chosen. `settings` is the section of the configuration that only this
+    model has, or None. `memory` caches the CCA of the auxiliary pairs, and may be shared by tasks with the same
+    auxiliary pairs and grid. A second pass over the data runs on `device`, or with NumPy if it is None. If `chosen` is
+    given, only this combination of settings is fitted.
     """
 
     training: str
@@ -69,14 +80,17 @@ class FitTask:
 
     @property
     def own_grid(self) -> FitSettings:
-        """The grid, or only the combination `chosen`."""
+        """The grid of the task, reduced to the combination `chosen` if it is given."""
         if self.chosen is None:
             return self.grid
         return self.grid.model_copy(update={axis: (getattr(self.chosen, axis),) for axis in GRID} | {"search": "grid"})
 
     @property
     def combinations(self) -> list[Choices]:
-        """Every combination of the axes of `transfer` that `training` has, axis -> value, or the chosen one."""
+        """All combinations, axis -> value, of the axes of `transfer` that the training method uses.
+
+        If `chosen` is given, the list has only its combination.
+        """
         if self.chosen:
             return [self.chosen.transfer]
         used = {name: getattr(self.transfer, name) for name in TRAININGS[self.training]}
@@ -85,41 +99,45 @@ class FitTask:
 
 
 class FittableModel(Protocol):
-    """A registered class of models that `fit` makes."""
+    """A registered class of models that the stage `fit` can fit."""
 
     def fit(self, task: FitTask) -> Tuned:
-        """Fit the best model on dev."""
+        """Fit models with all settings of the task, and return the model that is best on dev."""
         ...
 
 
 def fit_best(model: FittableModel, tasks: Iterable[FitTask]) -> Tuned:
-    """Fit the class `model` to each of `tasks`, whose weights of the text view differ, and return the best on dev."""
+    """Fit the class `model` to each of `tasks`, which differ in the weights of the text view.
+
+    Return the best on dev.
+    """
     return _best_of([model.fit(task) for task in tasks])
 
 
 def fit_on_moments(model: type[LinearModel], task: FitTask) -> Tuned:
-    """Fit the best `model` on dev over both grids, by `task.training`.
+    """Fit `model` by `task.training` with all settings of both grids, and return the best on dev.
 
-    Raises UsageError if the training needs auxiliary pairs and there are none.
+    The grids are `task.grid` and the axes of `task.transfer`. Raises UsageError if the training method needs auxiliary
+    pairs and there are none.
     """
     if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
         raise UsageError(
-            f"training {task.training} needs auxiliary pairs and there are none; check auxiliary.splits and that their"
-            " images have a title, tags or a description, or remove the model from models"
+            f"training {task.training} needs auxiliary pairs, but there are none. Check that auxiliary.splits names the"
+            " right splits and that their images have a title, tags or a description, or remove the model from models"
         )
     trainer = _Trainer(model, task)
     return _best_of([trainer.tune(choices) for choices in task.combinations])
 
 
 def _best_of(tuned: Sequence[Tuned]) -> Tuned:
-    """Return the best of several results, with the trials of all."""
+    """Return the best of several results, with the trials of all results."""
     best = max(tuned, key=lambda result: result.merit)
     return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
 
 
 @dataclass(frozen=True)
 class TransferChoice:
-    """One value for each axis of `transfer` that a training reads; see pipeline.config.models.TransferSettings."""
+    """One value for each axis of `transfer`. pipeline.config.models.TransferSettings describes the axes."""
 
     beta: float = 0
     neighbour_share: float = 0
@@ -134,7 +152,8 @@ class TransferChoice:
 
 
 class _Trainer:
-    """The trainings of one task. Values that several combinations need are computed once."""
+    """The training of one task with any combination of `transfer`. Values that several combinations need are computed
+    once."""
 
     def __init__(self, model: type[LinearModel], task: FitTask) -> None:
         self.model = model
@@ -142,24 +161,24 @@ class _Trainer:
         self.sets = task.sets
 
     def tune(self, choices: Choices) -> Tuned:
-        """Find the best ridges, dimensions and eigenvalue power for one combination of transfer's axes."""
+        """Choose the ridges, the dimensions and the eigenvalue power on dev for one combination of `transfer`."""
         task = self.task
         values: dict[str, Any] = {**choices}
         prepared = self.prepare(TransferChoice(**values))
         return tune(self.model, task.view, task.text, prepared, task.dev, task.own_grid, task.progress, choices)
 
     def prepare(self, choice: TransferChoice) -> PreparedViews:
-        """Prepare the moments and maps of the task's training."""
+        """Compute the moments and feature maps for the training method of the task."""
         match self.task.training:
             case "target":
                 return PreparedViews(self.sets.target)
             case "auxiliary":
                 return PreparedViews(self.auxiliary)
-            case "joint":  # CCA on [X; beta F], [Y; beta T]
+            case "joint":  # CCA of X over beta F, and Y over beta T
                 return PreparedViews(self.sets.target + self.auxiliary.scaled(choice.beta**2))
             case "text-feature":
                 return self.prepare_text_feature(choice)
-            case "stacked":  # CCA on XA, YB
+            case "stacked":  # CCA of XA and YB
                 a, b = self.auxiliary_projections(choice)
                 return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
             case "sae-linear":
@@ -167,7 +186,7 @@ class _Trainer:
             case "sae":
                 return self.prepare_sae(choice)
             case other:
-                raise UsageError(f"unknown training {other}; there are {', '.join(TRAININGS)}")
+                raise UsageError(f"unknown training {other}. Choose one of {', '.join(TRAININGS)}")
 
     @property
     def auxiliary(self) -> Moments:
@@ -175,8 +194,10 @@ class _Trainer:
         return self.sets.auxiliary
 
     def prepare_text_feature(self, choice: TransferChoice) -> PreparedViews:
-        """Prepare CCA on [X, s T^], Y, where T^ is the mean text of the k nearest auxiliary images. The total variance
-        of s T^ is `neighbour_share` times the total variance of X."""
+        """Prepare CCA of [X, s T^] and Y, where T^ is the mean text of the k nearest auxiliary images.
+
+        The factor s makes the total variance of s T^ `neighbour_share` times the total variance of X.
+        """
         if not choice.neighbour_share:
             return PreparedViews(self.sets.target)
         texts, moments = self._mean_texts
@@ -190,13 +211,17 @@ class _Trainer:
 
     @cached_property
     def _mean_texts(self) -> tuple[NeighbourText, Moments]:
-        """The map x -> T^(x), and the moments of [X, T^], Y."""
+        """The map x -> T^(x), and the moments of [X, T^] and Y."""
         texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
 
     def prepare_linear_sae(self, choice: TransferChoice) -> PreparedViews:
-        """Prepare CCA on [X, XA], [Y, YB] (eq. 5 without phi)."""
+        """Prepare CCA of [X, XA] and [Y, YB] (Gong et al. 2014, eq. 5 without phi).
+
+        The total variance of each new block is weight^2 times the total variance of its view. With `second_beta`, the
+        auxiliary pairs are added to the moments with the weight second_beta^2.
+        """
         target = self.sets.target
         moments = target + self.auxiliary.scaled(choice.second_beta**2) if choice.second_beta else target
         if not choice.weight:
@@ -207,7 +232,8 @@ class _Trainer:
         return PreparedViews(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
 
     def prepare_sae(self, choice: TransferChoice) -> PreparedViews:
-        """Prepare CCA on [X, phi(XA)], [Y, phi(YB)] (eq. 5)."""
+        """Prepare CCA of [X, phi(XA)] and [Y, phi(YB)] (Gong et al. 2014, eq. 5), weighted as in
+        `prepare_linear_sae`."""
         if not choice.weight:
             return self.prepare_linear_sae(choice)
         maps = self.fourier_maps(choice)
@@ -219,7 +245,7 @@ class _Trainer:
 
     @property
     def _embedding(self) -> Tuned:
-        """The CCA of the auxiliary pairs, with ridges chosen on dev."""
+        """The CCA of the auxiliary pairs, whose ridges are chosen on dev."""
         task = self.task
         key = self.model, max(task.transfer.auxiliary_dimensions)
         if key not in task.memory:
@@ -229,14 +255,17 @@ class _Trainer:
         return task.memory[key]
 
     def auxiliary_projections(self, choice: TransferChoice) -> tuple[np.ndarray, np.ndarray]:
-        """Compute A (D, c1) and B (d, c1), each column scaled by its eigenvalue to the power."""
+        """Compute A (D, c1) and B (d, c1) of eq. 5.
+
+        Each column is multiplied by its eigenvalue ** `auxiliary_power`.
+        """
         directions = self._embedding.model.directions.first(choice.auxiliary_dimensions)
         correlations = directions.values - EIGENVALUES[self._embedding.chosen.eigenvalues]
         scale = (correlations + EIGENVALUES[choice.auxiliary_eigenvalues]) ** choice.auxiliary_power
         return directions.w * scale, directions.u * scale
 
     def fourier_maps(self, choice: TransferChoice) -> FeatureMaps:
-        """Draw phi of both views with the same R and b; each view has its own sigma."""
+        """Draw phi for both views. The views share the random numbers of R and b, but each has its own sigma."""
         target, model = self.sets.target, self._embedding.model
         factor = self.auxiliary.n**-0.5 if choice.scale == "unit-sum" else FACTORS_OF_SCALE[choice.scale]
         a, b = (matrix * np.float32(factor) for matrix in self.auxiliary_projections(choice))
@@ -249,7 +278,11 @@ class _Trainer:
     def _fourier_map(
         self, choice: TransferChoice, rows: Rows, matrix: np.ndarray, mean: np.ndarray, squares: float
     ) -> FourierFeatures | TanhFeatures:
-        """Draw phi((row - mean) `matrix`) for one view, whose centred sum of squares over all pairs is `squares`."""
+        """Draw the map row -> phi((row - mean) `matrix`) for one view.
+
+        `rows` are the sample on which sigma is measured. `squares` is the view's sum of squares about its mean over all
+        target pairs. With it, the new columns get weight^2 times the total variance of the view.
+        """
         offset = mean @ matrix
         if choice.rule == "tanh":
             phi = TanhFeatures(matrix * np.float32(choice.bandwidth), offset * np.float32(choice.bandwidth))
@@ -264,7 +297,7 @@ class _Trainer:
 
     @cached_property
     def _sample(self) -> tuple[Rows, Rows]:
-        """A random sample of target images and one of sentences, on which sigma is measured."""
+        """A random sample of target images and a random sample of sentences, on which sigma is measured."""
         seed = self.task.seed
         images = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 0]))
         sentences = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 1]))

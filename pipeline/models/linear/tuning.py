@@ -1,4 +1,4 @@
-"""The choice of ridges, dimensions and eigenvalue power on dev, from one set of moments."""
+"""The choice of ridges, dimensions and eigenvalue power on dev, for models that are fitted to one set of moments."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,13 +17,16 @@ from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearMod
 from pipeline.models.linear.views import ImageView, TextView
 
 Choices = Mapping[str, float | str]
-"""The values that are chosen on dev beside the grid, axis -> value."""
+"""The values of the axes that are chosen on dev in addition to the grid, axis -> value."""
 
 
 @dataclass(frozen=True)
 class PairArrays:
-    """n images and their m sentences: `features`, encoder -> (n, dim), `sentences`, text encoder -> (m, dim), sparse or
-    dense, and `owners` (m,), the image row of each sentence."""
+    """n images and their m sentences.
+
+    `features` maps an encoder to (n, dim). `sentences` maps a text encoder to (m, dim), sparse or dense. Sentence j
+    belongs to the image in row `owners[j]`.
+    """
 
     features: Mapping[str, np.ndarray]
     sentences: "Mapping[str, TextVectors]"
@@ -32,8 +35,12 @@ class PairArrays:
 
 @dataclass(frozen=True)
 class GridTrial:
-    """One combination and its scores on dev: the sum of recall@1, 5 and 10 in both directions, at most 600, and the
-    mean rank. `eigenvalues`, one of EIGENVALUES, names the eigenvalues whose power scales the directions."""
+    """One combination of settings and its scores on dev.
+
+    `recall_sum` is the sum of recall@1, @5 and @10 of both directions in percent, at most 600. `mean_rank` is the mean
+    of both directions. `eigenvalues`, one of EIGENVALUES, names the eigenvalues whose power scales the directions.
+    `transfer` has the values of the axes that are not in the grid.
+    """
 
     image_ridge: float
     text_ridge: float
@@ -46,8 +53,12 @@ class GridTrial:
     mean_rank: float = 1.0
 
     def merit(self, by_mean_rank: bool = False) -> tuple[float, float, int]:
-        """Return the key by which trials are compared; the greatest is the best. If a small dev split leaves recalls
-        equal, ranks decide. If all ranks are 1, more dimensions are better, because later images must be told apart."""
+        """Return the key by which trials are compared. The trial with the greatest key is the best.
+
+        The key has the recall sum, then the mean rank, then the number of dimensions. `by_mean_rank` exchanges the
+        first two. The mean rank decides if the recalls are equal, as they often are on a small dev split. If all ranks
+        are 1, more dimensions are better, because they can separate more images of a larger collection.
+        """
         if by_mean_rank:
             return -self.mean_rank, self.recall_sum, self.dimensions
         return self.recall_sum, -self.mean_rank, self.dimensions
@@ -55,15 +66,21 @@ class GridTrial:
 
 @dataclass(frozen=True)
 class PreparedViews:
-    """The moments of the views to project, and the maps of these views. With `expansions` (image, text), the directions
-    are solved on the expanded views and pulled back."""
+    """The moments of the views to project, and the feature maps of these views.
+
+    If there are `expansions` (image, text), the directions are computed on the expanded views, and then converted to
+    directions on the views themselves.
+    """
 
     moments: Moments
     maps: FeatureMaps = FeatureMaps()
     expansions: tuple[Expansion, Expansion] | None = None
 
     def solver(self, kind: type[Solver]) -> Callable[[float, float, int], Directions]:
-        """Return `kind(moments).solve`, whose directions are on the views themselves."""
+        """Return a function from (image ridge, text ridge, dimensions) to the directions on the views themselves.
+
+        `kind` is the class of the solver.
+        """
         if self.expansions is None:
             return kind(self.moments).solve
         (x, y), expanded = self.expansions, kind(self.moments.expanded(*self.expansions))
@@ -77,8 +94,11 @@ class PreparedViews:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The chosen model and combination, every trial, and the correlations that show overfitting; those of dev are None
-    if dev is training data."""
+    """The result of tuning: the chosen model, its combination of settings, and all trials.
+
+    `train_correlations` (c,) and `dev_correlations` (c,) are the correlations of the pairs along each direction. A
+    large difference between them shows overfitting. `dev_correlations` is None if the model was trained on dev too.
+    """
 
     model: LinearModel
     chosen: GridTrial
@@ -88,16 +108,21 @@ class Tuned:
 
     @property
     def merit(self) -> tuple[float, float, int]:
-        """The merit of the chosen combination, as the model counts it."""
+        """The merit of the chosen combination, by the model's own criterion."""
         return self.chosen.merit(self.model.by_mean_rank)
 
     def refitted(self, chosen: GridTrial) -> "Tuned":
-        """The same for a model trained on dev too, whose dev scores mean nothing; `chosen` was chosen before."""
+        """Return this result without its own scores on dev, for a model that was trained on dev too.
+
+        Such scores would say nothing about new photos. `chosen` is the combination that was chosen before, with its
+        scores.
+        """
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
     def log(self) -> dict[str, Any]:
-        """The choice and its evidence, as JSON values."""
-        held_out, recalls = self.dev_correlations, "sum of recall@1, @5 and @10 of both directions"
+        """Return the choice, its criterion, all trials and the correlations as JSON values."""
+        held_out = self.dev_correlations
+        recalls = "sum of recall@1, @5 and @10 of both directions"
         order = ("mean rank", recalls) if self.model.by_mean_rank else (recalls, "mean rank")
         return {
             "criterion": f"{order[0]} on dev, then {order[1]}, then dimensions",
@@ -109,8 +134,11 @@ class Tuned:
 
 
 def choices_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
-    """List the choices, as `key value`, that are the least or the greatest of several values in `trials`, so that
-    values beyond them may be better. `trials` and `chosen` are GridTrials as stored in JSON. Nothing lies beyond 0."""
+    """List the chosen values that are the least or the greatest of the values that were tried, as `key value`.
+
+    Values beyond them may be better. Only the keys in UNBOUNDED are listed, and never a value of 0. `trials` and
+    `chosen` are GridTrials in the form in which they are stored in JSON.
+    """
     edges = []
     choices = {"image_ridge": chosen["image_ridge"], "text_ridge": chosen["text_ridge"], **chosen["transfer"]}
     for key, value in choices.items():
@@ -126,7 +154,7 @@ UNBOUNDED = (
     "image_ridge", "text_ridge", "beta", "auxiliary_dimensions", "bandwidth", "neighbour_share", "learning_rate",
     "max_norm",
 )  # fmt: skip
-"""Choices whose values have no upper bound."""
+"""Keys of choices whose values have no upper bound."""
 
 
 def tune(
@@ -139,9 +167,9 @@ def tune(
     progress: Callable[[Sequence], Iterable] = iter,
     transfer: Choices | None = None,
 ) -> Tuned:
-    """Fit `model` on `prepared` with the combinations of `grid` and keep the best on `dev`.
+    """Fit `model` on `prepared` with the combinations of `grid`, and return the best on `dev` with all trials.
 
-    `progress` wraps each sequence of ridge pairs, for a progress bar; `transfer` is recorded in the trials.
+    `progress` wraps each sequence of ridge pairs, for example in a progress bar. `transfer` is recorded in the trials.
     """
     solve = prepared.solver(model.solver)
     judge = _DevJudge(model, view, text, prepared, dev)
@@ -163,7 +191,7 @@ def tune(
             leader = max(new_trials, key=lambda trial: trial.merit(model.by_mean_rank))
             if best is None or leader.merit(model.by_mean_rank) > best[0].merit(model.by_mean_rank):
                 best = leader, directions
-    assert best is not None  # the first round of ridges is never empty
+    assert best is not None  # The first list of ridges is never empty.
     chosen, directions = best
     kept = directions.first(chosen.dimensions)
     kept = replace(kept, values=kept.values + EIGENVALUES[chosen.eigenvalues])
@@ -176,7 +204,7 @@ def tune(
 
 
 class Shape(NamedTuple):
-    """The choices that need no new solution: the first `dimensions`, and the power of their eigenvalues."""
+    """The settings that need no new solution: the number of `dimensions`, and the `power` of the `eigenvalues`."""
 
     dimensions: int
     power: float
@@ -184,7 +212,7 @@ class Shape(NamedTuple):
 
 
 class _DevJudge:
-    """The mapped dev views, and the ranks of their pairs by directions."""
+    """The mapped views of the dev pairs, which are ranked by given directions."""
 
     def __init__(
         self, model: type[LinearModel], view: ImageView, text: TextView, prepared: PreparedViews, dev: PairArrays
@@ -197,11 +225,11 @@ class _DevJudge:
         self.mean_y = prepared.moments.mean_y.astype(np.float32)
 
     def project(self, directions: Directions) -> tuple[np.ndarray, np.ndarray]:
-        """Project the dev images and sentences on all directions."""
+        """Project the dev images and sentences on all directions. Return (n, c) and (m, c)."""
         return project(self.x, self.mean_x, directions.w), project(self.y, self.mean_y, directions.u)
 
     def rank(self, directions: Directions, shapes: Sequence[Shape]) -> list[Ranks]:
-        """Rank the dev pairs by the directions in each of `shapes`."""
+        """Rank the dev pairs by `directions`, once for each of `shapes`."""
         images, sentences = self.project(directions)
         ranks = []
         for dimensions, power, eigenvalues in shapes:
@@ -214,8 +242,10 @@ class _DevJudge:
 def _next_ridges(
     grid: FitSettings, uses_text_ridge: bool, best: GridTrial | None, tried: set[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the (text ridge, image ridge) to try next, given the best trial so far, and add them to `tried`. At the
-    end the list is empty."""
+    """Return the pairs (text ridge, image ridge) to try next, given the best trial so far, and add them to `tried`.
+
+    The list is empty if no pair is left to try.
+    """
     for line in _lines_of_ridges(grid, grid.text_ridge if uses_text_ridge else (0.0,), best):
         if new := [pair for pair in line if pair not in tried]:
             tried.update(new)
@@ -226,7 +256,12 @@ def _next_ridges(
 def _lines_of_ridges(
     grid: FitSettings, text_ridges: Sequence[float], best: GridTrial | None
 ) -> list[list[tuple[float, float]]]:
-    """Return lists of ridges in the order of their use; the first list with an untried pair is tried next."""
+    """Return lists of pairs (text ridge, image ridge). The first list with an untried pair is tried next.
+
+    `grid.search` decides: `grid` tries all pairs. `walk` begins in the middle of both axes, and then tries the
+    neighbours of the best pair. `lines` begins with all image ridges at the middle text ridge, and then tries all image
+    ridges at the best text ridge, and all text ridges at the best image ridge.
+    """
     if grid.search == "grid":
         return [list(itertools.product(text_ridges, grid.image_ridge))]
     if best is None:
@@ -254,7 +289,7 @@ def _around(values: Sequence[float], value: float) -> list[float]:
 
 
 def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[Shape]:
-    """Return the shapes to try, with dimensions of at most `rank`."""
+    """Return the combinations of dimensions (at most `rank`), power and eigenvalues to try."""
     dimensions = sorted({min(count, rank) for count in grid.dimensions})
     if not model.uses_eigenvalue_power:
         return [Shape(count, 0.0, "correlation") for count in dimensions]
@@ -262,7 +297,8 @@ def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[Shap
 
 
 def training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Compute the correlations (c,) of the training pairs along each direction, without the ridges."""
+    """Compute the correlations (c,) of the training pairs along the directions `w` (D, c) and `u` (d, c), without
+    ridges."""
     xy = np.einsum("ic,ic->c", w, moments.xy @ u)
     xx = np.einsum("ic,ic->c", w, moments.xx @ w)
     yy = np.einsum("ic,ic->c", u, moments.yy @ u)
@@ -270,7 +306,8 @@ def training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.
 
 
 def paired_correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(c,) the correlation of each column of a (n, c) with the same column of b (n, c)."""
-    a, b = a - a.mean(axis=0), b - b.mean(axis=0)
+    """Compute the correlation of each column of `a` (n, c) with the same column of `b` (n, c). Return (c,)."""
+    a = a - a.mean(axis=0)
+    b = b - b.mean(axis=0)
     scale = np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
     return (a * b).sum(axis=0) / np.maximum(scale, np.finfo(np.float32).tiny)

@@ -1,5 +1,8 @@
-"""The views of a linear model: the features of image encoders, and the vectors of text encoders, side by side, each
-normalised on its own; sparse and dense, without a copy."""
+"""The views of a linear model: the features of image encoders side by side, and the vectors of text encoders side by
+side.
+
+The block of each encoder is normalised separately. Sparse and dense blocks stay separate matrices, and are not copied.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -9,7 +12,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import scipy  # Its parts are imported when they are used: dense views do not need them.
+import scipy  # SciPy loads its parts on first use. Dense views do not need them.
 
 from pipeline.compute.precision import scale_to_unit_length, to_float32
 from pipeline.encoders.tfidf import unit_rows
@@ -27,7 +30,7 @@ Other = TypeVar("Other", bound="np.ndarray | csr_array | Tensor")
 
 
 class Columns(Generic[Matrix]):
-    """One view of d columns: the `matrices`, each (n, d_k), dense or sparse, side by side."""
+    """A view (n, d) that consists of `matrices` (n, d_k) side by side, each dense or sparse."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         self.matrices = tuple(matrices)
@@ -37,16 +40,16 @@ class Columns(Generic[Matrix]):
         return Columns([matrix[rows] for matrix in self.matrices])
 
     def __matmul__(self, right: "np.ndarray | Tensor") -> Any:
-        """Multiply by `right` (d, c) of the same library, (n, c)."""
+        """Multiply the view by `right` (d, c), a matrix of the same library. Return (n, c)."""
         return reduce(add, [matrix @ right[columns] for columns, matrix in spans(self)])
 
 
 Rows: TypeAlias = "np.ndarray | csr_array | Columns"
-"""Images (n, D) dense, or sentences (n, d) sparse, dense, or both side by side."""
+"""The rows of a view: images (n, D), which are dense, or sentences (n, d), which are sparse, dense, or both."""
 
 
 def shape_of(matrix: "np.ndarray | csr_array | Tensor | Columns") -> tuple[int, int]:
-    """Return the shape of a matrix."""
+    """Return the shape (n, d) of a matrix or a view."""
     return matrix.shape  # pyright: ignore[reportReturnType]  # SciPy has no types for the shape of a sparse array
 
 
@@ -61,7 +64,7 @@ def matrices_of(rows: "Matrix | Columns[Matrix]") -> Sequence[Matrix]:
 
 
 def spans(rows: "Matrix | Columns[Matrix]") -> Iterator[tuple[slice, Matrix]]:
-    """Yield each matrix with its columns."""
+    """Yield each matrix of `rows` from left to right, together with the slice of columns that it has in the view."""
     start = 0
     for matrix in matrices_of(rows):
         width = shape_of(matrix)[1]
@@ -70,19 +73,19 @@ def spans(rows: "Matrix | Columns[Matrix]") -> Iterator[tuple[slice, Matrix]]:
 
 
 def side_by_side(matrices: Sequence[Matrix]) -> "Matrix | Columns[Matrix]":
-    """Join `matrices` into one view; a single one stays as it is."""
+    """Join `matrices` (n, d_k) into one view (n, d). A single matrix is returned unchanged."""
     return matrices[0] if len(matrices) == 1 else Columns(matrices)
 
 
 def map_matrices(rows: "Matrix | Columns[Matrix]", function: Callable[[Matrix], Other]) -> "Other | Columns[Other]":
-    """Apply `function` to each matrix."""
+    """Apply `function` to each matrix of `rows`, and return the results side by side."""
     if isinstance(rows, Columns):
         return Columns([function(matrix) for matrix in rows.matrices])
     return function(rows)
 
 
 def stack_blocks(blocks: Sequence[Rows]) -> Rows:
-    """Stack the rows of all `blocks`, one after another."""
+    """Stack the rows (n_k, d) of all `blocks`, block after block."""
     return side_by_side([_stack(matrices) for matrices in zip(*map(matrices_of, blocks), strict=True)])
 
 
@@ -92,7 +95,7 @@ def _stack(matrices: "Sequence[TextVectors]") -> "TextVectors":
 
 
 def one_matrix(rows: Rows) -> "TextVectors":
-    """Join the values in one matrix, which is sparse if one of its matrices is."""
+    """Join the matrices of `rows` into one matrix (n, d). It is sparse if any of the matrices is sparse."""
     matrices = matrices_of(rows)
     if len(matrices) == 1:
         return matrices[0]
@@ -103,24 +106,27 @@ def one_matrix(rows: Rows) -> "TextVectors":
 
 
 def as_sparse(rows: Rows) -> "csr_array":
-    """Join the values in one sparse matrix."""
+    """Join the matrices of `rows` into one sparse matrix (n, d)."""
     return scipy.sparse.csr_array(one_matrix(rows))
 
 
 STEPS = ("sqrt", "l2")
-"""Steps of `normalise`."""
+"""Names of the steps of `normalise`: signed square roots, and scaling to unit length."""
 Steps = tuple[str, ...]
 
 
 def _require_known(steps: Sequence[Steps]) -> None:
-    """Check the steps of a view that was stored, perhaps elsewhere."""
+    """Check the steps of a stored view, which may come from another machine. Raises ValueError for an unknown step."""
     if unknown := {name for names in steps for name in names} - {*STEPS}:
-        raise ValueError(f"unknown step {min(unknown)}; there are {', '.join(STEPS)}")
+        raise ValueError(f"unknown step {min(unknown)}. The known steps are {', '.join(STEPS)}")
 
 
 @dataclass(frozen=True)
 class View:
-    """`encoders` in order and the `dims` of their vectors, side by side."""
+    """The vectors of several `encoders` side by side, in this order.
+
+    `dims` are the numbers of columns of each encoder.
+    """
 
     vectors: ClassVar[str]
     encoders: tuple[str, ...]
@@ -131,39 +137,52 @@ class View:
         return sum(self.dims)
 
     def select_blocks(self, blocks: Mapping[str, Matrix]) -> Iterator[Matrix]:
-        """Yield the vectors of each encoder among `blocks`, encoder -> (n, its dim), unchanged. Raises IntegrityError
-        if an encoder is missing or has another dimension."""
+        """Yield the vectors (n, dim) of each of the view's encoders from `blocks`, encoder -> vectors, unchanged.
+
+        Raises IntegrityError if `blocks` lacks an encoder, or if its vectors have another shape.
+        """
         n = shape_of(next(iter(blocks.values())))[0] if blocks else 0
         for name, dim in zip(self.encoders, self.dims, strict=True):
             if name not in blocks:
-                raise IntegrityError(f"{self.vectors} {name} are missing (given: {', '.join(blocks)})")
+                raise IntegrityError(f"the {self.vectors} {name} are missing (given: {', '.join(blocks)})")
             if blocks[name].shape != (n, dim):
-                raise IntegrityError(f"{self.vectors} {name} have shape {blocks[name].shape}, not {(n, dim)}")
+                raise IntegrityError(
+                    f"the {self.vectors} {name} have the shape {blocks[name].shape}, but {(n, dim)} is expected"
+                )
             yield blocks[name]
 
-    def places(self, encoders: Sequence[str]) -> list[int]:
-        """The places of some of the encoders, in this view's order. Raises IntegrityError for one that it has not."""
-        if missing := set(encoders) - set(self.encoders):
-            raise IntegrityError(f"no {self.vectors} {min(missing)} (there are {', '.join(self.encoders)})")
-        return [place for place, name in enumerate(self.encoders) if name in encoders]
+    def positions(self, encoders: Sequence[str]) -> list[int]:
+        """Return the positions of `encoders` among the encoders of this view, in ascending order.
 
-    def columns(self, part: "View") -> np.ndarray:
-        """The columns of another view, `part`, which has some of the encoders and the first columns of each."""
+        Raises IntegrityError if this view lacks one of them.
+        """
+        if missing := set(encoders) - set(self.encoders):
+            raise IntegrityError(f"there are no {self.vectors} {min(missing)} (there are {', '.join(self.encoders)})")
+        return [position for position, name in enumerate(self.encoders) if name in encoders]
+
+    def columns(self, narrow: "View") -> np.ndarray:
+        """Return the numbers of this view's columns that are in the view `narrow`.
+
+        `narrow` has some of this view's encoders, and the first columns of each.
+        """
         starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
-        chosen = zip(part.encoders, part.dims, strict=True)
+        chosen = zip(narrow.encoders, narrow.dims, strict=True)
         return np.concatenate([np.arange(starts[name], starts[name] + dim) for name, dim in chosen])
 
 
 @dataclass(frozen=True)
 class ImageView(View):
-    """Features of image encoders, with `steps` (`sqrt`, `l2`): one tuple for all encoders, or one per encoder."""
+    """The features of image encoders side by side.
+
+    `steps` are the steps of normalisation (STEPS): one tuple for all encoders, or one tuple per encoder.
+    """
 
     vectors: ClassVar[str] = "features of encoder"
     steps: Steps | tuple[Steps, ...]
 
     @classmethod
     def from_dict(cls, value: Settings) -> "ImageView":
-        """Restore a view from JSON; other keys are ignored. Raises ValueError for a step that is not one of STEPS."""
+        """Restore a view from JSON, ignoring other keys. Raises ValueError for a step that is not one of STEPS."""
         steps = read_list(value, "steps")
         view = cls(tuple(read_list(value, "encoders")), tuple(read_list(value, "dims")), _to_steps(steps))
         _require_known(view.steps_of_each)
@@ -171,40 +190,47 @@ class ImageView(View):
 
     @property
     def steps_of_each(self) -> tuple[Steps, ...]:
-        """The steps of each encoder."""
+        """The steps of normalisation for each encoder, one tuple per encoder."""
         if shared := [step for step in self.steps if isinstance(step, str)]:
             return (tuple(shared),) * len(self.encoders)
         return tuple(steps for steps in self.steps if not isinstance(steps, str)) or ((),) * len(self.encoders)
 
     def stack(self, features: Features) -> np.ndarray:
-        """Stack `features`, encoder -> (n, its dim), to (n, dim) float32. Raises as `select_blocks`."""
+        """Normalise the `features`, encoder -> (n, its dim), and put them side by side as (n, dim) float32.
+
+        Raises IntegrityError if an encoder is missing or its features have another shape.
+        """
         x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
-        for block, part, steps in blocks:
-            normalise(to_float32(block, part), steps)
+        for block, columns, steps in blocks:
+            normalise(to_float32(block, columns), steps)
         return x
 
     def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
-        """Encoder -> its columns of `stacked` (n, dim)."""
+        """Return the columns of each encoder in `stacked` (n, dim), encoder -> a view of the array."""
         return dict(zip(self.encoders, np.split(stacked, np.cumsum(self.dims)[:-1], axis=1), strict=True))
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
-        """The view of some of the encoders, in this view's order."""
-        kept = self.places(encoders)
-        names = tuple(self.encoders[place] for place in kept)
-        dims = tuple(self.dims[place] for place in kept)
-        steps = tuple(self.steps_of_each[place] for place in kept)
+        """Return the view of only these `encoders`, in this view's order. Raises IntegrityError if one is missing."""
+        kept = self.positions(encoders)
+        names = tuple(self.encoders[position] for position in kept)
+        dims = tuple(self.dims[position] for position in kept)
+        steps = tuple(self.steps_of_each[position] for position in kept)
         return ImageView(names, dims, steps[0] if len(set(steps)) == 1 else steps)
 
 
 def _to_steps(steps: Sequence[str | Sequence[str]]) -> Steps | tuple[Steps, ...]:
-    """Convert JSON's lists of steps: one list for all encoders, or one per encoder."""
+    """Convert steps from JSON to tuples: one list for all encoders, or one list per encoder."""
     names = tuple(step for step in steps if isinstance(step, str))
     return names or tuple(tuple(step) for step in steps)
 
 
 def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
-    """Apply `steps` to the rows of x (n, d) in place: `sqrt` keeps the sign, `l2` leaves zero rows unchanged."""
+    """Apply `steps` to the rows of x (n, d), in place and in this order, and return x.
+
+    `sqrt` takes the root of the absolute value and keeps the sign. `l2` scales rows to unit length, except rows of
+    zeros.
+    """
     for step in steps:
         if step == "sqrt":
             root = np.abs(x)
@@ -217,8 +243,11 @@ def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TextView(View):
-    """The vectors of text encoders: of each whether they are `sparse`, the `steps` (`sqrt`, `l2`) of their
-    normalisation, and the `weights` by which its columns are multiplied then."""
+    """The vectors of text encoders side by side.
+
+    For each encoder, `sparse` says whether its vectors are sparse, `steps` are the steps of normalisation (STEPS), and
+    `weights` are the factors by which the normalised vectors are multiplied.
+    """
 
     vectors: ClassVar[str] = "vectors of text encoder"
     sparse: tuple[bool, ...]
@@ -227,7 +256,10 @@ class TextView(View):
 
     @classmethod
     def of(cls, sentences: "Mapping[str, TextVectors]", steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
-        """Describe `sentences`, text encoder -> (n, its dim), each with its `steps` and the weight 1."""
+        """Return the view of `sentences`, text encoder -> (n, its dim). `steps` maps an encoder to its steps.
+
+        An encoder that `steps` lacks is not normalised. All weights are 1.
+        """
         dims = tuple(shape_of(block)[1] for block in sentences.values())
         sparse = tuple(is_sparse(block) for block in sentences.values())
         of_encoders = tuple(tuple((steps or {}).get(name, ())) for name in sentences)
@@ -235,7 +267,7 @@ class TextView(View):
 
     @classmethod
     def from_dict(cls, value: Settings) -> "TextView":
-        """Restore a view from JSON; other keys are ignored. Raises ValueError for a step that is not one of STEPS."""
+        """Restore a view from JSON, ignoring other keys. Raises ValueError for a step that is not one of STEPS."""
         steps = tuple(map(tuple, read_list(value, "steps")))
         _require_known(steps)
         return cls(**{**{entry.name: tuple(read_list(value, entry.name)) for entry in fields(cls)}, "steps": steps})
@@ -245,43 +277,49 @@ class TextView(View):
 
     @property
     def weight_of(self) -> dict[str, float]:
-        """The weight of each encoder's columns."""
+        """The weight of each encoder, encoder -> weight."""
         return dict(zip(self.encoders, self.weights, strict=True))
 
     def stack(self, sentences: "Mapping[str, TextVectors]") -> Rows:
-        """Stack text encoder -> (n, its dim) to (n, dim); sparse vectors stay sparse. Raises as `select_blocks`."""
+        """Normalise and weight `sentences`, text encoder -> (n, its dim), and put them side by side as (n, dim).
+
+        Sparse vectors stay sparse. Raises IntegrityError if an encoder is missing or its vectors have another shape.
+        """
         blocks = zip(self.select_blocks(sentences), self.steps, self.weights, strict=True)
-        return side_by_side([_prepared(block, steps, weight) for block, steps, weight in blocks])
+        return side_by_side([_normalise_block(block, steps, weight) for block, steps, weight in blocks])
 
     def select(self, encoders: Sequence[str]) -> "TextView":
-        """The view of some of the encoders, in this view's order."""
-        kept = self.places(encoders)
+        """Return the view of only these `encoders`, in this view's order. Raises IntegrityError if one is missing."""
+        kept = self.positions(encoders)
         return TextView(*(tuple(value[i] for i in kept) for value in vars(self).values()))
 
     def weighted(self, weights: Mapping[str, float]) -> "TextView":
-        """This view with other weights, without the encoders whose weight is 0."""
+        """Return this view with the `weights`, encoder -> weight, and without the encoders whose weight is 0.
+
+        An encoder that `weights` lacks has the weight 1.
+        """
         view = self.select([name for name in self.encoders if weights.get(name, 1.0)])
         return replace(view, weights=tuple(float(weights.get(name, 1.0)) for name in view.encoders))
 
     @property
     def unnormalised(self) -> "TextView":
-        """This view without its steps."""
+        """This view without steps of normalisation."""
         return replace(self, steps=((),) * len(self.encoders))
 
     def first_terms(self, terms: int | None) -> "TextView":
-        """This view with at most the first `terms` columns of each sparse block; None: all."""
+        """Return this view with at most the first `terms` columns of each sparse encoder, or with all if it is None."""
         if terms is None:
             return self
         dims = (min(dim, terms) if is_sparse else dim for dim, is_sparse in zip(self.dims, self.sparse, strict=True))
         return replace(self, dims=tuple(dims))
 
     def factors(self) -> np.ndarray:
-        """(dim,) the weight of each column."""
+        """Return the weight of each column (dim,)."""
         return np.repeat(self.weights, self.dims)
 
 
-def _prepared(block: "TextVectors", steps: Sequence[str], weight: float) -> "TextVectors":
-    """Normalise and weight the vectors (n, d) of one encoder."""
+def _normalise_block(block: "TextVectors", steps: Sequence[str], weight: float) -> "TextVectors":
+    """Normalise the vectors (n, d) of one encoder by `steps`, and multiply them by `weight`."""
     if is_sparse(block):
         for step in steps:
             block = unit_rows(block) if step == "l2" else _signed_roots(block)
@@ -300,13 +338,18 @@ def _signed_roots(block: "csr_array") -> "csr_array":
 
 
 def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Every combination of the weights `tried` of each text encoder, but for those without a positive one."""
+    """Return all combinations of the weights in `tried`, text encoder -> weights, except the combination of only
+    zeros."""
     every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
     return [weights for weights in every if any(weights.values())]
 
 
 class PairBlock(Protocol):
-    """Stored images, `features`, with m `sentences`, text encoder -> (m, dim), and `owners` (m,), their images."""
+    """A block of n stored images with m sentences.
+
+    `features` maps an encoder to (n, dim), and `sentences` maps a text encoder to (m, dim). `owners` (m,) are the rows
+    of the sentences' images.
+    """
 
     @property
     def features(self) -> Features: ...
@@ -317,7 +360,7 @@ class PairBlock(Protocol):
 
 
 class NumberedPairBlock(PairBlock, Protocol):
-    """A block that also has the id of each image and of each sentence."""
+    """A block that also has the ids of its images (n,) and of its sentences (m,)."""
 
     @property
     def image_id(self) -> np.ndarray: ...
@@ -327,14 +370,17 @@ class NumberedPairBlock(PairBlock, Protocol):
 
 @dataclass(frozen=True)
 class ViewBlock:
-    """Pairs: images x (b, D) float32, their sentences y (m, d), and owners (m,), the row of x of each."""
+    """A block of b images `x` (b, D) float32 with m sentences `y` (m, d), both as rows of their views.
+
+    Sentence j belongs to the image in row `owners[j]` (m,).
+    """
 
     x: np.ndarray
     y: Rows
     owners: np.ndarray
 
     def images(self, rows: slice) -> "ViewBlock":
-        """The images `rows`, from a start to a stop, with their sentences."""
+        """Return the images of the slice `rows`, which has a start and a stop, with their sentences."""
         if rows == slice(0, len(self.x)):
             return self
         inside = (self.owners >= rows.start) & (self.owners < rows.stop)
@@ -342,14 +388,14 @@ class ViewBlock:
 
 
 def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
-    """(n, d): the sum of the rows of y of each owner."""
+    """Sum the rows of y (m, d) that have the same owner. Return (n, d), one row for each of n owners."""
     if len(owners) == n and (owners == np.arange(n)).all():
         return y
     left = owner_matrix(owners, n)
-    return map_matrices(y, lambda part: left @ part)
+    return map_matrices(y, lambda matrix: left @ matrix)
 
 
 def owner_matrix(owners: np.ndarray, n: int) -> "csr_array":
-    """(n, m) with a 1 at (owners[j], j)."""
+    """Return the sparse matrix (n, m) that has a 1 at (owners[j], j) for each of m sentences, and zeros elsewhere."""
     ones = np.ones(len(owners), np.float32)
     return scipy.sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners)))

@@ -1,5 +1,7 @@
-"""Wsabie: a ranking loss over sampled negatives, by SGD or AdaGrad (Gong et al. 2014, section 3, eq. 3 and 4): the
-registered models `wsabie-sgd` and `wsabie-adagrad`, with learning rate and alpha chosen on dev."""
+"""Wsabie, a ranking loss over sampled negatives (Gong et al. 2014, eq. 3 and 4): `wsabie-sgd` and `wsabie-adagrad`.
+
+The learning rate and alpha are chosen on dev.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,23 +21,26 @@ from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations,
 from pipeline.models.linear.views import as_sparse, shape_of
 
 TINY = np.finfo(np.float32).tiny
-"""Keeps AdaGrad from dividing by zero before the first gradient."""
+"""Number added to AdaGrad's squares, so that they are not zero before the first gradient."""
 CHECKED_ROWS = 256
 """Number of images that are read at once to check that they are finite."""
-INTERVAL = 2
-"""Number of epochs between two scores on dev."""
+SCORE_INTERVAL = 2
+"""Number of epochs from one score on dev to the next."""
 PATIENCE = 5
-"""Number of scores on dev without a better one, after which training stops."""
+"""Number of scores on dev without an improvement after which training stops."""
 Images = np.ndarray | DiskRows
+"""Image rows (n, D), in memory or on disk."""
 Sentences = sparse.csr_array | DiskRows
+"""Sparse sentence rows (m, d), in memory or on disk."""
 
 
 @dataclass(frozen=True)
 class WsabieSchedule:
-    """The schedule of `train`; `max_norm` is alpha, and `adaptive` chooses AdaGrad instead of SGD.
+    """The settings of `train`.
 
-    An epoch is every pair once, `batch` of them a step. At most `max_samples` negatives are sampled for a pair in a
-    step; a pair without a violator among them changes nothing.
+    `max_norm` is alpha of eq. 4, and `dimensions` is c. `adaptive` chooses AdaGrad instead of SGD. An epoch visits each
+    pair once, and a step has `batch` pairs. At most `max_samples` negatives are sampled for a pair in a step. If no
+    sampled negative violates the margin, the pair changes nothing.
     """
 
     epochs: int
@@ -49,33 +54,39 @@ class WsabieSchedule:
 
 
 def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule) -> Iterator[Directions]:
-    """Yield W (D, c) and U (d, c) from centred images x (n, D) and sentences y (m, d), sentence j of image
-    `owners[j]`: the initial weights, then the weights after each epoch. x and y may be DiskRows.
+    """Train W (D, c) and U (d, c) by Wsabie, and yield the initial weights and then the weights after each epoch.
 
-    Minimises eq. 3, the sum over pairs of L(r_i) max(0, 1 - x_i W U' y_i' + x_i W U' y_j'), subject to eq. 4: no column
-    of W or U is longer than the root of alpha. For each pair, sentences of other images are sampled until the s-th,
-    y_j, violates the margin of 1; r_i = floor((m - 1) / s) estimates the rank. Sentences need not be centred, because
-    only y_j - y_i enters.
+    x (n, D) are centred images and y (m, d) are sentences, both as arrays or DiskRows. Sentence j belongs to image
+    `owners[j]` (m,). Sentences need not be centred, because only y_j - y_i enters the loss.
 
-    The paper takes a step for each pair. Here a step is the *mean* of a batch's gradients at the same weights, where
-    pairs without a violator count as zeros; the columns are shortened once a step. A batch of 1 is the paper's step.
-    With features of unit length, the mean of some 64 pairs puts the best rates of SGD inside the paper's grid; the sum,
-    which moves as far as 64 single steps, would need rates below it. For AdaGrad, which divides each entry by the root
-    of its summed squared gradients, both are the same.
-    The initial weights are Gaussian of unit variance, shortened to entries of variance alpha / D and alpha / d.
+    The loss is eq. 3 of Gong et al. 2014, the sum over pairs of L(r_i) max(0, 1 - x_i W U' y_i' + x_i W U' y_j'). By
+    eq. 4, no column of W or U is longer than the root of alpha. For each pair, sentences of other images are sampled
+    until a sentence y_j violates the margin of 1. If this is the s-th sample, r_i = floor((m - 1) / s) estimates the
+    rank, and L(r) = 1 + 1/2 + ... + 1/r.
 
-    The same seed and number of threads give the same directions. Raises InputError if all sentences are of one image,
-    if x is not finite, and if the weights diverge.
+    The paper takes a step for each pair. Here a step is the *mean* of the gradients of a batch at the same weights, in
+    which a pair without a violator has a gradient of zero. The columns are shortened once per step. With a batch of 1
+    this is the paper's step. With features of unit length, the mean over about 64 pairs puts the best learning rates of
+    SGD inside the paper's grid. The sum of 64 gradients moves as far as 64 single steps, and would need learning rates
+    below the grid. For AdaGrad the mean and the sum give the same step, because AdaGrad divides each entry by the root
+    of its summed squared gradients. The initial weights are drawn from a Gaussian of unit variance, and then shortened,
+    so that the entries have the variance alpha / D and alpha / d.
+
+    The same seed and number of threads give the same directions. Raises InputError if all sentences belong to one
+    image, if x is not finite, or if the weights diverge.
     """
     if not len(owners) or (owners == owners[0]).all():
         raise InputError(
-            "Wsabie found the training sentences of fewer than 2 images, so there are no negatives; "
-            "put more images into the train split or remove wsabie from models"
+            "Wsabie needs training sentences of at least 2 images, because the sentences of other images are its"
+            " negatives. Put more images into the train split, or remove wsabie from models"
         )
     for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // CHECKED_ROWS)):
         if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
             row = rows[is_finite.argmin()]
-            raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
+            raise InputError(
+                f"the features of training image {row} (counted from 0) are not finite. Extract the features of this"
+                " run again"
+            )
     rng = np.random.default_rng(schedule.seed)
     weights = _Weights(x.shape[1], y.shape[1] if isinstance(y, DiskRows) else shape_of(y)[1], schedule, rng)
     rank_weight = rank_weights(len(owners))
@@ -88,18 +99,22 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
 
 
 def rank_weights(n: int) -> np.ndarray:
-    """(n,) float32: L(r) = 1 + 1/2 + ... + 1/r for every r below n."""
+    """Compute L(r) = 1 + 1/2 + ... + 1/r for r = 0 to n - 1. Return (n,) float32."""
     return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n))]).astype(np.float32)
 
 
 def find_violators(
     scores: np.ndarray, targets: np.ndarray, own: np.ndarray, starts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each pair's first violator of the margin, (b,), and the number sampled up to it, (b,), 0 if none violates.
+    """Find the first candidate that violates the margin of 1 for each of b pairs.
 
-    `scores` (b, p) are those of the candidates, `targets` (b,) those of the positive sentences; `own` (b, p) marks
-    candidates of the pair's own image, which are skipped. Pair i takes the candidates, a random sample, in the order
-    starts[i], starts[i] + 1, ..., in a circle.
+    `scores` (b, p) are the scores of each image with p candidates, which are a random sample of sentences. `targets`
+    (b,) are the scores of the positive sentences. `own` (b, p) marks the candidates that belong to the pair's own
+    image, which are skipped. Pair i visits the candidates in the order starts[i], starts[i] + 1, ..., and continues at
+    0 after the last.
+
+    Returns the column of the first violator (b,), and the number of samples up to it (b,), which is 0 if no candidate
+    violates the margin.
     """
     size = scores.shape[1]
     turn = (np.arange(size) - starts[:, None]) % size
@@ -112,7 +127,10 @@ def find_violators(
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of eq. 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U; others are 0."""
+    """The gradient of eq. 3 on a batch: `w` (D, c) for W, and `u` (k, c) for the rows `words` (k,) of U.
+
+    The gradient of all other rows of U is zero.
+    """
 
     w: np.ndarray
     words: np.ndarray
@@ -122,12 +140,13 @@ class Gradient:
 def differentiate(
     projected: np.ndarray, x: np.ndarray, difference: sparse.csr_array, rank_weight: np.ndarray, u: np.ndarray
 ) -> Gradient:
-    """The gradient of the sum of rank_weight * (1 + x_i W U'(y_j - y_i)') over violating pairs.
+    """Compute the gradient of the sum of rank_weight_i (1 + x_i W U' (y_j - y_i)') over b violating pairs (eq. 3).
 
-    `projected` (b, c) is xW of the images x (b, D), `difference` (b, d) is y_j - y_i.
+    `x` (b, D) are the images, `projected` (b, c) is xW, and `difference` (b, d) is y_j - y_i. `rank_weight` (b,) is
+    L(r_i), and `u` is U (d, c).
     """
-    words, places = np.unique(difference.indices, return_inverse=True)
-    compact = sparse.csr_array((difference.data, places, difference.indptr), shape=(len(x), len(words)))
+    words, columns = np.unique(difference.indices, return_inverse=True)
+    compact = sparse.csr_array((difference.data, columns, difference.indptr), shape=(len(x), len(words)))
     toward = rank_weight[:, None] * (compact @ u[words])
     return Gradient(x.T @ toward, words, compact.T @ (rank_weight[:, None] * projected))
 
@@ -136,7 +155,8 @@ def _step(
     weights: "_Weights", x: Images, y: Sentences, owners: np.ndarray, pairs: np.ndarray,
     rank_weight: np.ndarray, rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Find the violators of `pairs` (b,), rows of y, in one sample of sentences, and update the weights."""
+    """Find the violators of the pairs with the rows `pairs` (b,) of y in one sample of sentences, and update the
+    weights."""
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
     images, positive = x[owners[pairs]], y[pairs]
     projected = images @ weights.w
@@ -161,7 +181,7 @@ class _Weights:
         self._shorten()
 
     def step(self, gradient: Gradient) -> None:
-        """One step against `gradient`, then back to the constraint. InputError if weights diverge."""
+        """Take one step against `gradient`, then apply eq. 4. Raises InputError if the weights diverge."""
         rate = np.float32(self.schedule.learning_rate)
         step_w, step_u = gradient.w, gradient.u
         if self._squares:
@@ -180,22 +200,22 @@ class _Weights:
             squared = np.einsum("ic,ic->c", matrix, matrix)
             if not np.isfinite(squared).all():
                 raise InputError(
-                    f"Wsabie diverged at learning rate {self.schedule.learning_rate:g}; lower the learning rate, or"
+                    f"Wsabie diverged at the learning rate {self.schedule.learning_rate:g}. Lower learning_rate, or"
                     " scale the features to unit length (normalise: [l2])"
                 )
             if (squared > self.schedule.max_norm).any():
                 matrix *= np.sqrt(self.schedule.max_norm / np.maximum(squared, self.schedule.max_norm))
 
     def directions(self) -> Directions:
-        """A copy; the values are 1."""
+        """Return a copy of W and U as directions, whose values are 1."""
         return Directions(self.w.copy(), self.u.copy(), np.ones(self.schedule.dimensions, np.float32))
 
 
 class WsabieSGD(LinearModel):
-    """Wsabie by stochastic gradient descent, with cosine similarity at retrieval (Gong et al. 2014, eq. 3 and 4).
+    """Wsabie by stochastic gradient descent, compared by cosine similarity (Gong et al. 2014, eq. 3 and 4).
 
-    Paper to code: W `w`, U `u`, alpha `max_norm`, c `dimensions`. Training centres only the images; retrieval centres
-    both views.
+    In the code, W is `directions.w` (D, c), U is `directions.u` (d, c), alpha is `max_norm`, and c is `dimensions`.
+    Training centres only the images. Embedding centres both views.
     """
 
     metric = "inner_product"
@@ -203,14 +223,15 @@ class WsabieSGD(LinearModel):
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale to unit length."""
+        """Scale the rows of `projected` (n, c) to unit length."""
         return unit_rows(projected)
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Choose the learning rate on dev (at the middle alpha), then alpha, with early stopping on dev.
+        """Choose the learning rate on dev at the middle alpha, and then alpha. Each training stops early by dev.
 
-        With `task.chosen`, fit only this combination, for as many epochs as were best when it was chosen.
+        If `task.chosen` is given, only this combination is trained, for the number of epochs that was best when it was
+        chosen.
         """
         search = _Search(cls, task)
         settings = task.settings
@@ -221,17 +242,18 @@ class WsabieSGD(LinearModel):
         else:
             middle = settings.max_norm[len(settings.max_norm) // 2]
             attempts = [
-                search.attempt(rate, middle, settings.epochs, INTERVAL)
+                search.attempt(rate, middle, settings.epochs, SCORE_INTERVAL)
                 for rate in task.progress(settings.learning_rate)
             ]
             rate = float(_best(attempts).trial.transfer["learning_rate"])
             others = [norm for norm in settings.max_norm if norm != middle]
-            attempts += [search.attempt(rate, norm, settings.epochs, INTERVAL) for norm in task.progress(others)]
+            attempts += [search.attempt(rate, norm, settings.epochs, SCORE_INTERVAL) for norm in task.progress(others)]
         return search.finish(attempts)
 
 
 class _Attempt(NamedTuple):
-    """A training with one learning rate and alpha: its score on dev, and the directions of its best epoch."""
+    """The result of a training with one learning rate and alpha: its scores on dev, and the directions of the best
+    epoch."""
 
     trial: GridTrial
     directions: Directions
@@ -242,7 +264,7 @@ def _best(attempts: Sequence[_Attempt]) -> _Attempt:
 
 
 class _Search:
-    """The training pairs and the dev views of a task, with the trainings on them."""
+    """The search for the learning rate and alpha of one task, with its training pairs and dev views."""
 
     def __init__(self, model: type[WsabieSGD], task: FitTask) -> None:
         self.model = model
@@ -255,38 +277,44 @@ class _Search:
         self.dev_y = as_sparse(task.text.stack(task.dev.sentences))
 
     def embed_dev(self, directions: Directions) -> tuple[np.ndarray, np.ndarray]:
-        """Project the dev images and sentences."""
+        """Project the dev images and sentences. Return (n, c) and (m, c)."""
         return project([self.dev_x], self.mean_x, directions.w), project([self.dev_y], self.mean_y, directions.u)
 
     def score(self, directions: Directions) -> float:
-        """Compute the recall sum on dev."""
+        """Compute the sum of recall@1, @5 and @10 of both directions on dev, in percent."""
         images, sentences = self.embed_dev(directions)
         return recall_sum(count_ranks(unit_rows(images), unit_rows(sentences), self.task.dev.owners, self.model.metric))
 
     def attempt(self, rate: float, norm: float, epochs: int, interval: int) -> _Attempt:
-        """Train for at most `epochs`, and score every `interval` epochs until dev gets no better."""
+        """Train with the learning rate `rate` and alpha `norm` for at most `epochs` epochs.
+
+        The directions are scored on dev every `interval` epochs. Training stops after PATIENCE scores without an
+        improvement.
+        """
         task, settings = self.task, self.task.settings
         schedule = WsabieSchedule(
             epochs, rate, norm, self.model.adaptive, settings.dimensions, task.seed, settings.batch_size
         )
-        greatest = -1.0
+        best_score = -1.0
         best_epoch = 0
-        kept = None
+        best_directions = None
         for epoch, directions in enumerate(train(self.images, self.sentences, self.owners, schedule)):
             if not epoch or (epoch % interval and epoch != epochs):
                 continue
-            reached = self.score(directions)
-            if reached > greatest:
-                greatest, best_epoch, kept = reached, epoch, directions
+            score = self.score(directions)
+            if score > best_score:
+                best_score = score
+                best_epoch = epoch
+                best_directions = directions
             if epoch - best_epoch >= PATIENCE * interval:
                 break
-        assert kept is not None  # the last epoch is always scored
+        assert best_directions is not None  # The last epoch is always scored.
         chosen = {"learning_rate": rate, "max_norm": norm, "epochs": best_epoch}
-        trial = GridTrial(0.0, 0.0, settings.dimensions, 0.0, greatest, task.text.weight_of, chosen)
-        return _Attempt(trial, kept)
+        trial = GridTrial(0.0, 0.0, settings.dimensions, 0.0, best_score, task.text.weight_of, chosen)
+        return _Attempt(trial, best_directions)
 
     def finish(self, attempts: Sequence[_Attempt]) -> Tuned:
-        """Return the best model of all attempts."""
+        """Return the model of the best attempt, with the trials of all attempts."""
         task = self.task
         best, directions = _best(attempts)
         images, sentences = self.embed_dev(directions)
@@ -300,17 +328,23 @@ class _Search:
 
 
 class WsabieAdaGrad(WsabieSGD):
-    """Wsabie with AdaGrad steps (Gong et al. 2014, section 3)."""
+    """Wsabie with the steps of AdaGrad instead of SGD (Gong et al. 2014, section 3). The rest is as in WsabieSGD."""
 
     adaptive = True
 
 
 def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[DiskRows, DiskRows, np.ndarray]:
-    """Write all target pairs to temporary files, because each step reads some at random: centred images (n, D) and
-    sparse sentences (m, d). Only the owners (m,) and the places of the rows are held in memory."""
-    images, sentences, owners = DiskRows(task.view.dim), DiskRows(task.text.dim, is_sparse=True), []
+    """Write all target pairs to temporary files, because each step reads random pairs.
+
+    Returns the centred images (n, D), the sparse sentences (m, d) and the owners (m,). Only the owners and the
+    positions of the rows are in memory.
+    """
+    images = DiskRows(task.view.dim)
+    sentences = DiskRows(task.text.dim, is_sparse=True)
+    owners = []
     for block in task.sets.target_blocks():
         owners.append(block.owners + images.shape[0])
-        images.append(block.x - np.where(np.isfinite(mean_x), mean_x, 0))  # so that `train` names the right image
+        # A mean that is not finite is not subtracted, so that `train` names the image whose features are not finite.
+        images.append(block.x - np.where(np.isfinite(mean_x), mean_x, 0))
         sentences.append(as_sparse(block.y))
     return images, sentences, np.concatenate(owners)

@@ -1,1 +1,2 @@
-"""Neural models on stored features: sentence encoders over word vectors, ranking losses, and their training."""
+"""Neural models on stored image features: sentence encoders over word vectors, ranking losses, and the training
+loop."""

@@ -1,5 +1,5 @@
-"""Which words of a sentence describe which region of its image (Karpathy and Fei-Fei 2015, section 3.1.4), and which
-words and regions matter most."""
+"""Alignment of the words of a sentence to regions of its image (Karpathy and Fei-Fei 2015, section 3.1.4), and the
+words and regions with the longest vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Segment:
-    """The words `first` to `last` - 1 of a sentence describe `region`; `score` is the sum of their products with it."""
+    """A segment of a sentence: the words `first` to `last` - 1, which describe the region with the number `region`.
+
+    `score` is the sum of the products of the words' vectors with the region's vector.
+    """
 
     first: int
     last: int
@@ -19,30 +22,36 @@ class Segment:
 
 
 def decode_chain(scores: np.ndarray, beta: float) -> np.ndarray:
-    """(n,) int64, the best region of each of n words.
+    """Assign a region to each of n words by the Markov random field of Karpathy and Fei-Fei 2015, eq. 10 to 12.
 
-    The regions a_j of the words j maximise sum_j scores[j, a_j] + beta sum_j 1[a_j = a_(j+1)], found exactly by dynamic
-    programming (eq. 10 to 12; the paper minimises the negative, as an energy). With `beta` 0 every word takes its own
-    best region. Of equal assignments, the one whose last word has the lowest region, and which from there backwards
-    stays with a region longest.
+    `scores` (n, m) are the products v_i . s_t of n words with m regions, n and m at least 1. `beta`, at least 0, is the
+    affinity of neighbouring words. The regions a_j maximise sum_j scores[j, a_j] + beta sum_j 1[a_j = a_(j+1)] exactly,
+    by dynamic programming. The paper speaks of an energy that is minimised, which has the opposite sign. With `beta` 0,
+    each word gets its own best region. Among equal assignments, the last word gets the lowest region, and each word
+    before it keeps the region of its successor if possible.
 
-    `scores` (n, m) are products v_i . s_t of words by regions, n and m at least 1; `beta` is at least 0.
+    Returns the numbers of the regions, (n,) int64.
     """
-    best, came_from = scores[0].astype(np.float64), []
+    best = scores[0].astype(np.float64)
+    predecessors = []
     for row in scores[1:]:
         top = best.argmax()
-        moved, stayed = best[top], best + beta
-        came_from.append(np.where(stayed >= moved, np.arange(len(best)), top))
+        moved = best[top]
+        stayed = best + beta
+        predecessors.append(np.where(stayed >= moved, np.arange(len(best)), top))
         best = np.maximum(stayed, moved) + row
     regions = [best.argmax()]
-    for before in reversed(came_from):
-        regions.append(before[regions[-1]])
+    for predecessor in reversed(predecessors):
+        regions.append(predecessor[regions[-1]])
     return np.array(regions[::-1])
 
 
 def align(words: np.ndarray, regions: np.ndarray, beta: float) -> list[Segment]:
-    """The segments of a sentence: runs of words with the same region. The sentence has the vectors `words` (n, c), its
-    image `regions` (m, c); a sentence without words, or of an image without regions, has no segment."""
+    """Divide a sentence into segments: runs of consecutive words to which `decode_chain` assigns the same region.
+
+    `words` (n, c) are the vectors of the sentence's words, and `regions` (m, c) the vectors of its image's regions. The
+    list is empty if there are no words or no regions.
+    """
     if not len(words) or not len(regions):
         return []
     scores = words @ regions.T
@@ -57,18 +66,20 @@ def align(words: np.ndarray, regions: np.ndarray, beta: float) -> list[Segment]:
 
 
 def align_alone(words: np.ndarray, regions: np.ndarray) -> list[Segment]:
-    """Each word with its best region, as before any affinity of neighbours: words (n, c), regions (m, c), m at least 1
-    (Karpathy and Fei-Fei 2015, Figure 5)."""
+    """Return a segment for each single word, with its best region (Karpathy and Fei-Fei 2015, Figure 5).
+
+    `words` are (n, c) and `regions` (m, c), m at least 1. Neighbouring words do not affect each other.
+    """
     scores = words @ regions.T
     return [Segment(j, j + 1, int(best), float(scores[j, best])) for j, best in enumerate(scores.argmax(axis=1))]
 
 
 def word_magnitudes(words: Sequence[str], lengths: np.ndarray, least_count: int) -> list[dict[str, Any]]:
-    """The mean vector length of each word over all its occurrences (Karpathy and Fei-Fei 2015, Table 4), shortest
-    first, for words that occur at least `least_count` times: `word`, `magnitude` and `count`. Words for nothing visible
-    are mapped near the origin.
+    """Compute the mean length of each word's vectors over all its occurrences (Karpathy and Fei-Fei 2015, Table 4).
 
-    `lengths` (total,) are of the vectors of the `words` (total,).
+    `words` (total,) are the occurrences, and `lengths` (total,) the lengths of their vectors. Returns `word`,
+    `magnitude` and `count` of each word that occurs at least `least_count` times, shortest first. Words that describe
+    nothing visible have short vectors.
     """
     terms, ids, counts = np.unique(words, return_inverse=True, return_counts=True)
     means = np.bincount(ids, lengths.astype(np.float64)) / counts
@@ -80,8 +91,11 @@ def word_magnitudes(words: Sequence[str], lengths: np.ndarray, least_count: int)
 
 
 def longest_vectors(vectors: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
-    """The rows of the `count` longest of `vectors` (n, c), longest first, at most one for each owner (n,): the regions
-    that would score highest if a sentence described them (Karpathy and Fei-Fei 2015, Figure 8)."""
+    """Return the row numbers of the `count` longest `vectors` (n, c), longest first, and at most one for each owner
+    (n,).
+
+    They are the regions that can have the greatest scores with a sentence (Karpathy and Fei-Fei 2015, Figure 8).
+    """
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
     first = np.sort(np.unique(owners[order], return_index=True)[1])
     return order[first[:count]]

@@ -1,5 +1,7 @@
-"""The registered multi-vector models: dvsa, deptree and defrag (Karpathy and Fei-Fei 2015), and `fragments`, an
-ncca-recurrent that also compares regions with words."""
+"""The registered multi-vector models: `dvsa`, `deptree` and `defrag` (Karpathy and Fei-Fei 2015), and `fragments`.
+
+`fragments` is an `ncca-recurrent` that also compares regions with words.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.compute.device import OomBatcher, place
+from pipeline.compute.device import OomBatcher, move_tensors
 from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.config.models import (
     FragmentTrainSettings,
@@ -51,12 +53,15 @@ from pipeline.models.neural.training import LossFunction, Training, clip_element
 from pipeline.models.neural.word_towers import InitialTowers, RecurrentCCA, Towers
 from pipeline.text.sequences import Tokens
 
-BLOCK = 256
-"""Maximum number of images, or sentences, that are embedded at once."""
+BLOCK_ROWS = 256
+"""Maximum number of images, or of sentences, that are embedded at once."""
 
 
 class FragmentModel(NetworkModel):
-    """A model of one vector per region of an image, and per word or relation of a sentence, scored by `rule`."""
+    """The base class of models with one vector per region of an image and one per word, or relation, of a sentence.
+
+    An image and a sentence are scored by `rule`. `region_view` describes the region features that the network reads.
+    """
 
     multi_vector = True
     metric: str = "inner_product"
@@ -67,7 +72,7 @@ class FragmentModel(NetworkModel):
 
     @property
     def encoders(self) -> tuple[str, ...]:
-        """The encoders whose features of whole images are read beside the regions' features."""
+        """The encoders whose features of whole images the model reads, in addition to the features of regions."""
         return ()
 
     @property
@@ -79,47 +84,59 @@ class FragmentModel(NetworkModel):
         return self.network.rule
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> MultiVectors:
-        """Embed images from their `regions`, and from the `features` of `encoders`, in float32 arrays."""
+        """Embed n images from their `regions`, and from the `features` of the model's `encoders` if it has any.
+
+        Returns float32 arrays, with one vector per region.
+        """
         assert regions is not None
 
         def embed(rows: np.ndarray) -> MultiVectors:
             whole = self.stack({name: block[rows] for name, block in features.items()})
             parts = (stack_regions(self.region_view, regions, rows), whole)
-            return self.network.embed_images(*place(parts, self.device))
+            return self.network.embed_images(*move_tensors(parts, self.device))
 
         return _in_blocks(embed, len(regions))
 
     def arrange(self, sentences: "WordForms") -> ArrangedFragments:
+        """Convert sentences to the form that the network reads."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
     def embed_sentences(self, sentences: "Sentences") -> MultiVectors:
-        """Embed sentences, one vector per fragment, as float32 arrays. An empty one has the unknown word's vector."""
+        """Embed n sentences as float32 arrays, with one vector per word or relation.
+
+        An empty sentence has the vector of the unknown word.
+        """
         assert not isinstance(sentences, Mapping)
 
         def embed(rows: np.ndarray) -> MultiVectors:
-            return self.network.embed_sentences(place(self.arrange(sentences.take(rows)), self.device))
+            return self.network.embed_sentences(move_tensors(self.arrange(sentences.take(rows)), self.device))
 
         return _in_blocks(embed, len(sentences))
 
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
-        """Embed noun phrases, (p, c) float32. By the rules `words` and `mean-words` the score of a phrase with a single
-        region is the product of the region's vector with the sum, or the mean, of the words' vectors (Niu et al. 2017,
-        section 5.2)."""
+        """Embed p noun phrases, and return (p, c) float32 (Niu et al. 2017, section 5.2).
+
+        The vector is the sum of the words' vectors, or their mean by the rule `mean-words`. Its product with the vector
+        of a single region is the score of the phrase with the region.
+        """
         words = self.embed_sentences(phrases)
         sums = np.zeros((len(phrases), words.array.shape[1]), np.float32)
         np.add.at(sums, words.owners, words.array)
         return sums / words.lengths[:, None] if self.rule.sum == "mean-words" else sums
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
-        """Embed regions, whose features are of the model's encoders in its order, (r, c) float32."""
+        """Embed the r regions of a block, and return (r, c) float32.
+
+        The block has the features of the model's region encoders side by side, in the model's order.
+        """
         x = torch.from_numpy(self.region_view.stack(block))
         with torch.inference_mode():
             regions = MultiVectors(x, block.offsets, boxes=block.boxes)
-            return self.network.embed_images(*place((regions, None), self.device)).arrays().vectors
+            return self.network.embed_images(*move_tensors((regions, None), self.device)).arrays().vectors
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor | None:
-        """Stack the view of whole images, (n, D); None for a model without one."""
+        """Stack the features of whole images, (n, D). Return None if the model does not read them."""
         return None
 
     def objective(self, task: TrainingTask) -> LossFunction:
@@ -127,8 +144,9 @@ class FragmentModel(NetworkModel):
         return task.objective
 
     def start_training(self, task: TrainingTask) -> Training:
-        """Return the training of this model, on the task's device."""
-        model, train = self.to(task.device), task.train
+        """Return the training of this model on the device of `task`. The model is moved to this device."""
+        model = self.to(task.device)
+        train = task.train
         regions = required(train.regions)
         if clip := task.own_settings(FragmentTrainSettings).element_clip:
             clip_elements(model.network, clip)
@@ -142,7 +160,7 @@ class FragmentModel(NetworkModel):
         return Training(replace(plan, anchors=model.anchors()))
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that computes the recall sum of the present parameters on `dev`."""
+        """Return a function that computes the recall sum on `dev` with the current parameters."""
         regions = required(dev.regions)
         features = {name: dev.features[name][np.arange(len(regions))] for name in self.encoders}
 
@@ -155,28 +173,30 @@ class FragmentModel(NetworkModel):
 
 
 def stack_regions(view: RegionView, regions: RegionSource, rows: np.ndarray) -> MultiVectors:
-    """Stack the regions of the images `rows`; each encoder's features are normalised separately."""
+    """Read the regions of the images `rows`, and stack their features as `view` says, with their boxes."""
     block = regions.packed(rows)
     return MultiVectors(torch.from_numpy(view.stack(block)), block.offsets, boxes=block.boxes)
 
 
 def _in_blocks(embed: Callable[[np.ndarray], MultiVectors], count: int) -> MultiVectors:
-    """Embed all `count` rows by `embed(rows)`, BLOCK at a time."""
+    """Embed `count` rows by `embed(row numbers)`, at most BLOCK_ROWS at once, and join the results as arrays."""
     with torch.inference_mode():
-        blocks = OomBatcher(BLOCK, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
+        blocks = OomBatcher(BLOCK_ROWS, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
         return MultiVectors.concatenate(blocks or [embed(np.arange(0)).arrays()])
 
 
 def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray, float]:
-    """Compute the mean (D,) of all regions, and their root mean square length without it."""
-    rows = (np.arange(start, min(start + BLOCK, len(regions))) for start in range(0, len(regions), BLOCK))
+    """Compute the mean (D,) of the features of all regions, and the root mean square length of regions minus the
+    mean."""
+    rows = (np.arange(start, min(start + BLOCK_ROWS, len(regions))) for start in range(0, len(regions), BLOCK_ROWS))
     return mean_and_spread(view.stack(regions.packed(some)) for some in rows)
 
 
 class AlignedModel(FragmentModel):
-    """A model of regions by Karpathy and Fei-Fei 2015, eq. 1, and of sentences by a `sentence_encoder`.
+    """The base class of models that map regions by Karpathy and Fei-Fei 2015, eq. 1, and sentences by an encoder.
 
-    Beside word vectors, dimensions and dropout, it has the argument and attribute named by `own`, which `learn` finds.
+    A subclass sets the class `sentence_encoder`. Its arguments are word vectors, dimensions, dropout, and a fourth
+    argument whose name is `own`. The method `learn` computes the value of this argument from the training data.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
@@ -185,16 +205,21 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> int | list[int]:
-        """Return the argument `own` of the sentence encoder."""
+        """Compute the value of the sentence encoder's argument `own`."""
         raise NotImplementedError
 
     @classmethod
     def build(
         cls, view: RegionView, mean: np.ndarray, scale: float, words: np.ndarray, shape: Settings, seed: int
     ) -> Self:
-        """Make an untrained model, on the training regions' `mean` (D,) and word vectors (V + 1, d), the unknown word's
-        last. `shape` has `dimensions`, `dropout`, `sum` and `own`."""
-        dimensions, dropout = read_setting(shape, "dimensions", int), read_number(shape, "dropout")
+        """Create an untrained model.
+
+        `mean` (D,) is the mean of the training regions, and `scale` the factor of RegionMap. `words` (V + 1, d) are
+        word vectors, of which the last belongs to the unknown word. `shape` has `dimensions`, `dropout`, `sum` and the
+        value of `own`. `seed` decides the initial parameters.
+        """
+        dimensions = read_setting(shape, "dimensions", int)
+        dropout = read_number(shape, "dropout")
         with seeded(seed):
             regions = RegionMap(torch.tensor(mean), torch.tensor(scale), dimensions, dropout)
             sentences = cls.sentence_encoder(torch.tensor(words), dimensions, dropout, shape[cls.own])
@@ -226,13 +251,15 @@ class AlignedModel(FragmentModel):
 
 
 class DVSA(AlignedModel):
-    """A bidirectional RNN over words, each scored by its best region: Karpathy and Fei-Fei 2015, eq. 1 to 6, 8 and 9.
+    """A bidirectional RNN over words, each of which scores by its best region (Karpathy and Fei-Fei 2015).
 
-    Eq. 8 is the rule `words`, eq. 9 the objective `ranking` with `all` negatives of a batch and margin 1. The defaults
-    are `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
+    It implements eq. 1 to 6, 8 and 9. Eq. 8 is the rule `words`. Eq. 9 is the loss `ranking` with all negatives of a
+    batch and a margin of 1. The defaults are the rule `mean-words`, which does not favour long sentences, and the loss
+    `info-nce`, because both learn far more in equal time.
     """
 
-    sentence_encoder, own = RectifiedBRNN, "hidden"
+    sentence_encoder = RectifiedBRNN
+    own = "hidden"
 
     @classmethod
     def learn(cls, task: TrainingTask) -> int:
@@ -240,11 +267,14 @@ class DVSA(AlignedModel):
 
 
 class DepTree(AlignedModel):
-    """The relations of a dependency tree in place of words in their context ("DepTree edges"): RelationNetwork, and Eq.
-    1, 8 and 9 of Karpathy and Fei-Fei 2015."""
+    """A model whose fragments are the relations of dependency trees instead of words in context.
+
+    It is "DepTree edges" of Karpathy and Fei-Fei 2015: a RelationNetwork with eq. 1, 8 and 9.
+    """
 
     sentence_view = "dependency-trees"
-    sentence_encoder, own = RelationNetwork, "matrix_of"
+    sentence_encoder = RelationNetwork
+    own = "matrix_of"
 
     @classmethod
     def learn(cls, task: TrainingTask) -> list[int]:
@@ -252,8 +282,10 @@ class DepTree(AlignedModel):
 
 
 class Defrag(DepTree):
-    """The same network with the score of eq. 7 and the multiple-instance objective beside eq. 9: the DeFrag of Karpathy
-    and Fei-Fei's Table 1, after Karpathy et al. 2014."""
+    """The network of DepTree with the score of eq. 7, and the multiple-instance objective in addition to eq. 9.
+
+    It is DeFrag of Karpathy and Fei-Fei 2015, Table 1, which is the model of Karpathy et al. 2014.
+    """
 
     network_type = AlignedNetwork
 
@@ -261,17 +293,18 @@ class Defrag(DepTree):
         return MultipleInstance(task.objective, task.own_settings(InstanceTrainSettings).instance_weight)
 
 
-OWN = ("region", "region_mean", "to_word")
-"""The tensors that Towers does not have."""
+GROUNDED_TENSORS = ("region", "region_mean", "to_word")
+"""Names of the tensors of GroundedNetwork that Towers lacks."""
 
 
 class GroundedNetwork(Towers):
-    """S = weight * g(x) . g(y) + mean over words t of max over regions i of v_i . s_t.
+    """The network with the score S = weight * g(x) . g(y) + mean over words t of max over regions i of v_i . s_t.
 
-    g, e_t and h_t are as in Towers; v_i = unit((x_i - mean_r) W_r) is of a region, s_t = unit(e_t + Q h_t)
-    of a word. `region` (D_r, c) is the initial W_r, `region_mean` (D_r,) is mean_r; Q is initially zero, and all else
-    is the `state` of trained RecurrentTowers. Unlike here, in Karpathy and Fei-Fei 2015, eq. 8, the whole image is one
-    of the regions inside the maximum, vectors have any length, and words are summed.
+    g, e_t and h_t are as in Towers. v_i = unit((x_i - mean_r) W_r) is the vector of a region, and s_t = unit(e_t + Q
+    h_t) is the vector of a word. `region` (D_r, c) is the initial W_r, `region_mean` (D_r,) is mean_r, and Q is
+    initially zero. The other parameters begin as the `state` of trained RecurrentTowers. `rule` has the weight, and
+    says whether the mean or the sum over words is used. In contrast, eq. 8 of Karpathy and Fei-Fei 2015 sums over
+    words, counts the whole image as one of the regions, and has vectors of any length.
     """
 
     region_mean: Tensor
@@ -287,23 +320,26 @@ class GroundedNetwork(Towers):
         self.to_word = nn.Parameter(torch.zeros_like(self.to_whole))
 
     def embed_images(self, regions: MultiVectors, whole: Tensor) -> MultiVectors:
-        """Embed the stacked features of regions and of whole images."""
+        """Embed images, given the stacked features of their regions and of the `whole` images (n, D)."""
         vectors = self.project(regions.tensor - self.region_mean, self.region)
         return replace(regions, vectors=vectors, globals=self.project_images(whole))
 
     def embed_sentences(self, packed: Packed) -> MultiVectors:
-        """Embed packed words, and each sentence by a global vector."""
+        """Embed n packed sentences, with one vector per word and one global vector per sentence."""
         words, states, whole = self.read(packed)
         each = by_sentence(functional.normalize(words + states @ self.to_word, dim=1), packed)
         return replace(each, globals=whole)
 
     def forward(self, regions: MultiVectors, whole: Tensor, packed: Packed) -> Tensor:
-        """(n, n) scores."""
+        """Score n images by n sentences, and return (n, n)."""
         return multivector_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
 
 
 class GroundedFragments(FragmentModel):
-    """Our own: see GroundedNetwork. Starts as an ncca-recurrent; weight decay pulls it back there."""
+    """A model of this project with the network GroundedNetwork.
+
+    It starts as a trained `ncca-recurrent`, and weight decay pulls its parameters towards this start.
+    """
 
     def __init__(self, view: ImageView, region_view: RegionView, network: GroundedNetwork) -> None:
         super().__init__(region_view, network)
@@ -319,7 +355,7 @@ class GroundedFragments(FragmentModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of the model that begins as `task.start`, a RecurrentCCA with the same image view."""
+        """Return the training of the model that starts as `task.start`, a RecurrentCCA with the same image view."""
         settings = task.own_settings(FragmentTrainSettings)
         assert isinstance(task.start, RecurrentCCA)
         state = task.start.network.state_dict()
@@ -341,16 +377,19 @@ class GroundedFragments(FragmentModel):
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "GroundedFragments":
         state = {name: torch.tensor(array) for name, array in tensors.items()}
-        towers = {name: tensor for name, tensor in state.items() if name not in OWN}
-        rule = ScoreRule.from_dict(settings)
+        towers = {name: tensor for name, tensor in state.items() if name not in GROUNDED_TENSORS}
+        rule = ScoreRule.from_dict({key: settings[key] for key in ScoreRule._fields})
         network = GroundedNetwork(towers, state["region"], state["region_mean"], dropout=0, rule=rule)
         views = {key.removeprefix("region_"): value for key, value in settings.items() if key.startswith("region_")}
         return cls(ImageView.from_dict(settings), RegionView.from_dict(views), load_arrays(network, tensors))
 
 
 def _initial_regions(task: TrainingTask, whole: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the map of the regions' encoders (D_r, c) that the start has in its map `whole` (D, c), with zeros for the
-    regions' geometry, and the mean of the training regions (D_r,)."""
+    """Compute the initial map of regions (D_r, c), and the mean of the training regions (D_r,).
+
+    The rows of the map are the rows of the start's image map `whole` (D, c) that belong to the region encoders,
+    followed by zeros for the geometry of regions.
+    """
     view = required(task.region_view)
     mean, _ = measure_regions(view, required(task.train.regions))
     initial = whole[task.view.columns(view.features)]

@@ -1,5 +1,7 @@
-"""Networks with one vector a region of an image and one vector a fragment of a sentence: a word, or a relation of its
-dependency tree (Karpathy and Fei-Fei 2015; Karpathy et al. 2014)."""
+"""Networks with one vector per region of an image and one per fragment of a sentence.
+
+A fragment is a word (Karpathy and Fei-Fei 2015) or a relation of a dependency tree (Karpathy et al. 2014).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,20 +22,20 @@ from pipeline.text.trees import Trees
 
 
 def by_sentence(words: Tensor, packed: Packed) -> MultiVectors:
-    """Order the packed rows `words` (total, c) sentence after sentence, each in word order."""
+    """Reorder the packed vectors `words` (total, c) sentence by sentence, in the order of the words."""
     return MultiVectors(words[packed.rows], packed.offsets)
 
 
 def uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
-    """(rows, columns) uniform in [-reach, reach]."""
+    """Draw a parameter (rows, columns) from the uniform distribution on [-reach, reach]."""
     return nn.Parameter(torch.empty(rows, columns).uniform_(-reach, reach))
 
 
 class RegionMap(nn.Module):
-    """v = W_m x + b_m of Karpathy and Fei-Fei 2015, eq. 1: W_m `weight` (h, D), b_m `bias`.
+    """The map of regions v = W_m x + b_m (Karpathy and Fei-Fei 2015, eq. 1). W_m is `weight` (h, D), and b_m is `bias`.
 
-    x is the stacked features of a region minus the training regions' mean, times `scale`, which brings them, and
-    initially v too, to a root mean square length of 1, so that one learning rate suits all encoders.
+    x is the stacked features of a region minus `mean` (D,), the mean of the training regions, times `scale`. The scale
+    gives x, and initially also v, a root mean square length of 1, so that one learning rate suits all encoders.
     """
 
     mean: Tensor
@@ -45,26 +47,29 @@ class RegionMap(nn.Module):
         self.register_buffer("scale", scale)
         self.weight = uniform(dimensions, len(mean), (3 / dimensions) ** 0.5)
         self.bias = nn.Parameter(torch.zeros(dimensions))
-        self.dropout, self.precision = dropout, torch.float32
+        self.dropout = dropout
+        self.precision = torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
-        """(total, h) float32 from stacked features (total, D)."""
+        """Map the stacked features (total, D) of regions to (total, h) float32."""
         x = functional.dropout((x - self.mean) * self.scale, self.dropout, self.training).to(self.precision)
         return (x @ self.weight.to(self.precision).T).float() + self.bias
 
 
 class FragmentEncoder(nn.Module):
-    """A network from a sentence to several vectors, with word vectors `words` (V + 1, d), the unknown word's last."""
+    """The base class of networks that map a sentence to several vectors.
+
+    `words` (V + 1, d) are the word vectors, of which the last belongs to the unknown word.
+    """
 
     words: nn.Parameter
 
 
 class RectifiedBRNN(FragmentEncoder):
-    """The bidirectional network of Karpathy and Fei-Fei 2015, eq. 2 to 6, f the rectifier; dropout is outside the
-    recurrence.
+    """The bidirectional RNN of Karpathy and Fei-Fei 2015, eq. 2 to 6, in which f is the rectifier.
 
-    Paper to code: W_w `words` (V + 1, d), the unknown word's vector last; W_e `e`, W_f `f`, W_b `b`, W_d `d`, and
-    their biases b_e ... b_d.
+    In the code, W_w is `words` (V + 1, d), W_e is `e`, W_f is `f`, W_b is `b`, W_d is `d`, and the biases have the
+    names of the paper, `b_e` to `b_d`. Dropout is applied outside the recurrence.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, hidden: int) -> None:
@@ -78,11 +83,11 @@ class RectifiedBRNN(FragmentEncoder):
         self.d, self.b_d = _layer(dimensions, hidden)
 
     def arrange(self, tokens: Tokens) -> Packed:
-        """Pack sentences for `forward`; a sentence without words becomes the unknown word."""
+        """Pack sentences for `forward`. A sentence without words becomes the unknown word."""
         return pack(tokens, len(self.words) - 1)
 
     def forward(self, packed: Packed) -> MultiVectors:
-        """s_t of every word, float32."""
+        """Compute the vector s_t of each word, in float32."""
         x = self._drop(functional.embedding(packed.ids, self.words))
         e = self._drop(functional.linear(x, self.e, self.b_e).relu())
         back = packed.mirrored
@@ -94,27 +99,31 @@ class RectifiedBRNN(FragmentEncoder):
         return functional.dropout(x, self.dropout, self.training)
 
     def _run(self, e: Tensor, sizes: list[int], u: Tensor, bias: Tensor) -> Tensor:
-        """h_t = f(e_t + U h_{t-1} + bias), (total, hidden), position by position."""
-        state, states = e.new_zeros(sizes[0] if sizes else 0, len(u)), []
-        for part in e.split(sizes):
-            state = (part + functional.linear(state[: len(part)], u, bias)).relu()
+        """Compute h_t = f(e_t + U h_{t-1} + bias) for all packed words, (total, hidden), position by position."""
+        state = e.new_zeros(sizes[0] if sizes else 0, len(u))
+        states = []
+        for inputs in e.split(sizes):
+            state = (inputs + functional.linear(state[: len(inputs)], u, bias)).relu()
             states.append(state)
         return torch.cat(states) if states else e
 
 
 def _layer(rows: int, columns: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """Make the initial weights (rows, columns) and biases (rows,) of a layer."""
+    """Draw the initial weights (rows, columns) of a layer, and set its biases (rows,) to zero."""
     return uniform(rows, columns, columns**-0.5), nn.Parameter(torch.zeros(rows))
 
 
-ROOT = 0
-"""The matrix of a tree's root, which has no head."""
+ROOT_MATRIX = 0
+"""Number of the matrix of a tree's root, which has no head."""
 
 
 class Edges(NamedTuple):
-    """The relations of n sentences, those with one matrix together: `heads` (total,) and `dependents` (total,) are
-    words, a head of -1 none; `groups` are (matrix, start, stop). `rows` (total,): where each stands, sentence after
-    sentence; `offsets` (n + 1,) divides these."""
+    """The relations of n sentences, sorted so that relations with the same matrix are neighbours.
+
+    `heads` (total,) and `dependents` (total,) are the ids of their words. The head of a root is -1. `groups` has
+    (matrix, start, stop) for each matrix in use. `rows` (total,) are the positions of the relations in sentence order,
+    and `offsets` (n + 1,) divides them into sentences.
+    """
 
     heads: Tensor
     dependents: Tensor
@@ -124,23 +133,29 @@ class Edges(NamedTuple):
 
 
 def learn_relations(trees: Trees, least_share: float) -> list[int]:
-    """The matrix of each label, 1, 2, ...; -1 for one that fewer than `least_share` of all words with a head have."""
+    """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label.
+
+    A label is rare if fewer than `least_share` of all words with a head have it.
+    """
     counts = np.bincount(trees.labels[trees.parents >= 0])
     kept = counts >= max(1, least_share * counts.sum())
-    return np.where(kept, ROOT + np.cumsum(kept), -1).tolist()
+    return np.where(kept, ROOT_MATRIX + np.cumsum(kept), -1).tolist()
 
 
 def edges_of(trees: Trees, matrix_of: Sequence[int], unknown: int) -> Edges:
-    """The root of each tree and its relations that have a matrix, in word order; a tree without nodes is one root,
-    `unknown`."""
+    """List the relations of `trees` that have a matrix, and the root of each tree, which counts as a relation.
+
+    `matrix_of` has the matrix of each label. Relations with the matrix -1, or with a label beyond its end, are left
+    out. A tree without nodes has one root, the word `unknown`.
+    """
     matrices = np.append(np.asarray(matrix_of, np.int64), -1)
-    kinds = np.where(trees.parents < 0, ROOT, matrices[np.minimum(trees.labels, len(matrix_of))])
+    kinds = np.where(trees.parents < 0, ROOT_MATRIX, matrices[np.minimum(trees.labels, len(matrix_of))])
     sentences = trees.owners
     heads = np.where(trees.parents < 0, -1, trees.words[trees.offsets[:-1][sentences] + trees.parents])
     empty = np.flatnonzero(trees.lengths == 0)
     kinds, sentences, heads, dependents = (
         np.concatenate([column, np.full(len(empty), filler)])
-        for column, filler in ((kinds, ROOT), (sentences, 0), (heads, -1), (trees.words, unknown))
+        for column, filler in ((kinds, ROOT_MATRIX), (sentences, 0), (heads, -1), (trees.words, unknown))
     )
     sentences[len(sentences) - len(empty) :] = empty
     kept = np.flatnonzero(kinds >= 0)
@@ -164,9 +179,10 @@ ArrangedFragments = Packed | Edges
 
 
 class FragmentNetwork(nn.Module):
-    """The scores of images by sentences from vectors of regions and of the fragments that `sentences` makes.
+    """The network that scores images by sentences from the vectors of their regions and fragments.
 
-    `precision` is the dtype of the products of regions with W_m and, in training, with words.
+    `regions` maps regions, and `sentences` maps sentences to fragments. `precision` is the dtype of the products of
+    regions with W_m and, in training, of the products of regions with words.
     """
 
     def __init__(self, regions: RegionMap, sentences: FragmentEncoder, rule: ScoreRule) -> None:
@@ -177,22 +193,23 @@ class FragmentNetwork(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Compute the heaviest products in `precision`."""
+        """Set the dtype of the most expensive products."""
         self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
-        """Embed the stacked features of regions; `whole` is unused, since the first region is the whole image."""
+        """Embed the stacked features of regions. `whole` is not used, because the first region is the whole image."""
         return replace(regions, vectors=self.regions(regions.tensor))
 
     def embed_sentences(self, sentences: ArrangedFragments) -> MultiVectors:
-        """Embed arranged sentences."""
+        """Embed sentences that the sentence encoder has arranged."""
         return self.sentences(sentences)
 
     def fragments(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> tuple[MultiVectors, MultiVectors]:
-        """Embed both sides, in `precision`."""
-        images, fragments = self.embed_images(regions, whole), self.embed_sentences(sentences)
+        """Embed both sides, and convert the vectors to `precision`."""
+        images = self.embed_images(regions, whole)
+        fragments = self.embed_sentences(sentences)
         return (
             replace(images, vectors=images.tensor.to(self.precision)),
             replace(fragments, vectors=fragments.tensor.to(self.precision)),
@@ -201,13 +218,13 @@ class FragmentNetwork(nn.Module):
     def forward(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> "Tensor | ScoredFragments":
-        """(n, n) float32 scores."""
+        """Score n images by n sentences, and return (n, n) float32."""
         images, fragments = self.fragments(regions, whole, sentences)
         return multivector_scores(images, fragments, self.rule)
 
 
 class AlignedNetwork(FragmentNetwork):
-    """A FragmentNetwork that also returns the products behind the scores, for objectives that use them."""
+    """A FragmentNetwork that also returns the products of regions and fragments, for objectives that need them."""
 
     def forward(self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments) -> ScoredFragments:
         images, fragments = self.fragments(regions, whole, sentences)
@@ -217,10 +234,11 @@ class AlignedNetwork(FragmentNetwork):
 
 
 class RelationNetwork(FragmentEncoder):
-    """s = f(W_R [W_e w1; W_e w2] + b_R) of each relation R of a head w1 and a dependent w2, f the rectifier.
+    """The network s = f(W_R [W_e w1, W_e w2] + b_R) for each relation R between a head w1 and a dependent w2, in which
+    f is the rectifier (Karpathy et al. 2014).
 
-    Paper to code: W_e `words` (V + 1, d), the unknown word's last; W_R `weight[matrix_of[R]]` (h, 2 d), b_R `bias`. The
-    root of a sentence is a relation too, with zeros for its head.
+    In the code, W_e is `words` (V + 1, d), whose last row belongs to the unknown word, W_R is `weight[matrix_of[R]]`
+    (h, 2 d), and b_R is `bias[matrix_of[R]]`. The root of a sentence counts as a relation whose head is zero.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, matrix_of: Sequence[int]) -> None:
@@ -228,7 +246,8 @@ class RelationNetwork(FragmentEncoder):
         self.words = nn.Parameter(words)
         self.matrix_of = list(matrix_of)
         self.dropout = dropout
-        count, inner = max(matrix_of, default=ROOT) + 1, 2 * words.shape[1]
+        count = max(matrix_of, default=ROOT_MATRIX) + 1
+        inner = 2 * words.shape[1]
         self.weight = nn.Parameter(uniform(count * dimensions, inner, inner**-0.5).data.view(count, dimensions, inner))
         self.bias = nn.Parameter(torch.zeros(count, dimensions))
 
@@ -237,13 +256,15 @@ class RelationNetwork(FragmentEncoder):
         return edges_of(trees, self.matrix_of, len(self.words) - 1)
 
     def forward(self, edges: Edges) -> MultiVectors:
-        """One vector a relation, float32."""
+        """Compute one vector per relation, in float32."""
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
         pairs = functional.dropout(pairs, self.dropout, self.training)
-        weights, biases = self.weight.unbind(), self.bias.unbind()  # one gradient for all, not one as large for each
-        parts = [
+        # `unbind` has one gradient for all matrices. Indexing would allocate a gradient of full size for each matrix.
+        weights = self.weight.unbind()
+        biases = self.bias.unbind()
+        blocks = [
             functional.linear(pairs[start:stop], weights[kind], biases[kind]) for kind, start, stop in edges.groups
         ]
-        vectors = torch.cat(parts).relu() if parts else pairs.new_zeros(0, self.bias.shape[1])
+        vectors = torch.cat(blocks).relu() if blocks else pairs.new_zeros(0, self.bias.shape[1])
         return MultiVectors(vectors[edges.rows], edges.offsets)

@@ -1,4 +1,4 @@
-"""The hierarchical multimodal LSTM: sentences with their noun phrases, images with their regions (Niu et al. 2017)."""
+"""The hierarchical multimodal LSTM, which embeds sentences, noun phrases, images and regions (Niu et al. 2017)."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -8,27 +8,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.compute.device import place, upload
+from pipeline.compute.device import move_tensors, upload
 from pipeline.compute.ragged import Ragged, runs
 from pipeline.config.models import DenseTrainSettings
 from pipeline.models.joint_model import RegionBlock, RegionSource, Settings, WordForms, read_setting
 from pipeline.models.neural.losses import DenseObjective, PhrasePairs, Scores
 from pipeline.models.neural.networks import GlobalNetwork, Score, SentenceEncoder, initial, set_gate_bias
-from pipeline.models.neural.task import WHOLE, RegionView, TrainingTask, required
+from pipeline.models.neural.task import WHOLE_IMAGE_GEOMETRY, RegionView, TrainingTask, required
 from pipeline.models.neural.training import Training
-from pipeline.models.neural.tree_levels import Levels, forest, level
+from pipeline.models.neural.tree_levels import Levels, arrange_levels, forest
 from pipeline.models.neural.tree_rnn import KeptTrees, by_kind
-from pipeline.models.neural.word_models import BLOCK, GlobalModel
+from pipeline.models.neural.word_models import BLOCK_ROWS, GlobalModel
 from pipeline.text.trees import Trees
 
 
 class HierarchicalRecurrence(torch.autograd.Function):
-    """The hidden states (total, K) float32 of all nodes, rows as in `levels`.
+    """The recurrence of Niu et al. 2017, eq. 2 to 8, over the nodes of trees, from the leaves to the roots.
 
-    apply(levels, inputs, u): `inputs` (total, 4 K) float32 are W x_j + b of the gates i, o, u, f side by side; u[1]
-    (4 K, K) multiplies the states of children that are noun phrases, u[0] those of the others. Products are computed in
-    the dtype of `u`, all else in float32. A child's product is added to its parent's sums at once, so that h-hat and
-    h-bar of eq. 2 are never stored.
+    `apply(levels, inputs, u)` returns the hidden states (total, K) float32 of all nodes, with rows as in `levels`.
+    `inputs` (total, 4 K) float32 are W x_j + b for the gates i, o, u and f, side by side. u[1] (4 K, K) is multiplied
+    by the states of children that are noun phrases, and u[0] (4 K, K) by the states of other children. Products are
+    computed in the dtype of `u`, and everything else in float32. A child's product is immediately added to the sums of
+    its parent, so that the sums h-hat and h-bar of eq. 2 are never stored.
     """
 
     @staticmethod
@@ -85,27 +86,34 @@ class HierarchicalRecurrence(torch.autograd.Function):
 
 
 class HierarchicalLSTM(SentenceEncoder):
-    """The states of all nodes of phrase trees; words enter at the leaves.
+    """The hierarchical LSTM of Niu et al. 2017, section 3.2.1: the states of all nodes of phrase trees.
 
-    Niu et al. 2017 to code: W_w `words`, W `w` (4 K, d), b `bias`, U-bar `u`[0], U-hat `u`[1]; the gates are in the
-    order i, o, u, f. A child with the label `noun_phrase` is a noun phrase.
+    Words are inputs of the leaves. In the code, W_w is `words` (V + 1, d), W is `w` (4 K, d), b is `bias` (4 K,), U-bar
+    is `u[0]` and U-hat is `u[1]` (4 K, K). The gates are in the order i, o, u, f. `noun_phrase` is the label of noun
+    phrases.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, noun_phrase: int) -> None:
-        """`words` (V + 1, d): the word vectors, the unknown word's last."""
+        """Create the encoder with word vectors `words` (V + 1, d), of which the last belongs to the unknown word.
+
+        `dimensions` is K.
+        """
         super().__init__()
-        self.dropout, self.noun_phrase, self.precision = dropout, noun_phrase, torch.float32
+        self.dropout = dropout
+        self.noun_phrase = noun_phrase
+        self.precision = torch.float32
         self.words = nn.Parameter(words)
-        self.w, self.u = initial(4 * dimensions, words.shape[1]), initial(2, 4 * dimensions, dimensions)
+        self.w = initial(4 * dimensions, words.shape[1])
+        self.u = initial(2, 4 * dimensions, dimensions)
         self.bias = nn.Parameter(torch.zeros(4 * dimensions))
 
     def arrange(self, trees: Trees) -> Levels:
         """Arrange `trees` for `forward`."""
         nodes = forest(trees, len(self.words) - 1)
-        return level(nodes, (nodes.labels == self.noun_phrase).astype(int), counts=None)
+        return arrange_levels(nodes, (nodes.labels == self.noun_phrase).astype(int), counts=None)
 
     def forward(self, levels: Levels) -> Tensor:
-        """(total, K) float32."""
+        """Compute the states of all nodes, (total, K) float32, with rows as in `levels`."""
         leaves = levels.words[: levels.levels[0].stop] if levels.levels else levels.words
         words = functional.dropout(functional.embedding(leaves, self.words), self.dropout, self.training)
         inner = self.bias.expand(len(levels.words) - len(leaves), -1)
@@ -114,28 +122,33 @@ class HierarchicalLSTM(SentenceEncoder):
 
 
 class Normalisation(nn.Module):
-    """Batch normalisation with separate statistics for wholes (images, sentences) and parts (regions, phrases), because
-    features of crops and of whole images have different means, but one gain and shift."""
+    """Batch normalisation with separate statistics for wholes (images, sentences) and parts (regions, phrases).
+
+    The statistics are separate because features of crops and of whole images have different means. Both kinds share one
+    gain and one shift.
+    """
 
     def __init__(self, dimensions: int) -> None:
         super().__init__()
-        self.gain, self.shift = nn.Parameter(torch.ones(dimensions)), nn.Parameter(torch.zeros(dimensions))
-        self.wholes, self.parts = (nn.BatchNorm1d(dimensions, affine=False) for _ in range(2))
+        self.gain = nn.Parameter(torch.ones(dimensions))
+        self.shift = nn.Parameter(torch.zeros(dimensions))
+        self.wholes = nn.BatchNorm1d(dimensions, affine=False)
+        self.parts = nn.BatchNorm1d(dimensions, affine=False)
 
     def forward(self, x: Tensor, wholes: int) -> Tensor:
-        """x (n, K), of which the first `wholes` are whole."""
+        """Normalise the rows of x (n, K). The first `wholes` rows are wholes, and the others are parts."""
         sides = ((self.wholes, x[:wholes]), (self.parts, x[wholes:]))
-        normalised = [norm(part) for norm, part in sides if len(part)]
+        normalised = [norm(rows) for norm, rows in sides if len(rows)]
         return torch.cat(normalised) * self.gain + self.shift if normalised else x
 
 
 class TwoBranches(GlobalNetwork):
-    """The network of two branches, each of which is a linear map, batch normalisation and unit length (Niu et al. 2017,
-    section 3.2.2); s = v . h.
+    """The two-branch network with the score s = v . h (Niu et al. 2017, section 3.2.2).
 
-    Paper to code: W_m `image_map` (K, D), for both images and regions; W_t `text_map` (K, K), for the states of roots
-    and noun phrases. The biases are those of the normalisation. Our addition: with `geometry`, W_m is (K, D + 7) and
-    also maps a region's geometry minus that of the whole image.
+    Each branch is a linear map, followed by batch normalisation and scaling to unit length. In the code, W_m is
+    `image_map` (K, D), for images and regions, and W_t is `text_map` (K, K), for the states of roots and noun phrases.
+    The biases are in the normalisation. An addition of this project is `geometry`. With it, W_m is (K, D + 7), and also
+    maps the geometry of a region minus the geometry of a whole image.
     """
 
     score = "cosine"
@@ -147,20 +160,22 @@ class TwoBranches(GlobalNetwork):
     ) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
-        self.sentences, self.dropout = sentences, dropout
-        whole = torch.from_numpy(WHOLE) if geometry else mean.new_zeros(0)
+        self.sentences = sentences
+        self.dropout = dropout
+        whole = torch.from_numpy(WHOLE_IMAGE_GEOMETRY) if geometry else mean.new_zeros(0)
         self.register_buffer("whole", whole, persistent=False)
         inputs = len(mean) + len(self.whole)
         self.image_map = nn.Parameter(torch.empty(dimensions, inputs).uniform_(-1, 1) / inputs**0.5)
         self.text_map = nn.Parameter(torch.eye(dimensions))
-        self.image_norm, self.text_norm = Normalisation(dimensions), Normalisation(dimensions)
+        self.image_norm = Normalisation(dimensions)
+        self.text_norm = Normalisation(dimensions)
 
     def embed_images(self, x: Tensor) -> Tensor:
-        """(n, K) of unit length from stacked features (n, D)."""
+        """Embed the stacked features (n, D) of n images as (n, K) of unit length."""
         return self._embed_views(self._centre_images(x), len(x))
 
     def embed_regions(self, x: Tensor) -> Tensor:
-        """(r, K) of unit length from the region view (r, D), or (r, D + 7) with `geometry`."""
+        """Embed the features (r, D) of r regions, or (r, D + 7) with `geometry`, as (r, K) of unit length."""
         return self._embed_views(self._centre_regions(x), 0)
 
     def _centre_images(self, x: Tensor) -> Tensor:
@@ -170,21 +185,24 @@ class TwoBranches(GlobalNetwork):
         return x - torch.cat([self.mean, self.whole])
 
     def _embed_views(self, x: Tensor, images: int) -> Tensor:
-        """(n, K) of unit length from centred features, of `images` images and then of regions."""
+        """Embed centred features x as vectors of unit length.
+
+        The first `images` rows are images, the others regions.
+        """
         x = functional.dropout(x, self.dropout, self.training)
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
 
     def embed_nodes(self, levels: Levels, rows: Tensor, roots: int) -> Tensor:
-        """(p, K) of unit length: the nodes in `rows` (p,) of `levels`, of which the first `roots` are roots."""
+        """Embed the nodes in the rows `rows` (p,) of `levels` as (p, K) of unit length. The first `roots` are roots."""
         states = functional.dropout(self.sentences(levels)[rows], self.dropout, self.training)
         return functional.normalize(self.text_norm(states @ self.text_map.T, roots), dim=1)
 
     def embed_sentences(self, levels: Levels) -> Tensor:
-        """(n, K) of unit length: the roots."""
+        """Embed n sentences by the roots of their trees as (n, K) of unit length."""
         return self.embed_nodes(levels, levels.roots, len(levels.roots))
 
     def forward(self, x: Tensor, levels: Levels, pairs: PhrasePairs) -> Scores:
-        """The scores of n images and sentences, and of the noun phrases' pairs."""
+        """Score n images by n sentences, and the regions of the noun phrases `pairs` by these phrases."""
         n = len(x)
         h = self.embed_nodes(levels, torch.cat([levels.roots, pairs.rows]), n)
         v = self._embed_views(torch.cat([self._centre_images(x), self._centre_regions(pairs.regions)]), n)
@@ -197,9 +215,11 @@ MAX_REGIONS = 1 << 16
 
 @dataclass(frozen=True)
 class Correspondences(Ragged):
-    """The region of each noun phrase (Niu et al. 2017, section 3.3), for m sentences, sentence after sentence: `chosen`
-    (p,) int64, the region's number in its image, and `confidence` (p,) float32, their similarity. Sentence i has
-    offsets[i] to offsets[i + 1]."""
+    """The region of each noun phrase of m sentences, sentence after sentence (Niu et al. 2017, section 3.3).
+
+    `chosen` (p,) int64 is the number of the region in its image, and `confidence` (p,) float32 the similarity of phrase
+    and region. The phrases of sentence i are offsets[i] to offsets[i + 1] - 1.
+    """
 
     chosen: Tensor
     confidence: Tensor
@@ -207,15 +227,19 @@ class Correspondences(Ragged):
 
 
 def noun_phrases(trees: Trees, noun_phrase: int) -> np.ndarray:
-    """The nodes of `trees` with the label `noun_phrase` that are not the whole sentence, tree after tree."""
+    """Return the positions of the nodes that are noun phrases, tree after tree.
+
+    They are the inner nodes of `trees` with the label `noun_phrase`, without the roots.
+    """
     return np.flatnonzero((trees.labels == noun_phrase) & (trees.parents >= 0) & (trees.words < 0))
 
 
-def match(phrases: Tensor, images: np.ndarray, regions: Tensor, offsets: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The most similar region (p,) of each phrase's image, as its number there, and the similarity (p,).
+def match_regions(phrases: Tensor, images: np.ndarray, regions: Tensor, offsets: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Find the most similar region of the same image for each of p phrases.
 
-    phrases (p, K) and regions (r, K) are unit vectors, images (p,) the image of each phrase; the regions of image i are
-    offsets[i] to offsets[i + 1]. Region 0 (the whole image) is matched only if there is no other region.
+    `phrases` (p, K) and `regions` (r, K) have unit length, and `images` (p,) are the images of the phrases. The regions
+    of image i are offsets[i] to offsets[i + 1] - 1. The first region is the whole image, and is chosen only if there is
+    no other region. Returns the numbers of the regions in their images (p,), and the similarities (p,).
     """
     lengths = np.diff(offsets)
     number = runs(np.zeros(len(lengths), np.int64), lengths)
@@ -227,7 +251,10 @@ def match(phrases: Tensor, images: np.ndarray, regions: Tensor, offsets: np.ndar
 
 
 class HMLSTM(GlobalModel):
-    """A sentence is the root of its phrase tree; training pulls noun phrases towards regions of the image."""
+    """The HM-LSTM of Niu et al. 2017. A sentence is embedded as the root of its phrase tree.
+
+    Training also moves the noun phrases of the tree towards the regions of the image that they match best.
+    """
 
     sentence_view = "phrase-trees"
 
@@ -235,7 +262,7 @@ class HMLSTM(GlobalModel):
     def make_network(
         cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Settings, score: Score
     ) -> TwoBranches:
-        """Make the network; `learned` has the label `noun_phrase`, and whether regions have `geometry`."""
+        """Create the untrained network. `learned` has the label `noun_phrase`, and whether regions have `geometry`."""
         sentences = HierarchicalLSTM(words, dimensions, dropout, read_setting(learned, "noun_phrase", int))
         return TwoBranches(mean, sentences, dimensions, dropout, bool(learned.get("geometry", False)))
 
@@ -245,8 +272,14 @@ class HMLSTM(GlobalModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of figure 3: first sentences alone, then correspondences and embedding in turn."""
-        model, train, settings = cls.untrained(task).to(task.device), task.train, task.own_settings(DenseTrainSettings)
+        """Return the training of Niu et al. 2017, Figure 3.
+
+        The first epochs use only the loss of sentences. Then new correspondences of phrases and regions are computed
+        every `correspondence_epochs` epochs, and the epochs between use the losses of sentences and phrases.
+        """
+        model = cls.untrained(task).to(task.device)
+        train = task.train
+        settings = task.own_settings(DenseTrainSettings)
         matches = model.no_correspondences(train.sentences)
 
         def correspond(epoch: int) -> None:
@@ -272,18 +305,20 @@ class HMLSTM(GlobalModel):
     def draw(
         self, task: TrainingTask, matches: "Correspondences", rows: np.ndarray
     ) -> tuple[Tensor, Levels, PhrasePairs]:
-        """Make the network's arguments from the training pairs `rows`."""
-        trees, owners = task.train.sentences.take(rows), task.train.owners[rows]
+        """Return the arguments of the network for the training pairs `rows`."""
+        trees = task.train.sentences.take(rows)
+        owners = task.train.owners[rows]
         levels = self.arrange(trees)
         images, image_of = np.unique(owners, return_inverse=True)
         block = required(task.train.regions).packed(images)
-        places, counts = matches.places(rows), matches.lengths[rows]
+        positions = matches.positions(rows)
+        counts = matches.lengths[rows]
         image = np.repeat(image_of, counts)
-        chosen = block.offsets[image] + _or_any(matches.chosen[places].numpy(), np.diff(block.offsets)[image])
+        chosen = block.offsets[image] + _fill_missing(matches.chosen[positions].numpy(), np.diff(block.offsets)[image])
         pairs = PhrasePairs(
             phrase_rows(levels, trees, self.network.sentences),
             torch.from_numpy(required(task.region_view).stack(block, chosen, task.view)),
-            matches.confidence[places].clamp(min=0),
+            matches.confidence[positions].clamp(min=0),
             torch.from_numpy(np.repeat(owners, counts)),
             torch.from_numpy(chosen),
         )
@@ -299,27 +334,31 @@ class HMLSTM(GlobalModel):
         return self.network.sentences.arrange(sentences)
 
     def embed_regions(self, block: RegionBlock, view: RegionView | None = None) -> np.ndarray:
-        """Embed the regions of a block, (r, c) float32. Their features are side by side as in `view`, by default the
-        model's encoders in its order."""
+        """Embed the r regions of a block, and return (r, c) float32.
+
+        `view` describes the features in the block. By default they are the features of the model's encoders, in its
+        order.
+        """
         view = view or RegionView(self.view, bool(self.learned.get("geometry", False)))
         x = view.stack(block, through=self.view)
         embed = self.network.embed_regions
         return self.in_blocks(lambda rows: embed(upload(x[rows], self.device)), len(x), "region", MAX_REGIONS)
 
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
-        """Embed the noun phrases of whole sentences, in the order of `noun_phrases`, (p, c) float32."""
+        """Embed the noun phrases in the trees of whole sentences, and return (p, c) float32 in the order of
+        `noun_phrases`."""
         assert isinstance(phrases, Trees)
 
         def embed(rows: slice) -> Tensor:
             trees = phrases.take(np.arange(rows.start, rows.stop))
             levels = self.arrange(trees)
-            arranged = place((levels, phrase_rows(levels, trees, self.network.sentences)), self.device)
+            arranged = move_tensors((levels, phrase_rows(levels, trees, self.network.sentences)), self.device)
             return self.network.embed_nodes(*arranged, roots=0)
 
         return self.in_blocks(embed, len(phrases), "sentence")
 
     def no_correspondences(self, sentences: Trees) -> Correspondences:
-        """Return the initial correspondences: no region yet (-1), with no confidence."""
+        """Return the initial correspondences, in which each phrase has the region -1 and the confidence 0."""
         nodes = noun_phrases(sentences, self.network.sentences.noun_phrase)
         offsets = np.searchsorted(nodes, sentences.offsets)
         return Correspondences(torch.full((len(nodes),), -1), torch.zeros(len(nodes)), offsets)
@@ -327,33 +366,39 @@ class HMLSTM(GlobalModel):
     def correspond(
         self, sentences: Trees, owners: np.ndarray, regions: RegionSource, view: RegionView
     ) -> Correspondences:
-        """Find the best region of each noun phrase of `sentences` (m,) in their images `owners` (m,)."""
+        """Find the most similar region for each noun phrase of m `sentences`, whose images are `owners` (m,).
+
+        `view` describes the features in `regions`.
+        """
         matches = self.no_correspondences(sentences)
         with torch.inference_mode():
-            for start in range(0, len(sentences), BLOCK):
-                rows = np.arange(start, min(start + BLOCK, len(sentences)))
+            for start in range(0, len(sentences), BLOCK_ROWS):
+                rows = np.arange(start, min(start + BLOCK_ROWS, len(sentences)))
                 images, image_of = np.unique(owners[rows], return_inverse=True)
                 block = regions.packed(images)
                 vectors = upload(self.embed_regions(block, view), self.device)
                 phrases = upload(self.embed_phrases(sentences.take(rows)), self.device)
-                places = slice(matches.offsets[rows[0]], matches.offsets[rows[-1] + 1])
-                matches.chosen[places], matches.confidence[places] = match(
+                block_phrases = slice(matches.offsets[rows[0]], matches.offsets[rows[-1] + 1])
+                matches.chosen[block_phrases], matches.confidence[block_phrases] = match_regions(
                     phrases, np.repeat(image_of, matches.lengths[rows]), vectors, block.offsets
                 )
         return matches
 
 
 def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tensor:
-    """(p,) the rows of the noun phrases of `trees` in `levels`, in the order of `noun_phrases`."""
+    """Return the rows in `levels` of the noun phrases of `trees`, (p,), in the order of `noun_phrases`."""
     row = torch.empty_like(levels.nodes)
     row[levels.nodes] = torch.arange(len(row))
-    empty = np.cumsum(trees.lengths == 0)  # `levels` has a node for each empty tree
+    empty = np.cumsum(trees.lengths == 0)  # `levels` has a node for each empty tree, but `trees` does not.
     phrases = noun_phrases(trees, encoder.noun_phrase)
     return row[torch.from_numpy(phrases + np.repeat(empty, trees.lengths)[phrases])]
 
 
-def _or_any(chosen: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(p,) the regions `chosen`; where there is none yet (-1), any of the `counts` (p,) regions of the phrase's image
-    but the whole, so that the parts' batch normalisation has the statistics of regions from the first epoch."""
+def _fill_missing(chosen: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Replace the regions -1 in `chosen` (p,) by random regions of the same image, and return (p,).
+
+    `counts` (p,) are the numbers of regions of the phrases' images. Region 0, the whole image, is drawn only if there
+    is no other. The batch normalisation of parts thus has the statistics of regions from the first epoch on.
+    """
     drawn = (torch.rand(len(chosen)).numpy() * (counts - 1)).astype(np.int64) + 1
     return np.where(chosen < 0, np.minimum(drawn, counts - 1), chosen)

@@ -1,4 +1,4 @@
-"""Training objectives: functions of the scores between the images and the sentences of a batch."""
+"""Training losses, which are functions of the scores between the images and the sentences of a batch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,20 +12,27 @@ from pipeline.compute.device import upload
 
 @dataclass(frozen=True)
 class Objective:
-    """The pairwise ranking loss (Kiros et al. 2014, eq. 6), InfoNCE, or the squared distance.
+    """A loss of the scores s(x, v) between the images x and the sentences v of a batch.
 
-    `ranking`: for each image x with its sentence v, the sum over contrastive sentences v_k of
-    max(0, alpha - s(x, v) + s(x, v_k)), and the same with images and sentences exchanged; alpha is `margin`.
-    `info-nce`: -log of exp(s(x, v) / t) over the sum of itself and all exp(s(x, v_k) / t), in both directions; t is
-    `temperature`.
-    `negatives` says which pairs contrast: `all` others of the batch; `distinct`, the same with each image once, however
-    many of its pairs are in the batch (Socher et al. 2014, eq. 5, where the batch is the training set); `hardest`, the
-    one with the best score; `sampled`, `contrastive` pairs drawn from the whole training set for each batch, which
-    stand at its end, so that every epoch gives a pair others (Kiros et al. 2014, section 2.2). A pair of the same image
-    never contrasts.
-    `squared`: |v - y|^2 of the pairs, without contrasts (Socher et al. 2014, section 5); scores are -|v - y|^2.
-    `reduction` is `sum`, as the papers print it, or `mean`, which divides by the number of pairs, so that the learning
-    rate does not depend on the batch size.
+    `loss` is one of:
+
+    - `ranking` (Kiros et al. 2014, eq. 6): for each pair, the sum over contrastive sentences v_k of
+      max(0, alpha - s(x, v) + s(x, v_k)), plus the same sum over contrastive images. alpha is `margin`.
+    - `info-nce`: for each pair, -log of exp(s(x, v) / t) divided by the sum of itself and of exp(s(x, v_k) / t) over
+      contrastive sentences v_k, plus the same over contrastive images. t is `temperature`.
+    - `squared` (Socher et al. 2014, section 5): |v - y|^2 of each pair, without contrasts. The scores are -|v - y|^2.
+
+    `negatives` selects the contrastive pairs, which never belong to the same image as the pair itself:
+
+    - `all`: all other pairs of the batch.
+    - `distinct`: all other pairs of the batch, but each image only once (Socher et al. 2014, eq. 5, in which the batch
+      is the whole training set).
+    - `hardest`: the pair of the batch with the greatest score.
+    - `sampled`: `contrastive` pairs that are drawn from the whole training set for each batch, and stand at the end of
+      the batch (Kiros et al. 2014, section 2.2).
+
+    `reduction` is `sum`, as in the papers, or `mean`, which divides by the number of pairs, so that the learning rate
+    does not depend on the batch size.
     """
 
     loss: str
@@ -43,10 +50,11 @@ class Objective:
     def __call__(
         self, scores: Tensor, owners: Tensor, weights: Tensor | float = 1.0, legal: Tensor | None = None
     ) -> Tensor:
-        """The loss, a scalar: scores (n, n) of images by sentences, pairs on the diagonal; owners (n,) their images.
+        """Compute the loss, a scalar, of the `scores` (n, n) of images by sentences, with the pairs on the diagonal.
 
-        `weights` (n,) multiply the terms of each pair (Niu et al. 2017, eq. 10). `legal` (n, n) bool says which pairs
-        contrast, in place of those of different images.
+        `owners` (n,) are the images of the pairs. `weights` (n,) are factors of the terms of each pair (Niu et al.
+        2017, eq. 10). `legal` (n, n) bool says which pairs may contrast. By default these are the pairs of different
+        images.
         """
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners if legal is None else legal
@@ -64,7 +72,11 @@ class Objective:
         return (losses[0] + losses[1]) / divisor
 
     def _direction(self, positive: Tensor, against: Tensor, legal: Tensor) -> Tensor:
-        """(a,) of positive (a,) against (a, n) where legal (a, n)."""
+        """Compute the loss (a,) of a pairs in one direction.
+
+        `positive` (a,) are the scores of the pairs, and `against` (a, n) the scores with contrastive items, of which
+        `legal` (a, n) says which count.
+        """
         if self.loss == "info-nce":
             logits = against.masked_fill(~legal, -torch.inf)
             logits = torch.cat([positive[:, None], logits], dim=1) / self.temperature
@@ -74,13 +86,16 @@ class Objective:
 
 
 def first_of(owners: Tensor) -> Tensor:
-    """(n,) bool: whether each of `owners` (n,) is the first that is equal to it."""
+    """Return whether each of `owners` (n,) is the first occurrence of its value, (n,) bool."""
     equal = (owners[:, None] == owners).int()
     return equal.argmax(dim=1) == torch.arange(len(owners), device=owners.device)
 
 
 class ScoredFragments(NamedTuple):
-    """The scores (n, n) of a batch, the products (regions, words) behind them, and the pair of each region and word."""
+    """The scores (n, n) of a batch, and the products (regions, words) from which they were computed.
+
+    `regions` and `words` are the numbers of the pairs in the batch to which each region and each word belongs.
+    """
 
     scores: Tensor
     products: Tensor
@@ -90,12 +105,13 @@ class ScoredFragments(NamedTuple):
 
 @dataclass(frozen=True)
 class MultipleInstance:
-    """`ranking` of the scores plus `weight` times the fragment alignment objective of DeFrag, which Karpathy and
-    Fei-Fei 2015 cites for eq. 7: the sum over regions i and words t of k_it max(0, 1 - y_it v_i . s_t).
+    """The loss of DeFrag (Karpathy et al. 2014): the `ranking` loss plus `weight` times the fragment alignment
+    objective.
 
-    y_it is -1 where region and word are of different images. Elsewhere y_it is the sign of v_i . s_t, but always 1 for
-    the word's best region: at least one region of its image is positive. k_it divides by the number of positive
-    products or by that of negative ones, which are hundreds of times as many.
+    The fragment alignment objective is the sum over regions i and words t of k_it max(0, 1 - y_it v_i . s_t). Karpathy
+    and Fei-Fei 2015 mention it with eq. 7. If the region and the word belong to different images, y_it is -1. Otherwise
+    y_it is 1 for the word's best region, and the sign of v_i . s_t for the other regions. k_it is 1 divided by the
+    number of products with the same y_it, because negative products are hundreds of times as many as positive products.
     """
 
     ranking: Objective
@@ -106,12 +122,12 @@ class MultipleInstance:
         return self.ranking.drawn
 
     def __call__(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
-        """A scalar; `owners` (n,) are the images of the batch's pairs."""
+        """Compute the loss, a scalar. `owners` (n,) are the images of the batch's pairs."""
         loss = self.ranking(batch.scores, owners)
         return loss + self.weight * self.align(batch, owners) if self.weight else loss
 
     def align(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
-        """The fragment alignment objective, a scalar."""
+        """Compute the fragment alignment objective, a scalar."""
         regions, words = (owners[upload(pairs, owners.device)] for pairs in (batch.regions, batch.words))
         products = batch.products.float()
         with torch.no_grad():
@@ -123,9 +139,12 @@ class MultipleInstance:
 
 
 class PhrasePairs(NamedTuple):
-    """Noun phrases of a batch with their regions: `rows` (p,) of the phrases in Levels, `regions` (p, D) features,
-    `weights` (p,) w_{d,k} of eq. 10, `owners` (p,) their images, `chosen` (p,) the number of the region in the batch,
-    equal for phrases of one region."""
+    """The p noun phrases of a batch, each with its region (Niu et al. 2017).
+
+    `rows` (p,) are the rows of the phrases in Levels, `regions` (p, D) the features of their regions, `weights` (p,)
+    the w_{d,k} of eq. 10, and `owners` (p,) their images. `chosen` (p,) are the numbers of their regions in the batch,
+    which are equal for phrases of the same region.
+    """
 
     rows: Tensor
     regions: Tensor
@@ -135,7 +154,11 @@ class PhrasePairs(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """`sentences` (n, n) of images by sentences; `phrases` (p, p) of regions by noun phrases, with their pairs."""
+    """The scores of a batch: `sentences` (n, n) of images by sentences, and `phrases` (p, p) of regions by noun
+    phrases.
+
+    `pairs` describes the noun phrases.
+    """
 
     sentences: Tensor
     phrases: Tensor
@@ -144,11 +167,12 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseObjective:
-    """Eq. 10: `objective` of the sentences plus `share` times the weighted one of the noun phrases, both divided by the
-    number of sentences where its reduction is the mean.
+    """The loss of Niu et al. 2017, eq. 10: `objective` of the sentences, plus `share` times its value for noun phrases.
 
-    `contrasts` are the phrases h_{d,l} and regions v_{d,l} of eq. 9: those of the batch's `other-images`; all of the
-    `batch`; or those of its `own-image` d alone, as the index says. Phrases of one region never contrast.
+    The terms of noun phrases are weighted by their confidence. If the reduction is `mean`, both parts are divided by
+    the number of sentences. `contrasts` selects the contrastive phrases h_{d,l} and regions v_{d,l} of eq. 9: the
+    phrases of `other-images` of the batch, all phrases of the `batch`, or only the phrases of the `own-image`, as the
+    index d in eq. 9 says. Phrases of the same region never contrast.
     """
 
     objective: Objective
@@ -157,7 +181,9 @@ class DenseObjective:
     drawn = 0
 
     def __call__(self, scores: Scores, owners: Tensor) -> Tensor:
-        loss, pairs = self.objective(scores.sentences, owners), scores.pairs
+        """Compute the loss, a scalar. `owners` (n,) are the images of the batch's pairs."""
+        loss = self.objective(scores.sentences, owners)
+        pairs = scores.pairs
         if not len(pairs.rows) or not pairs.weights.any():
             return loss
         phrases = self.objective(scores.phrases, pairs.chosen, pairs.weights, self.legal(pairs))
@@ -166,6 +192,6 @@ class DenseObjective:
         return loss + self.share * phrases
 
     def legal(self, pairs: PhrasePairs) -> Tensor:
-        """(p, p) bool: which phrases and regions contrast."""
+        """Return which phrases and regions contrast, (p, p) bool."""
         same, others = (column[:, None] == column for column in (pairs.owners, pairs.chosen))
         return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]

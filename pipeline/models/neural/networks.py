@@ -1,5 +1,7 @@
-"""What models of one torch network share, the network of the global models, and encoders from packed words to one
-vector a sentence (Kiros et al. 2014, section 2.2)."""
+"""The base class of models with a network, the network of global models, and sentence encoders over packed words.
+
+The sentence encoders compute one vector per sentence (Kiros et al. 2014, section 2.2).
+"""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -24,19 +26,21 @@ Score = Literal["cosine", "product", "distance"]
 
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
-    """Return the parameters and buffers of `network` by name, from any device."""
+    """Return the parameters and buffers of `network` as arrays, name -> array."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in network.state_dict().items()}
 
 
 def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
-    """Load the parameters and buffers `arrays` into `network`, and return it."""
+    """Load `arrays`, the parameters and buffers by name, into `network`, and return the network."""
     network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
     return network
 
 
 class NetworkModel:
-    """A registered model whose `network` embeds images and sentences. The best epoch on dev has the greatest recall
-    sum, or with `by_mean_rank` the least mean rank."""
+    """The base class of registered models whose `network` embeds images and sentences.
+
+    The best epoch on dev has the greatest recall sum, or the least mean rank if `by_mean_rank` is true.
+    """
 
     multi_vector: bool = False
     by_mean_rank: bool = False
@@ -54,11 +58,14 @@ class NetworkModel:
 
     @property
     def unknown(self) -> int:
-        """The id of every word outside the vocabulary."""
+        """The id that represents all words outside the vocabulary."""
         return len(self.network.sentences.words) - 1
 
     def anchors(self) -> dict[str, Tensor]:
-        """Return the values, by parameter, towards which weight decay pulls; it pulls other parameters towards zero."""
+        """Return the values towards which weight decay pulls parameters, name of the parameter -> value.
+
+        Weight decay pulls all other parameters towards zero.
+        """
         return {}
 
     def settings(self) -> dict[str, Any]:
@@ -72,25 +79,25 @@ class NetworkModel:
         raise NotImplementedError
 
     def reloaded(self) -> Self:
-        """Return this model as it is read from its file: in float32, without dropout."""
+        """Return a copy of this model that is restored from its settings and tensors: in float32, without dropout."""
         return type(self).from_parts(self.settings(), self.tensors())
 
 
 class GlobalNetwork(nn.Module):
-    """A network of one vector per image and per sentence. `score` compares them."""
+    """The base class of networks with one vector per image and per sentence, which are compared by `score`."""
 
     score: Score
     sentences: "SentenceEncoder"
 
 
 class JointNetwork(GlobalNetwork):
-    """The network of global models: s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded
-    sentence v (Kiros et al. 2014, section 2.2).
+    """The network of global models: s(x, v) = cos(W_I (q - mean), v) (Kiros et al. 2014, section 2.2).
 
-    Paper to code: W_I `image_map` (K, D). Unlike in the paper, `mean`, the mean of the training images, is subtracted
-    first, because our image view has no negative features. If `score` is not `cosine`, vectors keep their length: s is
-    their `product` (Socher et al. 2014, eq. 5), or minus their squared `distance`, for the same paper's squared loss.
-    `mean` is then zero, because without a bias no map of centred images reaches the mean sentence.
+    q (D,) are the features of an image, and v (K,) is the encoded sentence. In the code, W_I is `image_map` (K, D).
+    Unlike in the paper, `mean`, the mean of the training images, is subtracted first, because image features are often
+    not negative. If `score` is not `cosine`, vectors keep their length: s is their inner `product` (Socher et al. 2014,
+    eq. 5) or minus their squared `distance` (the squared loss of section 5). `mean` is then zero, because a linear map
+    of centred images without a bias could not reach the mean sentence.
     """
 
     mean: Tensor
@@ -101,20 +108,24 @@ class JointNetwork(GlobalNetwork):
         super().__init__()
         self.register_buffer("mean", mean)
         self.image_map = nn.Parameter(torch.empty(dimensions, len(mean)).uniform_(-1, 1) / len(mean) ** 0.5)
-        self.sentences, self.dropout, self.score = sentences, dropout, score
+        self.sentences = sentences
+        self.dropout = dropout
+        self.score = score
 
     def embed_images(self, x: Tensor) -> Tensor:
-        """(n, K) from stacked features (n, D)."""
+        """Embed the stacked features (n, D) of n images, and return (n, K)."""
         x = functional.dropout(x - self.mean, self.dropout, self.training)
         return self._scale(x @ self.image_map.T)
 
     def embed_sentences(self, sentences: ArrangedWords) -> Tensor:
-        """(n, K) from sentences in the form that their encoder reads."""
+        """Embed n sentences in the form that the sentence encoder reads, and return (n, K)."""
         return self._scale(self.sentences(sentences))
 
     def regulariser(self) -> Tensor:
-        """|theta|^2 + |W_I|, as printed: the squared length of what the sentence encoder learns, and the Frobenius norm
-        of the image map (Socher et al. 2014, section 5)."""
+        """Compute |theta|^2 + |W_I|_F, the regulariser as published by Socher et al. 2014, section 5.
+
+        theta are the trained parameters of the sentence encoder. The norm of the image map W_I is not squared.
+        """
         theta = (p.square().sum() for p in self.sentences.parameters() if p.requires_grad)
         return reduce(add, theta, self.image_map.norm())
 
@@ -122,56 +133,76 @@ class JointNetwork(GlobalNetwork):
         return unit_length(vectors) if self.score == "cosine" else vectors
 
     def forward(self, x: Tensor, sentences: ArrangedWords) -> Tensor:
-        """(n, n) scores of n images by n sentences."""
-        v, y = self.embed_images(x), self.embed_sentences(sentences)
+        """Score n images by n sentences, and return (n, n)."""
+        v = self.embed_images(x)
+        y = self.embed_sentences(sentences)
         return -(v[:, None] - y).square().sum(dim=2) if self.score == "distance" else v @ y.T
 
 
-INITIAL = 0.08
-"""Initial weights are uniform in [-INITIAL, INITIAL] (Kiros et al. 2014, section 3.1)."""
+INITIAL_RANGE = 0.08
+"""Initial weights are drawn uniformly from [-INITIAL_RANGE, INITIAL_RANGE] (Kiros et al. 2014, section 3.1)."""
 
 
 def initial(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape).uniform_(-INITIAL, INITIAL))
+    """Draw the initial values of a parameter of this `shape`."""
+    return nn.Parameter(torch.empty(shape).uniform_(-INITIAL_RANGE, INITIAL_RANGE))
 
 
 @torch.no_grad()
 def set_gate_bias(bias: Tensor, gate: int, value: float) -> None:
-    """Set the initial bias of one of four gates, whose biases `bias` (4 K,) are side by side."""
+    """Set the initial bias of the gate with the number `gate`.
+
+    `bias` (4 K,) has the biases of four gates side by side.
+    """
     bias.unflatten(0, (4, -1))[gate] = value
 
 
 class SentenceEncoder(nn.Module):
-    """A network from arranged sentences to one vector per sentence, with the word vectors `words` (V + 1, d), the
-    unknown word's last. `precision` is the dtype of its heaviest products."""
+    """The base class of networks that map each arranged sentence to one vector.
+
+    `words` (V + 1, d) are the word vectors, of which the last belongs to the unknown word. `precision` is the dtype of
+    the most expensive products.
+    """
 
     words: nn.Parameter
     precision: torch.dtype
 
 
 class MeanOfWords(SentenceEncoder):
-    """v = mean of the sentence's word vectors, which are vectors of the joint space themselves.
+    """The mean of the sentence's word vectors, which are vectors of the joint space themselves.
 
-    The mean is computed in float32, whatever `precision` says.
+    The mean is always computed in float32.
     """
 
     def __init__(self, words: Tensor, dimensions: int | None, dropout: float) -> None:
-        """`words` (V + 1, K): the word vectors, the unknown word's last. K is the dimension of the joint space."""
+        """Create the encoder with word vectors `words` (V + 1, K), of which the last belongs to the unknown word.
+
+        K is the dimension of the joint space. `dimensions` is not used.
+        """
         super().__init__()
-        self.words, self.dropout, self.precision = nn.Parameter(words), dropout, torch.float32
+        self.words = nn.Parameter(words)
+        self.dropout = dropout
+        self.precision = torch.float32
 
     def forward(self, packed: Packed) -> Tensor:
-        """(n, K) float32, not of unit length."""
+        """Encode n packed sentences as (n, K) float32, not scaled to unit length."""
         starts = packed.lengths.cumsum(0) - packed.lengths
         mean = functional.embedding_bag(packed.ids[packed.rows], self.words, starts, mode="mean")
         return functional.dropout(mean, self.dropout, self.training)
 
 
 class RecurrentWeights(SentenceEncoder):
-    """Word vectors and float32 weights of a recurrent cell: W_T `words`, W_x `w`, W_h `u` in Kiros et al. 2014."""
+    """The base class of recurrent encoders, with word vectors and the float32 weights of a recurrent cell.
+
+    In the symbols of Kiros et al. 2014, W_T is `words` (V + 1, d), the W_x are `w` (gates K, d), and the W_h are `u`
+    (gates K, K).
+    """
 
     def __init__(self, cell: str, words: Tensor, dimensions: int, dropout: float) -> None:
-        """`words` (V + 1, d): the word vectors, the unknown word's last."""
+        """Create the encoder with word vectors `words` (V + 1, d), of which the last belongs to the unknown word.
+
+        `cell` is a name of CELLS, and `dimensions` is K.
+        """
         super().__init__()
         self.cell = CELLS[cell]
         self.dropout = dropout
@@ -185,21 +216,24 @@ class RecurrentWeights(SentenceEncoder):
 
 
 class Recurrent(RecurrentWeights):
-    """v = the hidden state (K) after the last word, of the cell `rnn`, `gru` or `lstm` (Kiros et al. 2014)."""
+    """The hidden state (K,) after the last word, for the cell `rnn`, `gru` or `lstm` (Kiros et al. 2014, section
+    2.2)."""
 
     def states(self, packed: Packed) -> Tensor:
-        """(total, K) float32: the hidden state after every word, in packed order."""
+        """Compute the hidden state after each word, (total, K) float32, in packed order."""
         words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
         return recur(self.cell, packed.sizes, self.precision, words, self.w, self.u, self.bias, self.hidden_bias)
 
     def forward(self, packed: Packed) -> Tensor:
-        """(n, K) float32, not of unit length."""
+        """Encode n packed sentences as (n, K) float32, not scaled to unit length."""
         return functional.dropout(self.states(packed)[packed.last], self.dropout, self.training)
 
 
 class PlainRecurrent(Recurrent):
-    """h_t = f(W_h h_(t-1) + W_x x_t), and v the last of these (Socher et al. 2014, section 6); with `bias` f's argument
-    has one. Paper to code: W_x `w`, W_h `u`, f `activation`."""
+    """The last of the hidden states h_t = f(W_h h_(t-1) + W_x x_t) (Socher et al. 2014, section 6).
+
+    In the code, W_x is `w`, W_h is `u`, and f is `activation`. If `bias` is true, the argument of f has a bias.
+    """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, bias: bool) -> None:
         super().__init__("rnn", words, dimensions, dropout)
@@ -209,8 +243,11 @@ class PlainRecurrent(Recurrent):
 
 
 class LongShortTerm(Recurrent):
-    """The last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5). With `peepholes` its gates see the cell, by
-    W_ci, W_cf and W_co, transposed, in `p` (3 K, K)."""
+    """The last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5).
+
+    With `peepholes`, the gates also read the memory cell through W_ci, W_cf and W_co, whose transposes are `p` (3 K,
+    K). Without them, these matrices are left out.
+    """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, peepholes: bool = False) -> None:
         super().__init__("lstm", words, dimensions, dropout)
@@ -220,5 +257,5 @@ class LongShortTerm(Recurrent):
         if self.p is None:
             return super().states(packed)
         words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
-        parts = (words, self.w, self.u, self.p, self.bias + self.hidden_bias)
-        return PeepholeRecurrence.apply(packed.sizes, *(part.to(self.precision) for part in parts))
+        tensors = (words, self.w, self.u, self.p, self.bias + self.hidden_bias)
+        return PeepholeRecurrence.apply(packed.sizes, *(tensor.to(self.precision) for tensor in tensors))

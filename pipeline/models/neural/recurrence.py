@@ -1,4 +1,4 @@
-"""Sentences of different lengths packed position by position, without padding, and recurrent cells over them."""
+"""Sentences of different lengths, packed position by position without padding, and recurrent cells that read them."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,12 +15,18 @@ from pipeline.text.sequences import Tokens
 
 
 class Packed(NamedTuple):
-    """The words of n sentences in packed order: the first words of all, longest sentence first, then the second, ...
+    """The words of n sentences in packed order: first the first words of all sentences, then all second words, and so
+    on.
 
-    `ids` (total,): the words. `sizes`: how many sentences have a word at each position. `order` (n,): the sentences,
-    longest first. `owners` (total,): the sentence of each word. `mirrored` (total,): where the word stands that is as
-    far from the sentence's end as this one from its beginning. In the sentences' own order: `lengths` (n,), at least 1,
-    and `offsets` (n + 1,); `rows` (total,): where each word stands in `ids`; `last` (n,): the same of last words.
+    Within a position, the longest sentence comes first.
+
+    - `ids` (total,) are the ids of the words, and `owners` (total,) their sentences.
+    - `sizes` has the number of sentences with a word at each position.
+    - `order` (n,) are the sentences, longest first.
+    - `mirrored` (total,) is, for each word, the packed position of the word that is as far from the end of the sentence
+      as this word is from its beginning.
+    - `lengths` (n,), at least 1, and `offsets` (n + 1,) describe the sentences in their own order. In this order,
+      `rows` (total,) are the packed positions of all words, and `last` (n,) those of the last words.
     """
 
     ids: Tensor
@@ -35,25 +41,29 @@ class Packed(NamedTuple):
 
 
 def pack(tokens: Tokens, unknown: int) -> Packed:
-    """Pack all sentences of `tokens`; a sentence without words becomes the one word `unknown`."""
+    """Pack all sentences of `tokens`. A sentence without words becomes the single word `unknown`."""
     lengths = np.maximum(tokens.lengths, 1)
     order = np.argsort(-lengths, kind="stable")
     sizes = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(lengths.max(initial=0)), "right")
     position = np.repeat(np.arange(len(sizes)), sizes)
     sentence = order[runs(np.zeros(len(sizes), np.int64), sizes)]
-    there = tokens.lengths[sentence] > 0
+    has_words = tokens.lengths[sentence] > 0
     ids = np.full(len(position), unknown, np.int64)
-    ids[there] = tokens.ids[(tokens.offsets[sentence] + position)[there]]
-    offsets, rows = offsets_of(lengths), np.argsort(sentence, kind="stable")
+    ids[has_words] = tokens.ids[(tokens.offsets[sentence] + position)[has_words]]
+    offsets = offsets_of(lengths)
+    rows = np.argsort(sentence, kind="stable")
     ends = offsets[1:] - 1
-    tensors = (torch.from_numpy(part) for part in (sentence, rows[ends[sentence] - position], rows, rows[ends]))
+    tensors = (torch.from_numpy(array) for array in (sentence, rows[ends[sentence] - position], rows, rows[ends]))
     return Packed(
         torch.from_numpy(ids), sizes.tolist(), torch.from_numpy(order), torch.from_numpy(lengths), offsets, *tensors
     )
 
 
 class Activation(NamedTuple):
-    """`apply` computes f in place; `slope` gives the derivative of f from its value."""
+    """An activation function f.
+
+    `apply` computes f in place, and `slope` computes the derivative of f from its value.
+    """
 
     apply: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
@@ -67,21 +77,27 @@ ACTIVATIONS = {
 }
 
 
-sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
-"""(gradient of the function, its value) -> gradient of its argument, in one pass."""
+sigmoid_backward = torch.ops.aten.sigmoid_backward
+"""Function from the gradient of a sigmoid's value, and this value, to the gradient of its argument, in one pass."""
+tanh_backward = torch.ops.aten.tanh_backward
+"""Function from the gradient of a tanh's value, and this value, to the gradient of its argument, in one pass."""
 State = tuple[Tensor, ...]
-"""What a cell passes from word to word, each (k, H) float32; the first is the hidden state."""
+"""The tensors (k, H) float32 that a cell passes from word to word. The first is the hidden state."""
 Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]
-"""Of a cell's input part, its hidden part and the state before; see RecurrentCell.back."""
+"""The gradients that RecurrentCell.back returns: for the input part, for the hidden part, and for the previous
+state."""
 
 
 class RecurrentCell(NamedTuple):
-    """A cell with `gates` blocks of H columns from the input and from the hidden state, and `states` tensors of state.
+    """A recurrent cell with the hidden dimension H, for a step over k sentences at once.
 
-    `step`: (input part x (k, gates H), hidden part a (k, gates H), state) -> the next state and what `back` needs.
-    `back`: (that, the gradients of the next state) -> the gradients of x and of a, each in blocks (k, H), and of the
-    state before, without what comes through a. None stands for zeros; for a, it stands for the blocks of x.
-    `library`: torch's function for all words at once, by cuDNN on a GPU, where it has this cell.
+    `gates` is the number of blocks of H columns in the input part x = W x_t + b and in the hidden part a = U h + c,
+    both (k, gates H). `states` is the number of state tensors (k, H).
+
+    - `step(x, a, state)` returns the next state, and the tensors that `back` needs.
+    - `back(tensors, gradients of the next state)` returns the gradients of x and of a, in blocks (k, H), and of the
+      previous state, without the gradient through a. None means zero. For a, it means that the blocks equal those of x.
+    - `library` is the function of torch that computes all words at once, on a GPU by cuDNN, or None if torch lacks it.
     """
 
     gates: int
@@ -92,7 +108,7 @@ class RecurrentCell(NamedTuple):
 
 
 def plain_cell(activation: str) -> RecurrentCell:
-    """h = f(x + a), f one of ACTIVATIONS."""
+    """Return the cell h = f(x + a), where f is the one of ACTIVATIONS with the name `activation`."""
     apply, slope = ACTIVATIONS[activation]
 
     def step(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
@@ -106,8 +122,11 @@ def plain_cell(activation: str) -> RecurrentCell:
 
 
 def _step_lstm(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
-    """Kiros et al. 2014, eq. 1 to 5, without the cell's connections to its gates (Wci, Wcf, Wco), which
-    PeepholeRecurrence has."""
+    """Compute Kiros et al. 2014, eq. 1 to 5, without the connections from the memory cell to the gates (W_ci, W_cf,
+    W_co).
+
+    PeepholeRecurrence has these connections.
+    """
     i, f, u, o = (x + a).float().chunk(4, dim=1)
     i, f, u, o = i.sigmoid(), f.sigmoid(), u.tanh(), o.sigmoid()
     c = torch.addcmul(f * state[1], i, u)
@@ -149,22 +168,23 @@ def recur(
     cell: RecurrentCell, sizes: Sequence[int], precision: torch.dtype,
     words: Tensor, w: Tensor, u: Tensor, bias: Tensor, hidden_bias: Tensor,
 ) -> Tensor:  # fmt: skip
-    """`Recurrence` of these parts, its products in `precision`.
+    """Compute the hidden states of `Recurrence`, with products in `precision`.
 
-    A GPU has it by cuDNN, a few kernels in place of twenty a position; on a processor torch's function takes 1.05 to
-    1.26 times as long. cuDNN is given float32: in training, `bfloat16` lets it multiply in TF32, which has more bits.
+    On a GPU, cuDNN computes them if it has the cell, because it needs a few kernels instead of about twenty per
+    position. On a CPU, torch's own function takes 1.05 to 1.26 times as long as `Recurrence`. cuDNN always gets
+    float32. In training with `bfloat16`, it may multiply in TF32, which has more bits than bfloat16.
     """
-    parts = words, w, u, bias, hidden_bias
+    tensors = words, w, u, bias, hidden_bias
     if words.is_cuda and cell.library is not None and bias.dim() == 1:
-        return recur_by_library(cell, sizes, *(part.float() for part in parts))
-    return Recurrence.apply(cell, sizes, *(part.to(precision) for part in parts))
+        return recur_by_library(cell, sizes, *(tensor.float() for tensor in tensors))
+    return Recurrence.apply(cell, sizes, *(tensor.to(precision) for tensor in tensors))
 
 
 def recur_by_library(cell: RecurrentCell, sizes: Sequence[int], words: Tensor, *weights: Tensor) -> Tensor:
-    """The same by `cell.library`, in float32."""
+    """Compute the hidden states of `Recurrence` in float32 by `cell.library`. `weights` are w, u and both biases."""
     assert cell.library is not None
     first = (words.new_zeros(1, sizes[0], weights[1].shape[1]),) * cell.states
-    with warnings.catch_warnings():  # copying the weights into one block takes microseconds
+    with warnings.catch_warnings():  # The copy of the weights, of which torch warns, takes only microseconds.
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
         return cell.library(
             words, torch.tensor(sizes), first if cell.states > 1 else first[0], weights,
@@ -184,14 +204,16 @@ class KeptState(FunctionCtx):
 
 
 class Recurrence(torch.autograd.Function):
-    """The hidden states (total, H) float32 after every word of n sentences, in packed order.
+    """The recurrence of a cell over the words of n sentences.
 
-    apply(cell, sizes, words, w, u, bias, hidden_bias): `words` (total, d) and `sizes` are packed as in `Packed`. w
-    (gates H, d) and u (gates H, H) are the weights of input and hidden state; the biases are (gates H,), that of the
-    input may be (total, gates H), one for every word. Products are computed in the dtype of `words`, all else in
-    float32. Values and gradients are those of torch.nn.{RNN,GRU,LSTM}.
+    `apply(cell, sizes, words, w, u, bias, hidden_bias)` returns the hidden states (total, H) float32 after each word,
+    in packed order. `words` (total, d) and `sizes` are packed as in `Packed`. `w` (gates H, d) and `u` (gates H, H) are
+    the weights of the input and of the hidden state. The biases are (gates H,). The bias of the input may also be
+    (total, gates H), with a row for each word. Products are computed in the dtype of `words`, and everything else in
+    float32. Values and gradients equal those of torch.nn.RNN, GRU and LSTM.
 
-    The gradient of u is one product over all words; torch's own loop sums one (gates H, H) matrix per position.
+    The gradient of `u` is one product over all words. The loop of torch sums a matrix (gates H, H) per position
+    instead.
     """
 
     @staticmethod
@@ -234,14 +256,14 @@ class Recurrence(torch.autograd.Function):
         d_next: tuple[Tensor | None, ...] = ()
         for rows in reversed(row_slices(ctx.sizes)):
             d_state = [d_states[rows].clone(), *(torch.zeros_like(d_states[rows]) for _ in range(cell.states - 1))]
-            for total, part in zip(d_state, d_next, strict=False):
-                if part is not None:
-                    total[: len(part)] += part
+            for total, gradient in zip(d_state, d_next, strict=False):
+                if gradient is not None:
+                    total[: len(gradient)] += gradient
             d_x, d_a, (direct, *others) = cell.back(ctx.steps.pop(), d_state)
-            _put(d_inputs[rows], d_x)
+            _copy_blocks(d_inputs[rows], d_x)
             if d_a is not None:
                 d_hidden = torch.empty_like(d_inputs) if d_hidden is d_inputs else d_hidden
-                _put(d_hidden[rows], d_a)
+                _copy_blocks(d_hidden[rows], d_a)
             through = torch.mm(d_hidden[rows], u).float()
             d_next = (through if direct is None else through.add_(direct), *others)
         return (
@@ -250,24 +272,27 @@ class Recurrence(torch.autograd.Function):
         )  # fmt: skip
 
 
-def _put(rows: Tensor, blocks: State) -> None:
-    for place, block in zip(rows.chunk(len(blocks), dim=1), blocks, strict=True):
-        place.copy_(block)
+def _copy_blocks(rows: Tensor, blocks: State) -> None:
+    """Copy `blocks` (k, H) side by side into `rows` (k, total)."""
+    for columns, block in zip(rows.chunk(len(blocks), dim=1), blocks, strict=True):
+        columns.copy_(block)
 
 
 def row_slices(sizes: Sequence[int]) -> list[slice]:
-    """The words at each position."""
+    """Return the slice of the packed words at each position."""
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 class PeepholeRecurrence(torch.autograd.Function):
-    """The hidden states (total, H) float32 after every word of n sentences, in packed order.
+    """The recurrence of an LSTM whose gates read the memory cell (Kiros et al. 2014, eq. 1 to 5).
 
-    apply(sizes, words, w, u, p, bias): `words` (total, d) and `sizes` are packed as in `Packed`; w (4 H, d), u (4 H, H)
-    and bias (4 H,) hold the blocks of I, F, the new content and O, in this order; p (3 H, H) is W_ci, W_cf and W_co,
-    transposed. The paper multiplies by matrices; Graves 2013, whom it cites, has diagonal ones. Products are computed
-    in the dtype of `words`, all else in float32. Each weight's gradient is one product over all words.
+    `apply(sizes, words, w, u, p, bias)` returns the hidden states (total, H) float32 after each word of n sentences, in
+    packed order. `words` (total, d) and `sizes` are packed as in `Packed`. `w` (4 H, d), `u` (4 H, H) and `bias` (4 H,)
+    have blocks for I, F, the new content and O, in this order. `p` (3 H, H) has the transposes of W_ci, W_cf and W_co.
+    They are full matrices, as in the paper. Graves 2013, which the paper cites, has diagonal matrices. Products are
+    computed in the dtype of `words`, and everything else in float32. The gradient of each weight is one product over
+    all words.
     """
 
     @staticmethod

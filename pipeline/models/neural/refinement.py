@@ -1,4 +1,5 @@
-"""The registered model `ncca-refined`: two linear towers that start as normalized CCA and learn from contrasts."""
+"""The registered model `ncca-refined`: two linear maps that start as normalized CCA and learn from contrastive
+pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.compute.device import place
+from pipeline.compute.device import move_tensors
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.joint_model import Settings, read_setting
@@ -24,14 +25,20 @@ from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training
 
 SENTENCE_LENGTH = 3.0
-"""Initial root mean square length of the sentence tower's outputs; that of the image tower is 1. Adam moves every entry
-by about the same amount, so the longer tower turns more slowly: rare terms have few sentences to learn from."""
-SCALED_BY = 4096
-"""Approximate number of training pairs on which these lengths are measured."""
+"""Initial root mean square length of the projected sentences. The initial length of projected images is 1.
+
+Adam changes all weights by about the same amount, so that the directions of longer vectors change more slowly. This
+suits sentences, because there are few training sentences with a rare term.
+"""
+SCALE_SAMPLE = 4096
+"""Approximate number of training pairs on which the initial lengths are measured."""
 
 
 class Bags(NamedTuple):
-    """Sparse rows: the terms of sentence i are ids[starts[i] : starts[i + 1]], weighted by `weights`."""
+    """Sparse rows.
+
+    Row i has the columns ids[starts[i] : starts[i + 1]], with the values `weights` in the same order.
+    """
 
     ids: Tensor
     starts: Tensor
@@ -55,8 +62,11 @@ def bags(matrix: csr_array) -> Bags:
 
 
 class RefinedTowers(nn.Module):
-    """s(x, y) = cos((x - mean_x) W, (y - mean_y) U), with dropout on the dimensions of x and on the terms of y, whose
-    matrices have `dims` columns."""
+    """The network with the score s(x, y) = cos((x - mean_x) W, (y - mean_y) U).
+
+    Dropout is applied to the dimensions of images x and to the terms of sentences y. `dims` are the numbers of columns
+    of the matrices in the text view. W is `w` (D, c), and U is `u` (d, c).
+    """
 
     mean_x: Tensor
     mean_y: Tensor
@@ -73,56 +83,60 @@ class RefinedTowers(nn.Module):
         self.dropout = dropout
 
     def embed_images(self, x: Tensor) -> Tensor:
-        """(n, c) of unit length from the image view (n, D)."""
+        """Embed n images, rows of the image view (n, D), as (n, c) of unit length."""
         x = functional.dropout(x - self.mean_x, self.dropout, self.training)
         return unit_length(x @ self.w)
 
     def embed_sentences(self, y: Matrices) -> Tensor:
-        """(n, c) of unit length."""
+        """Embed n sentences, rows of the text view (n, d), as (n, c) of unit length."""
         return unit_length(self.project_sentences(y))
 
     def project_sentences(self, y: Matrices) -> Tensor:
-        """(n, c) (y - mean_y) U."""
-        parts = zip(y, self.u.split(self.dims), self.mean_y.split(self.dims), strict=True)
-        return reduce(add, [self._project(part, u, mean) for part, u, mean in parts])
+        """Compute (y - mean_y) U for n sentences, (n, c)."""
+        blocks = zip(y, self.u.split(self.dims), self.mean_y.split(self.dims), strict=True)
+        return reduce(add, [self._project(matrix, u, mean) for matrix, u, mean in blocks])
 
-    def _project(self, part: Bags | Tensor, u: Tensor, mean: Tensor) -> Tensor:
-        if isinstance(part, Tensor):
-            return functional.dropout(part - mean, self.dropout, self.training) @ u
-        weights = functional.dropout(part.weights, self.dropout, self.training)
-        return functional.embedding_bag(part.ids, u, part.starts, mode="sum", per_sample_weights=weights) - mean @ u
+    def _project(self, matrix: Bags | Tensor, u: Tensor, mean: Tensor) -> Tensor:
+        if isinstance(matrix, Tensor):
+            return functional.dropout(matrix - mean, self.dropout, self.training) @ u
+        weights = functional.dropout(matrix.weights, self.dropout, self.training)
+        return functional.embedding_bag(matrix.ids, u, matrix.starts, mode="sum", per_sample_weights=weights) - mean @ u
 
     @torch.no_grad()
     def scale(self, x: Tensor, y: Matrices) -> None:
-        """Give both towers their initial lengths on x and y, so that one learning rate suits both and every start."""
+        """Scale W and U so that the projections of images x and sentences y have their initial lengths.
+
+        One learning rate then suits both maps and every start.
+        """
         self.eval()
-        images, sentences = (x - self.mean_x) @ self.w, self.project_sentences(y)
+        images = (x - self.mean_x) @ self.w
+        sentences = self.project_sentences(y)
         self.w /= images.square().sum(dim=1).mean().sqrt()
         self.u *= SENTENCE_LENGTH / sentences.square().sum(dim=1).mean().sqrt()
 
     def forward(self, x: Tensor, y: Matrices) -> Tensor:
-        """(n, n) scores of n images by n sentences."""
+        """Score n images by n sentences, and return (n, n)."""
         return self.embed_images(x) @ self.embed_sentences(y).T
 
 
 class RefinedCCA(LinearModel):
-    """Normalized CCA (Gong et al. 2014, eq. 2) whose projections go on learning from contrasts.
+    """Normalized CCA (Gong et al. 2014, eq. 2) whose projections are trained further by a contrastive loss.
 
-    The towers start as W diag(lambda^t) and U diag(lambda^t) of a fitted model, each scaled by one number, which
-    changes no score; weight decay pulls them back there. CCA sees only second moments; the contrastive loss sees
-    which other sentences an image is confused with.
+    The maps start as W diag(lambda^t) and U diag(lambda^t) of a fitted model. Each is multiplied by a number, which
+    does not change the scores. Weight decay pulls the maps towards this start. CCA uses only second moments, but the
+    contrastive loss depends on the sentences with which an image is confused.
     """
 
     metric = "inner_product"
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale to unit length."""
+        """Scale the rows of `projected` (n, c) to unit length."""
         return unit_rows(projected)
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of the model that begins as `task.start`, a fitted ncca of the same views."""
+        """Return the training of the model that starts as `task.start`, a fitted `ncca` of the same views."""
         start = task.start
         assert isinstance(start, LinearModel)
         scale = start.directions.values**start.eigenvalue_power
@@ -136,7 +150,7 @@ class RefinedCCA(LinearModel):
         ).to(task.device)
         text, train, dev = start.text, task.train, task.dev
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
-        dev_sentences = place(tensors_of(text.stack(dev.sentences)), task.device)
+        dev_sentences = move_tensors(tensors_of(text.stack(dev.sentences)), task.device)
 
         def sentences(rows: np.ndarray) -> Matrices:
             return tensors_of(text.stack({name: train.sentences[name][rows] for name in text.encoders}))
@@ -148,8 +162,8 @@ class RefinedCCA(LinearModel):
             x, y = towers.embed_images(dev_images), towers.embed_sentences(dev_sentences)
             return recall_sum(count_ranks(x.cpu().numpy(), y.cpu().numpy(), dev.owners, cls.metric))
 
-        some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
-        towers.scale(task.images(some), place(sentences(some), task.device))
+        sample = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALE_SAMPLE)]
+        towers.scale(task.images(sample), move_tensors(sentences(sample), task.device))
         anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
         views = {**vars(task.view), "text": text.to_dict()}
         plan = task.plan(towers, draw, judge, finish=lambda: cls.from_parts(views, arrays_of(towers)))

@@ -1,4 +1,4 @@
-"""The data and settings of one training, the same for every registered model."""
+"""The data and settings of a training, which have the same form for all registered models."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -28,21 +28,22 @@ from pipeline.models.neural.training import (
 Own = TypeVar("Own", bound=TrainSettings)
 Value = TypeVar("Value")
 
-WHOLE = np.sqrt(np.array([0, 0, 1, 1, 1, 1, 1], np.float32) / 5)
-"""The geometry of a whole image."""
+WHOLE_IMAGE_GEOMETRY = np.sqrt(np.array([0, 0, 1, 1, 1, 1, 1], np.float32) / 5)
+"""The result of `locate` for a whole image."""
 
 
 def required(value: Value | None) -> Value:
-    """Return a value that is there for this model or generator, because its spec says that it needs it."""
+    """Return `value`, which is not None, because the specification of the model or generator requires it."""
     assert value is not None
     return value
 
 
 def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Describe `boxes` (total, 4) in pixels by (total, 7) float32 of unit length: the roots of x1 / w, y1 / h, x2 / w,
-    y2 / h, of the shares of w and h that width and height are, and of the root of the area's share.
+    """Compute the geometry of `boxes` (total, 4), x1, y1, x2, y2 in pixels, as (total, 7) float32 of unit length.
 
-    The regions of image i are offsets[i] to offsets[i + 1], of which the first is the whole image, w by h pixels.
+    The regions of image i are offsets[i] to offsets[i + 1] - 1. The first of them is the whole image, w by h pixels.
+    The seven values, before the scaling to unit length, are the square roots of x1 / w, y1 / h, x2 / w, y2 / h, of the
+    relative width (x2 - x1) / w, of the relative height (y2 - y1) / h, and of the square root of the relative area.
     """
     wholes = np.repeat(offsets[:-1], np.diff(offsets))
     corners = boxes.reshape(-1, 2, 2)
@@ -55,14 +56,15 @@ def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RegionView:
-    """The `features` of regions as an image view makes them and, with `geometry`, the seven values of `locate`."""
+    """The view of regions: their `features` as in an image view, and with `geometry` also the seven values of
+    `locate`."""
 
     features: ImageView
     geometry: bool
 
     @classmethod
     def from_dict(cls, value: Settings) -> "RegionView":
-        """Restore a view from its `settings`; other keys are ignored."""
+        """Restore a view from its `settings`, ignoring other keys."""
         return cls(ImageView.from_dict(value), bool(value.get("geometry", False)))
 
     def settings(self) -> dict[str, Any]:
@@ -74,23 +76,27 @@ class RegionView:
 
     @property
     def dim(self) -> int:
-        return self.features.dim + self.geometry * len(WHOLE)
+        return self.features.dim + self.geometry * len(WHOLE_IMAGE_GEOMETRY)
 
     def stack(
         self, block: RegionBlock, rows: np.ndarray | slice = slice(None), through: ImageView | None = None
     ) -> np.ndarray:
-        """Stack the regions `rows` of a block, (n, dim) float32. `through` replaces `features` by a view of some of the
-        encoders, with its own order and steps. Raises IntegrityError as `ImageView.stack` does."""
+        """Stack the regions `rows` of a block as (n, dim) float32.
+
+        If `through` is given, the features are stacked by this image view instead, which may have fewer encoders and
+        other steps. Raises IntegrityError if an encoder is missing or its features have another shape.
+        """
         x = (through or self.features).stack(self.features.split(block.features[rows]))
         return np.hstack([x, locate(block.boxes, block.offsets)[rows]]) if self.geometry else x
 
 
-IMAGE_BLOCK = 4096
-"""Images whose features are summed at once."""
+BLOCK_IMAGES = 4096
+"""Number of images whose features are read at once to compute a mean."""
 
 
 def mean_and_spread(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, float]:
-    """Compute the mean (D,) float32 of all rows of `blocks` (n_i, D), and their root mean square length without it."""
+    """Compute the mean (D,) float32 of all rows of `blocks` (n_i, D), and the root mean square length of the rows minus
+    the mean."""
     total = np.zeros(1)
     squares = 0.0
     count = 0
@@ -104,7 +110,7 @@ def mean_and_spread(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, float]:
 
 
 class RowSource(Protocol):
-    """Features (n, dim) of one encoder: an array, or an object that reads its rows from shards on request."""
+    """The features (n, dim) of one encoder, as an array or as an object that reads rows from shards on request."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -114,9 +120,12 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """n images with their m sentences: `features`, encoder -> (n, dim), `sentences` in the form that the model reads,
-    `owners` (m,), the image row of each sentence, and `names` (m,), its name in errors. `regions` are the images'
-    regions, for the models that use them."""
+    """n images with their m sentences.
+
+    `features` maps an encoder to (n, dim). `sentences` have the form that the model reads. Sentence j belongs to the
+    image in row `owners[j]`, and is called `names[j]` in error messages. `regions` are the regions of the images, for
+    models that use them.
+    """
 
     features: Mapping[str, RowSource]
     sentences: Any
@@ -125,13 +134,13 @@ class TrainingPairs:
     regions: RegionSource | None = None
 
     def images(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Read the features of the images `rows`."""
+        """Read the features of the images `rows`, encoder -> (k, dim)."""
         return {name: block[rows] for name, block in self.features.items()}
 
     def stacked(self, view: ImageView) -> Iterator[np.ndarray]:
-        """Yield all images in `view`, (n_i, D) float32, in blocks."""
-        for start in range(0, self.n_images, IMAGE_BLOCK):
-            yield view.stack(self.images(np.arange(start, min(start + IMAGE_BLOCK, self.n_images))))
+        """Yield the features of all images in blocks (n_i, D) float32, stacked by `view`."""
+        for start in range(0, self.n_images, BLOCK_IMAGES):
+            yield view.stack(self.images(np.arange(start, min(start + BLOCK_IMAGES, self.n_images))))
 
     @property
     def n_images(self) -> int:
@@ -140,11 +149,12 @@ class TrainingPairs:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """One training.
+    """The data and settings of one training.
 
-    `words` (V + 1, d) are the initial word vectors, which stay fixed if `train_words` is false. `start` is the model
-    that a refinement starts from, or a WordStart. `precision` is the dtype of the heaviest products. `noun_phrase` is
-    the label of noun phrases in trees. Networks are trained on `device`.
+    `train` and `dev` are the pairs, and `view` describes their image features. `words` (V + 1, d) are the initial word
+    vectors, which are not trained if `train_words` is false. `start` is the fitted model, or the WordStart, from which
+    a refinement starts. `precision` is the dtype of the most expensive products. `region_view` describes the features
+    of regions, and `noun_phrase` is the label of noun phrases in trees. Networks are trained on `device`.
     """
 
     view: ImageView
@@ -165,7 +175,7 @@ class TrainingTask:
         return Objective(**self.settings.model_dump(include={entry.name for entry in fields(Objective)}))
 
     def own_settings(self, kind: type[Own]) -> Own:
-        """Return the settings as the section that the model has."""
+        """Return the settings, after checking that they are of the class `kind`, the model's section."""
         assert isinstance(self.settings, kind)
         return self.settings
 
@@ -177,7 +187,10 @@ class TrainingTask:
         finish: Callable[[], TrainedModel],
         objective: LossFunction | None = None,
     ) -> TrainingPlan:
-        """Plan the training of `network` on the training pairs, by default with the task's objective."""
+        """Return the plan for training `network` on the training pairs. TrainingPlan describes the arguments.
+
+        If `objective` is None, the loss is the task's objective.
+        """
         kept = {entry.name for entry in fields(TrainingSchedule)}
         return TrainingPlan(
             network,
@@ -193,16 +206,22 @@ class TrainingTask:
 
     @cached_property
     def mean_image(self) -> np.ndarray:
-        """The mean of the training images in `view`, (D,) float32."""
+        """The mean (D,) float32 of the training images, stacked by `view`."""
         return mean_and_spread(self.train.stacked(self.view))[0]
 
     def images(self, rows: np.ndarray) -> torch.Tensor:
-        """Stack the images of the training pairs `rows` (k,), (k, D)."""
+        """Stack the image features of the training pairs `rows` (k,), as a tensor (k, D) on the device."""
         return stack_on(self.view, self.train.images(self.train.owners[rows]), self.device)
 
     def draw_images(self, rows: np.ndarray) -> torch.Tensor:
-        """Stack images for a training step, where `encoder_dropout` replaces some encoders' features by the mean."""
-        images, share, count = self.images(rows), self.settings.encoder_dropout, len(self.view.dims)
+        """Stack the image features of the training pairs `rows` (k,) for a training step.
+
+        For each image, the features of each encoder are replaced by the mean image with the probability
+        `encoder_dropout`. At least one encoder of each image is kept.
+        """
+        images = self.images(rows)
+        share = self.settings.encoder_dropout
+        count = len(self.view.dims)
         if not share or count == 1:
             return images
         left_out = torch.rand(len(rows), count) < share
@@ -213,26 +232,27 @@ class TrainingTask:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model and its log, as JSON values."""
+    """A trained model, and the log of its training as JSON values."""
 
     model: TrainedModel
     log: Mapping[str, Any]
 
 
 class TrainableModel(Protocol):
-    """A registered class of models that `train` makes."""
+    """A registered class of models that the stage `train` can train."""
 
     def trainer(self, task: TrainingTask) -> Training:
-        """Return the training of an untrained model."""
+        """Create an untrained model, and return its training."""
         ...
 
 
 def train(
     model: TrainableModel, task: TrainingTask, checkpoint: Checkpoint | None, after_step: Callable[[Training], None]
 ) -> Trained:
-    """Train the registered class `model` on `task`, from `checkpoint` if there is one.
+    """Train a model of the registered class `model` on `task`, and return it with its log.
 
-    Raises as `Training.run` does.
+    The training continues from `checkpoint` if it is not None. `after_step` is called after each batch. Raises
+    JointspaceError if a loss or gradient is not finite, and IntegrityError if the checkpoint belongs to another model.
     """
     training = model.trainer(task)
     if checkpoint:

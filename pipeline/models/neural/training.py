@@ -11,28 +11,34 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.compute.device import Arriving, drawn_from, full_float32, place, upload
+from pipeline.compute.device import Arriving, drawn_from, full_float32, move_tensors, upload
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.models.joint_model import JointModel
 
 MOMENTUM = 0.9
 """Momentum coefficient of the optimiser `momentum` (Karpathy and Fei-Fei 2015, section 3.3)."""
 ADAGRAD_RESET = 5
-"""Number of epochs after which the sums of the optimiser `adagrad` begin again (Socher et al. 2014, section 5)."""
+"""Number of epochs after which the sums of the optimiser `adagrad` are reset (Socher et al. 2014, section 5)."""
 
 Output = TypeVar("Output", contravariant=True)
 
 
 @dataclass(frozen=True)
 class TrainingSchedule:
-    """The duration and the speed of a training.
+    """The settings that control the optimiser and the end of a training.
 
-    The learning rate falls by the factor `decay` every epoch, step by step. Every ADAGRAD_RESET epochs AdaGrad's sums
-    of squared gradients are set back to 1, their initial value (Socher et al. 2014, section 5). `weight_decay`,
-    decoupled from the gradient, pulls every parameter towards its anchor. `penalty` weighs the regulariser, a part of
-    the loss. `clip` is the largest norm of the whole gradient. Running averages of the parameters are judged and kept;
-    every step replaces the share 1 - `averaging` of them. Training ends after `epochs`, or after `patience` epochs
-    without a better dev score; with a patience of 0 nothing is judged and the last epoch is kept.
+    - `optimiser` is adam, sgd, momentum, rmsprop or adagrad. AdaGrad's sums of squared gradients are reset to 1, their
+      initial value, every ADAGRAD_RESET epochs (Socher et al. 2014, section 5).
+    - `learning_rate` is multiplied by `decay` per epoch, gradually over the steps of an epoch.
+    - `weight_decay` pulls each parameter towards its anchor, independently of the gradient.
+    - `penalty` is the weight of the regulariser in the loss.
+    - `clip` is the largest allowed norm of the gradient of all parameters together.
+    - Running averages of the parameters are scored on dev and kept. Each step replaces the share 1 - `averaging` of
+      them.
+    - `batch_size` is the number of pairs in a batch.
+    - Training ends after `epochs`, or after `patience` epochs without a better dev score. With a patience of 0, nothing
+      is scored, and the parameters of the last epoch are kept.
+    - `seed` decides all random numbers.
     """
 
     optimiser: str
@@ -48,9 +54,9 @@ class TrainingSchedule:
     seed: int
 
     def make_optimiser(self, parameters: Iterable[torch.Tensor], device: torch.device) -> torch.optim.Optimizer:
-        """Make the optimiser of `parameters` on `device`, at the first learning rate."""
+        """Return the optimiser of `parameters`, which are on `device`, with the initial learning rate."""
         on_cpu = device.type == "cpu"
-        # Fused: one pass over the parameters. If it is None, torch decides.
+        # A fused optimiser makes one pass over the parameters. With None, torch decides.
         make = {
             "adam": partial(torch.optim.Adam, fused=on_cpu or device.type == "cuda" or None),
             "sgd": torch.optim.SGD,
@@ -66,8 +72,11 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Progress:
-    """The state of a training: `step` batches of `epoch` are done, with the sum of their `losses`. `history` has an
-    entry for every finished epoch."""
+    """The state of a training.
+
+    `step` batches of the current `epoch` are finished, and the sum of their losses is `losses`. `history` has an entry
+    for each finished epoch.
+    """
 
     epoch: int = 0
     step: int = 0
@@ -78,28 +87,31 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state from which a training resumes: `tensors` by name, and `progress` in JSON's types."""
+    """The state from which a training resumes: `tensors` by name, and the `progress` as JSON values."""
 
     tensors: Mapping[str, np.ndarray]
     progress: Mapping[str, Any]
 
 
 @contextmanager
-def seeded(*parts: int, device: torch.device = CPU) -> Iterator[None]:
-    """Make torch's random numbers inside, also on `device`, depend on `parts` alone; outside, nothing changes."""
-    with drawn_from(int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]), device):
+def seeded(*numbers: int, device: torch.device = CPU) -> Iterator[None]:
+    """Seed torch's random numbers on the CPU and on `device` within the block by the whole `numbers`.
+
+    After the block, the generators continue from the state that they had before it.
+    """
+    with drawn_from(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]), device):
         yield
 
 
 def clip_elements(network: nn.Module, limit: float) -> None:
-    """Clip each entry of the gradient of the trained parameters to [-limit, limit]."""
+    """Make `network` clip each entry of the gradients of its trained parameters to [-limit, limit] from now on."""
     for parameter in network.parameters():
         if parameter.requires_grad:
             parameter.register_hook(lambda gradient: gradient.clamp(-limit, limit))
 
 
 class UnreadLoss(NamedTuple):
-    """The loss and the gradient's norm, `values` (2,), of the batch `rows` of a step, on their way from a GPU."""
+    """The loss and the norm of the gradient of a step on the pairs `rows`. The `values` (2,) may still be on a GPU."""
 
     epoch: int
     step: int
@@ -108,18 +120,24 @@ class UnreadLoss(NamedTuple):
 
 
 class LossFunction(Protocol[Output]):
-    """A loss of a module's output for a batch. The last `drawn` pairs of a batch are contrastive pairs."""
+    """A loss that is computed from the output of a module for a batch.
+
+    The last `drawn` pairs of a batch are contrastive pairs, which were drawn for this loss.
+    """
 
     @property
     def drawn(self) -> int: ...
 
     def __call__(self, output: Output, owners: Tensor, /) -> Tensor:
-        """Compute the loss, a scalar; `owners` (n,) are the images of the batch's pairs."""
+        """Compute the loss, a scalar. `owners` (n,) are the images of the batch's pairs."""
         ...
 
 
 class TrainedModel(JointModel, Protocol):
-    """A model that training makes; dev chooses its epoch `by_mean_rank`, or else by the recall sum."""
+    """A model that is trained.
+
+    Dev chooses its epoch by the mean rank if `by_mean_rank` is true, else by the recall sum.
+    """
 
     @property
     def by_mean_rank(self) -> bool: ...
@@ -127,39 +145,44 @@ class TrainedModel(JointModel, Protocol):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A module and everything that its training needs.
+    """The module to train, its loss, and the functions that provide batches and scores.
 
-    The `objective` is minimised on the output of `module` for a batch, whose pairs are on the diagonal of the (n, n)
-    scores. Weight decay pulls parameters towards `anchors`, by name, or towards zero. The schedule's penalty weighs the
-    module's `regulariser()`, or the sum of all squares.
+    Training minimises the `objective` of the output of `module` for a batch. If the output is scores (n, n), the pairs
+    are on the diagonal. The schedule's penalty is the weight of the module's method `regulariser()` in the loss, or of
+    the sum of all squared parameters if the module lacks this method.
     """
 
     module: nn.Module
     draw: Callable[[np.ndarray], tuple]
-    """Function that makes the module's arguments from the pairs `rows` (n,)."""
+    """Function from the numbers of n pairs to the arguments of the module."""
     owners: np.ndarray
-    """(m,) the image of each pair."""
+    """The image of each of the m pairs (m,)."""
     pair_ids: np.ndarray
-    """(m,) the name of each pair in errors."""
+    """The name of each pair in error messages (m,)."""
     objective: LossFunction
     schedule: TrainingSchedule
     judge: Callable[[], float]
-    """Function that computes the score on dev; higher is better."""
+    """Function that computes the score on dev. A higher score is better."""
     anchors: Mapping[str, Tensor] = field(default_factory=dict)
+    """The values towards which weight decay pulls parameters, by name. It pulls other parameters towards zero."""
     groups: Sequence[Collection[str]] = ()
-    """Sets of names of parameters, which learn one after another, each for its share of the epochs."""
+    """Sets of names of parameters. The sets are trained one after another, each for an equal share of the epochs."""
     extra_state: Mapping[str, Tensor] = field(default_factory=dict)
-    """Tensors by name that the module or `before_epoch` changes in place; they are kept with the parameters."""
+    """Tensors by name that the module or `before_epoch` changes in place. They are stored with the parameters."""
     before_epoch: Callable[[int], None] = lambda epoch: None
+    """Function that is called with the number of each epoch before it begins."""
     precision: torch.dtype = torch.float32
-    """The dtype of the module's heaviest products."""
+    """The dtype of the module's most expensive products."""
     finish: Callable[[], TrainedModel] | None = None
-    """Function that makes the model of the module's parameters; None if the module is the model."""
+    """Function that returns the trained model, or None if the module itself is the model."""
 
 
 class Training:
-    """The training of a plan. Random numbers follow from the seed and the number of the batch, so that a checkpoint
-    does not store their state."""
+    """The training of a plan.
+
+    All random numbers depend only on the seed, the epoch and the number of the batch, so that a checkpoint need not
+    store the state of the generators.
+    """
 
     def __init__(self, plan: TrainingPlan) -> None:
         self.plan = plan
@@ -179,7 +202,7 @@ class Training:
         self._unread: UnreadLoss | None = None
 
     def finish(self) -> TrainedModel:
-        """Make the model of the parameters that the module has now."""
+        """Return the model with the current parameters of the module."""
         assert self.plan.finish is not None
         return self.plan.finish()
 
@@ -194,24 +217,25 @@ class Training:
 
     @property
     def learning(self) -> Collection[str]:
-        """The parameters that this epoch changes."""
+        """The names of the parameters that are trained in the current epoch."""
         groups = self.plan.groups or [self.trained.keys()]
         return groups[self.progress.epoch * len(groups) // self.schedule.epochs]
 
     @property
     def finished(self) -> bool:
         state, schedule = self.progress, self.schedule
-        # Patience begins when the last group learns, because the other groups may reach their best at once.
-        begun = schedule.epochs - schedule.epochs // max(1, len(self.plan.groups))
-        stale = schedule.patience and state.epoch >= max(state.best_epoch + 1, begun) + schedule.patience
-        return state.epoch >= schedule.epochs or bool(stale)
+        # Patience begins with the last group, because the other groups may reach their best score in the first epoch.
+        patience_start = schedule.epochs - schedule.epochs // max(1, len(self.plan.groups))
+        is_stale = schedule.patience and state.epoch >= max(state.best_epoch + 1, patience_start) + schedule.patience
+        return state.epoch >= schedule.epochs or bool(is_stale)
 
     def run(self, after_step: Callable[["Training"], None]) -> list[dict[str, float]]:
-        """Train to the end, calling `after_step` after every batch; leaves the best epoch's parameters in the module.
+        """Train to the end, and put the parameters of the best epoch into the module. Call `after_step` after each
+        batch.
 
-        Returns the history: epoch, loss, learning rate, and the dev score where epochs are judged. Raises
-        JointspaceError naming a batch whose loss or gradient is not finite, before a checkpoint can hold what follows
-        from it; on the processor, before it changes a parameter.
+        Returns the history: for each epoch its number, mean loss, learning rate, and the dev score if it was scored.
+        Raises JointspaceError, which names the batch, if a loss or gradient is not finite. The error is raised before a
+        checkpoint can contain results of this batch, and on a CPU also before a parameter is changed.
         """
         with full_float32() if self.plan.precision == torch.float32 else nullcontext():
             while not self.finished:
@@ -242,23 +266,25 @@ class Training:
         return [np.concatenate(pairs) for pairs in zip(batches, contrasts, strict=True)]
 
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
-        """Learn from the pairs `rows`; while a GPU computes, draw the pairs of the next step."""
-        state, schedule = self.progress, self.schedule
-        ahead, self._ahead = self._ahead, None
+        """Train on the pairs `rows`. While a GPU computes, prepare the pairs `following` of the next step."""
+        state = self.progress
+        schedule = self.schedule
+        ahead = self._ahead
+        self._ahead = None
         arguments = ahead[1] if ahead and ahead[0] is rows else None
         rate = schedule.learning_rate * schedule.decay ** (state.epoch + state.step / self.steps)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=True)
         with seeded(schedule.seed, state.epoch, state.step, device=self.device):
-            arguments = arguments or place(self.draw(rows), self.device)
+            arguments = arguments or move_tensors(self.draw(rows), self.device)
             owners = upload(self.plan.owners[rows], self.device)
             loss = self.plan.objective(self.module(*arguments), owners) + self._penalty()
         loss.backward()
         for name in self.trained.keys() - self.learning:
             self.trained[name].grad = None
         norm = nn.utils.clip_grad_norm_(self.trained.values(), schedule.clip)
-        self._read_loss()  # of the step before, while a GPU computes this one
+        self._read_loss()  # This is the loss of the previous step. A GPU computes the current step meanwhile.
         self._unread = UnreadLoss(state.epoch, state.step, rows, Arriving(torch.stack([loss.detach(), norm])))
         if self.device.type == "cpu":
             self._read_loss()
@@ -273,15 +299,22 @@ class Training:
         return weight * regulariser() if weight else 0.0
 
     def _draw_ahead(self, rows: np.ndarray | None) -> None:
-        """Draw the arguments for `rows` of the next step if training runs on a GPU. The module draws from the GPU's
-        random numbers, so this does not change them. On the CPU there is nothing to wait for."""
+        """Prepare the arguments for the pairs `rows` of the next step, if training runs on a GPU.
+
+        This does not change the random numbers of the module, because the module uses the GPU's generator. On a CPU the
+        arguments are prepared when the step begins.
+        """
         if rows is not None and self.device.type != "cpu":
             with seeded(self.schedule.seed, self.progress.epoch, self.progress.step + 1):
-                self._ahead = rows, place(self.draw(rows), self.device)
+                self._ahead = rows, move_tensors(self.draw(rows), self.device)
 
     def _read_loss(self) -> None:
-        """Add the unread loss to the progress. Raises as `run`."""
-        step, self._unread = self._unread, None
+        """Add the loss of the last step to the progress, unless it was added.
+
+        Raises JointspaceError if it is not finite.
+        """
+        step = self._unread
+        self._unread = None
         if step is None:
             return
         loss, gradient = step.values.numpy().tolist()
@@ -289,8 +322,9 @@ class Training:
             if not math.isfinite(value):
                 ids = ", ".join(map(str, self.plan.pair_ids[step.rows][:5]))
                 raise JointspaceError(
-                    f"the {quantity} is {value} in epoch {step.epoch}, batch {step.step} (sentences {ids}, ...);"
-                    " lower the learning rate or check these sentences' features; the last checkpoint is kept"
+                    f"the {quantity} is {value} in epoch {step.epoch}, batch {step.step} (sentences {ids}, ...). Lower"
+                    " the learning rate, or check the features of these sentences and their images. The last checkpoint"
+                    " is kept"
                 )
         self.progress.losses += loss
 
@@ -301,7 +335,7 @@ class Training:
             parameter.mul_(1 - share) if anchor is None else parameter.lerp_(anchor, share)
         averages = list(self.average.values())
         trained: list[Tensor] = [*self.trained.values()]
-        lerp_all = torch._foreach_lerp_  # pyright: ignore[reportPrivateImportUsage]  # it has no public name
+        lerp_all = torch._foreach_lerp_  # pyright: ignore[reportPrivateImportUsage]  # The function has no public name.
         lerp_all(averages, trained, 1 - self.schedule.averaging)
 
     def _finish_epoch(self) -> None:
@@ -318,13 +352,13 @@ class Training:
         state.epoch, state.step, state.losses = state.epoch + 1, 0, 0.0
 
     def _judge_average(self) -> float:
-        """Compute the dev score of the averages, and leave the parameters as they are."""
+        """Compute the dev score of the averaged parameters. The parameters themselves are restored afterwards."""
         self.module.eval()
-        now = {name: p.detach().clone() for name, p in self.trained.items()}
+        current = {name: p.detach().clone() for name, p in self.trained.items()}
         self._put(self.average)
         with torch.inference_mode():
             score = self.judge()
-        self._put(now)
+        self._put(current)
         return score
 
     @torch.no_grad()
@@ -333,7 +367,8 @@ class Training:
             self.state[name].copy_(tensor)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the state of the training. Raises as `run`."""
+        """Return the state of the training, from which `resume` continues. Raises JointspaceError if the last loss or
+        gradient is not finite."""
         self._read_loss()
         groups = {"now": self.state, "average": self.average, "best": self.best}
         tensors = {f"{group}/{name}": t.detach() for group, named in groups.items() for name, t in named.items()}
@@ -342,16 +377,19 @@ class Training:
         return Checkpoint({name: t.cpu().numpy().copy() for name, t in tensors.items()}, asdict(self.progress))
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Resume from `checkpoint`, from any device. Raises IntegrityError if it is of another model."""
+        """Continue from `checkpoint`, which may come from another device.
+
+        Raises IntegrityError if the names or shapes of its tensors differ from this model's.
+        """
         groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
         for path, array in checkpoint.tensors.items():
             group, _, name = path.partition("/")
             groups[group][name] = torch.from_numpy(array.copy())
         if {n: t.shape for n, t in groups["now"].items()} != {n: t.shape for n, t in self.state.items()}:
-            raise IntegrityError("the checkpoint is of another model; remove it and train from the beginning")
+            raise IntegrityError("the checkpoint belongs to another model. Delete it, and train from the beginning")
         self._put(groups["now"])
-        for ours, kept in ((self.average, groups["average"]), (self.best, groups["best"])):
-            ours.update({name: tensor.to(ours[name].device) for name, tensor in kept.items()})
+        for own, stored in ((self.average, groups["average"]), (self.best, groups["best"])):
+            own.update({name: tensor.to(own[name].device) for name, tensor in stored.items()})
         moments: dict[int, dict[str, Tensor]] = {}
         for path, tensor in groups["moment"].items():
             index, _, key = path.partition("/")

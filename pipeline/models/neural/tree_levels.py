@@ -1,4 +1,4 @@
-"""The trees of a minibatch arranged by height: all nodes of one height are computed at once."""
+"""The trees of a batch, arranged by height, so that all nodes of the same height are computed at once."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,11 @@ from pipeline.text.trees import NOTHING, Trees
 
 
 class Forest(NamedTuple):
-    """The nodes of n trees, tree after tree. `parents` (total,): each node's parent among all nodes, -1 for a root;
-    `words` (total,): its word's id, -1 for none; `labels` (total,); `trees` (total,): its tree."""
+    """The nodes of n trees, tree after tree, numbered from 0 over all trees.
+
+    `parents` (total,) are the numbers of the nodes' parents, or -1 for a root. `words` (total,) are the ids of the
+    nodes' words, or -1. `labels` (total,) are their labels, and `trees` (total,) the numbers of their trees.
+    """
 
     parents: np.ndarray
     words: np.ndarray
@@ -20,14 +23,18 @@ class Forest(NamedTuple):
     trees: np.ndarray
 
     def roots(self) -> np.ndarray:
-        """(n,) the root of each tree."""
+        """Return the root of each tree, (n,)."""
         return np.flatnonzero(self.parents < 0)
 
     def heights(self) -> list[np.ndarray]:
-        """The nodes by height: the leaves, then the nodes whose children are all leaves, and so on."""
+        """Return the nodes of each height, from the leaves (height 0) to the highest roots.
+
+        The height of a node is 1 more than the greatest height of its children.
+        """
         inner = self.parents[self.parents >= 0]
         waiting = np.bincount(inner, minlength=len(self.parents))
-        ready, by_height = np.flatnonzero(waiting == 0), []
+        ready = np.flatnonzero(waiting == 0)
+        by_height = []
         while len(ready):
             by_height.append(ready)
             above = self.parents[ready]
@@ -39,11 +46,13 @@ class Forest(NamedTuple):
 
 
 def forest(trees: Trees, unknown: int) -> Forest:
-    """The nodes of `trees` under one numbering; an empty tree becomes the one word `unknown`."""
+    """Number the nodes of all `trees`. An empty tree becomes a single node with the word `unknown`."""
     empty = np.flatnonzero(trees.lengths == 0)
-    at, lengths = trees.offsets[empty], np.maximum(trees.lengths, 1)
-    parents = np.insert(trees.parents, at, NOTHING).astype(np.int64)
-    words, labels = np.insert(trees.words, at, unknown), np.insert(trees.labels, at, NOTHING)
+    insertions = trees.offsets[empty]
+    lengths = np.maximum(trees.lengths, 1)
+    parents = np.insert(trees.parents, insertions, NOTHING).astype(np.int64)
+    words = np.insert(trees.words, insertions, unknown)
+    labels = np.insert(trees.labels, insertions, NOTHING)
     first = np.repeat(offsets_of(lengths)[:-1], lengths)
     parents = np.where(parents < 0, NOTHING, parents + first)
     owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -51,21 +60,24 @@ def forest(trees: Trees, unknown: int) -> Forest:
 
 
 def positions(parents: np.ndarray) -> np.ndarray:
-    """(total,) pos(i, j) of Socher et al. 2014, eq. 4, for every node j of dependency trees: -1 for l1, the left child
-    nearest to its head, -2 for l2 further left, 1 for r1, 2 for r2; 0 for a root."""
+    """Compute pos(i, j) of Socher et al. 2014, eq. 4, for each node j of dependency trees with the head i, (total,).
+
+    The result is -1 for l1, the nearest child on the left of its head, -2 for l2, the next child on the left, and so
+    on. It is 1 for r1 and 2 for r2 on the right, and 0 for a root.
+    """
     nodes = np.flatnonzero(parents >= 0)
     nodes = nodes[np.argsort(parents[nodes], kind="stable")]
     heads = parents[nodes]
     first = np.searchsorted(heads, heads, "left")
     before = np.bincount(heads[nodes < heads], minlength=len(parents))[heads]
-    place = np.arange(len(nodes)) - first - before
+    rank = np.arange(len(nodes)) - first - before
     position = np.zeros(len(parents), np.int64)
-    position[nodes] = place + (place >= 0)
+    position[nodes] = rank + (rank >= 0)
     return position
 
 
 def word_counts(nodes: Forest) -> np.ndarray:
-    """(total,) l(i) of Socher et al. 2014, eq. 4: words at and under every node."""
+    """Compute l(i) of Socher et al. 2014, eq. 4: the number of words at each node and below it, (total,)."""
     counts = (nodes.words >= 0).astype(np.int64)
     for rows in nodes.heights():
         below = rows[nodes.parents[rows] >= 0]
@@ -74,8 +86,9 @@ def word_counts(nodes: Forest) -> np.ndarray:
 
 
 def in_order(nodes: Forest) -> np.ndarray:
-    """The nodes of phrase trees that have a parent, ordered by parent, then by their first word."""
-    parents, total = nodes.parents, len(nodes.parents)
+    """Return the nodes of phrase trees that have a parent, sorted by parent, and then by their first word."""
+    parents = nodes.parents
+    total = len(parents)
     first = np.where(nodes.words >= 0, np.arange(total), total)
     for rows in nodes.heights():
         below = rows[parents[rows] >= 0]
@@ -84,16 +97,16 @@ def in_order(nodes: Forest) -> np.ndarray:
     return children[np.lexsort((first[children], parents[children]))]
 
 
-def binary(nodes: Forest) -> Forest:
-    """Convert phrase trees to binary phrase trees, whose `labels` are 0 for left children and roots, else 1.
+def binarise(nodes: Forest) -> Forest:
+    """Convert phrase trees to binary phrase trees. Their `labels` are 1 for right children, and 0 for all other nodes.
 
-    Of more than two children the first two are joined, then this pair with the third, and so on. A phrase of one child
-    becomes this child.
+    If a phrase has more than two children, the first two are joined to a new node, then this node and the third child,
+    and so on. A phrase with a single child is replaced by this child.
     """
     total = len(nodes.parents)
     children = in_order(nodes)
     phrases = nodes.parents[children]
-    # A child with an elder sibling is the right side of a new node: number total, total + 1, ...
+    # Each child with a sibling on its left is the right side of a new node. The new nodes are total, total + 1, ...
     rank = np.arange(len(children)) - np.searchsorted(phrases, phrases, "left")
     joined = np.flatnonzero(rank > 0)
     new_node = np.full(len(children), NOTHING)
@@ -112,8 +125,11 @@ def binary(nodes: Forest) -> Forest:
 
 
 def _substitutes(total: int, phrases: np.ndarray, tops: np.ndarray) -> np.ndarray:
-    """Return the node that takes the place of each of `total` nodes: a phrase is replaced by the top of its last child,
-    again and again until nothing changes. `phrases` (k,), in ascending order, are the parents of the children."""
+    """Return the node that replaces each of `total` nodes.
+
+    `phrases` (k,), in ascending order, are the parents of k children, and `tops` (k,) the nodes that end with each
+    child. A phrase is replaced by the top of its last child, repeatedly, until nothing changes.
+    """
     substitute = np.arange(total)
     is_last = np.append(phrases[1:] != phrases[:-1], True)[: len(phrases)]
     substitute[phrases[is_last]] = tops[is_last]
@@ -123,16 +139,19 @@ def _substitutes(total: int, phrases: np.ndarray, tops: np.ndarray) -> np.ndarra
 
 
 def _select(nodes: Forest, is_kept: np.ndarray) -> Forest:
-    """Keep some nodes, whose parents are kept too, and number them tree after tree."""
+    """Return the nodes with `is_kept`, whose parents are kept too, numbered tree after tree."""
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(nodes.trees[kept], kind="stable")]
-    number = np.full(len(is_kept) + 1, NOTHING)  # the last is the parent of roots, which is NOTHING too
+    number = np.full(len(is_kept) + 1, NOTHING)  # The last entry is for the parent of a root, which stays NOTHING.
     number[kept] = np.arange(len(kept))
     return Forest(number[nodes.parents[kept]], nodes.words[kept], nodes.labels[kept], nodes.trees[kept])
 
 
 class Level(NamedTuple):
-    """Rows `start` to `stop`; those before `joined` have a parent and form the `groups` (kind, start, stop)."""
+    """The nodes of one height, in the rows `start` to `stop` - 1.
+
+    The rows before `joined` have a parent, and are divided into `groups` (kind, start, stop). The others are roots.
+    """
 
     start: int
     joined: int
@@ -141,11 +160,13 @@ class Level(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """The nodes of n trees as rows: by height, leaves first; within a height by kind, roots last.
+    """The nodes of n trees as rows, sorted by height with the leaves first, and within a height by kind with roots
+    last.
 
-    Of each row: `nodes` (total,) the node, `words` (total,) its word, -1 for none, `parents` (total,) its parent's row,
-    -1 for a root, `weights` (total, 1) float32 its share in its parent, `own` (total, 1) float32 the share of its word
-    in itself. `roots` (n,): the row of each tree's root. `kinds`: each kind with its rows that have a parent.
+    `nodes` (total,) are the nodes of the rows, `words` (total,) their words or -1, and `parents` (total,) the rows of
+    their parents or -1. `weights` (total, 1) float32 are the weights of the nodes in their parents, and `own` (total,
+    1) float32 the weights of their own words. `roots` (n,) are the rows of the trees' roots. `kinds` has each kind with
+    the rows of this kind that have a parent.
     """
 
     levels: list[Level]
@@ -158,23 +179,28 @@ class Levels(NamedTuple):
     kinds: list[tuple[int, Tensor]]
 
 
-def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels:
-    """Arrange `nodes`; those of one of the `kinds` (total,) share a matrix, kind -1 has none.
+def arrange_levels(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels:
+    """Sort `nodes` into levels by their height.
 
-    `counts` (total,) weight children by their words as in Socher et al. 2014, eq. 4; None gives weights of 1.
+    Nodes with the same kind in `kinds` (total,) are multiplied by the same matrix. Kind -1 has no matrix. `counts`
+    (total,) are the numbers of words below the nodes, by which children are weighted as in Socher et al. 2014, eq. 4.
+    If it is None, all weights are 1.
     """
-    parents, heights = nodes.parents, nodes.heights()
+    parents = nodes.parents
+    heights = nodes.heights()
     height = np.zeros(len(parents), np.int64)
     for number, rows_of_height in enumerate(heights):
         height[rows_of_height] = number
-    rooted = parents < 0
-    order = np.lexsort((kinds, rooted, height))
+    is_root = parents < 0
+    order = np.lexsort((kinds, is_root, height))
     row = np.empty(len(order), np.int64)
     row[order] = np.arange(len(order))
-    kind, above = kinds[order], parents[order]
+    kind = kinds[order]
+    above = parents[order]
     joined = above >= 0
     changes = np.flatnonzero(np.diff(kind) != 0) + 1
-    levels, start = [], 0
+    levels = []
+    start = 0
     for rows_of_height in heights:
         stop = start + len(rows_of_height)
         end = start + int(joined[start:stop].sum())

@@ -1,4 +1,4 @@
-"""The registered global models on parsed sentences: ctrnn, dtrnn and sdtrnn (Socher et al. 2014, section 3)."""
+"""The registered global models on parsed sentences: `ctrnn`, `dtrnn` and `sdtrnn` (Socher et al. 2014, section 3)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from pipeline.models.joint_model import WordForms
 from pipeline.models.neural.networks import SentenceEncoder
 from pipeline.models.neural.recurrence import ACTIVATIONS
 from pipeline.models.neural.task import TrainingTask
-from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
+from pipeline.models.neural.tree_levels import Levels, arrange_levels, binarise, forest, positions, word_counts
 from pipeline.models.neural.word_models import GlobalModel
 from pipeline.text.trees import Trees
 
-NOISE = 0.01
-"""Standard deviation of the Gaussian noise on the initial block-identity matrices."""
+INITIAL_NOISE = 0.01
+"""Standard deviation of the Gaussian noise that is added to the initial block-identity matrices."""
 
 
 class KeptTrees(FunctionCtx):
@@ -32,14 +32,14 @@ class KeptTrees(FunctionCtx):
 
 
 class TreeRecurrence(torch.autograd.Function):
-    """The states (total, K) float32 of all nodes, rows as in `levels`.
+    """The recurrence h_i = f(inputs_i + sum over children j of weight_j W_kind(j) h_j) over the nodes of trees.
 
-    apply(levels, linear_leaves, activation, inputs, matrices):
-    h_i = f(inputs_i + sum over children j of weight_j W_kind(j) h_j)
-    with `inputs` (total, K) float32 and `matrices` (M, K, K), whose dtype is that of the products; the matrix of kind
-    -1 is the identity. f is one of ACTIVATIONS; with `linear_leaves` nodes of height 0 have h_i = inputs_i.
+    `apply(levels, linear_leaves, activation, inputs, matrices)` returns the states (total, K) float32 of all nodes,
+    with rows as in `levels`. `inputs` are (total, K) float32. `matrices` (M, K, K) are the W_kind, and products are
+    computed in their dtype. The matrix of kind -1 is the identity. f is the one of ACTIVATIONS with the name
+    `activation`. With `linear_leaves`, nodes of height 0 have h_i = inputs_i.
 
-    Each height takes one product per kind, on neighbouring rows; the gradient of each matrix is one product over all
+    Each height takes one product per kind, on neighbouring rows. The gradient of each matrix is one product over all
     heights.
     """
 
@@ -47,7 +47,9 @@ class TreeRecurrence(torch.autograd.Function):
     def forward(
         ctx: KeptTrees, levels: Levels, linear_leaves: bool, activation: str, inputs: Tensor, matrices: Tensor
     ) -> Tensor:
-        states, turned, apply = inputs.clone(), matrices.mT.unbind(), ACTIVATIONS[activation].apply
+        states = inputs.clone()
+        turned = matrices.mT.unbind()
+        apply = ACTIVATIONS[activation].apply
         for height, (start, joined, stop, groups) in enumerate(levels.levels):
             if height or not linear_leaves:
                 apply(states[start:stop])
@@ -65,7 +67,9 @@ class TreeRecurrence(torch.autograd.Function):
         (d_states,) = gradients
         states, matrices = ctx.saved_tensors
         levels = ctx.levels
-        d_inputs, d_messages, straight = d_states.clone(), torch.empty_like(d_states), matrices.unbind()
+        d_inputs = d_states.clone()
+        d_messages = torch.empty_like(d_states)
+        straight = matrices.unbind()
         for height, (start, joined, stop, groups) in reversed(list(enumerate(levels.levels))):
             if groups:
                 rows = slice(start, joined)
@@ -82,35 +86,45 @@ class TreeRecurrence(torch.autograd.Function):
 
 
 def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], dtype: torch.dtype) -> Tensor:
-    """(k, L) float32: each of `rows` (k, K) times the matrix (K, L) of its kind; `groups` are (kind, start, stop)."""
-    first, states = groups[0][1], rows.to(dtype)
+    """Multiply each of `rows` (k, K) by the matrix (K, L) of its kind, in `dtype`. Return (k, L) float32.
+
+    `groups` are (kind, start, stop) of consecutive rows. The starts and stops are relative to the same row, and the
+    first start is the first of `rows`. Rows of kind -1 are copied.
+    """
+    first = groups[0][1]
+    states = rows.to(dtype)
     products = states.new_empty(len(states), matrices[0].shape[1] if matrices else states.shape[1])
     for kind, start, stop in groups:
-        part = slice(start - first, stop - first)
+        group = slice(start - first, stop - first)
         if kind < 0:
-            products[part] = states[part]
+            products[group] = states[group]
         else:
-            torch.mm(states[part], matrices[kind], out=products[part])
+            torch.mm(states[group], matrices[kind], out=products[group])
     return products.float()
 
 
 def block_identity(rows: int, columns: int) -> Tensor:
-    """(rows, columns) identity matrices, stacked or side by side, plus noise (Socher et al. 2014, section 6)."""
-    places = torch.arange(rows)[:, None] - torch.arange(columns)
-    return (places % min(rows, columns) == 0).float() + NOISE * torch.randn(rows, columns)
+    """Create a matrix (rows, columns) of identity blocks, stacked or side by side, plus Gaussian noise (Socher et al.
+    2014, section 6)."""
+    diagonals = torch.arange(rows)[:, None] - torch.arange(columns)
+    return (diagonals % min(rows, columns) == 0).float() + INITIAL_NOISE * torch.randn(rows, columns)
 
 
 class TreeRNN(SentenceEncoder):
-    """v = the state of a sentence's root; words enter at the leaves, in dependency trees at every node.
+    """The base class of recursive networks, whose sentence vector is the state of the root.
 
-    Socher et al. 2014 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f `activation`, x
-    the rows of `words`. `precision` is the dtype of the products over trees; weights are float32.
+    In phrase trees, words are inputs of the leaves. In dependency trees, they are inputs of all nodes. In the code, W_v
+    of Socher et al. 2014 is `w` (K, d), the matrices W_pos or W_relation are `matrices` (M, K, K), f is `activation`,
+    and the vectors x are rows of `words`. `precision` is the dtype of the products over trees. The weights are float32.
     """
 
     linear_leaves = False
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, matrices: int) -> None:
-        """`words` (V + 1, d): the word vectors, the unknown word's last."""
+        """Create the encoder with word vectors `words` (V + 1, d), of which the last belongs to the unknown word.
+
+        `dimensions` is K, and `matrices` is the number M of matrices.
+        """
         super().__init__()
         self.words = nn.Parameter(words)
         self.dropout = dropout
@@ -119,28 +133,32 @@ class TreeRNN(SentenceEncoder):
         self.matrices = nn.Parameter(torch.stack([block_identity(dimensions, dimensions) for _ in range(matrices)]))
 
     def arrange(self, trees: Trees) -> Levels:
-        """Arrange trees for `forward`."""
+        """Convert trees to the form that `forward` reads."""
         raise NotImplementedError
 
     def inputs(self, levels: Levels) -> Tensor:
-        """Compute what each node adds to its state, (total, K)."""
+        """Compute the term that the word of each node adds to its state, (total, K)."""
         raise NotImplementedError
 
     def vectors(self, levels: Levels) -> Tensor:
-        """Look up the vectors of the words, (total, d), zero at nodes without a word."""
+        """Look up the vectors of the nodes' words, (total, d). They are zero for nodes without a word."""
         rows = functional.embedding(levels.words.clamp(min=0), self.words)
         return functional.dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
 
     def forward(self, levels: Levels) -> Tensor:
-        """(n, K) float32, not of unit length."""
-        parts = (self.inputs(levels), self.matrices.to(self.precision))
-        states = TreeRecurrence.apply(levels, self.linear_leaves, self.activation, *parts)
+        """Encode n trees as (n, K) float32, not scaled to unit length."""
+        inputs = self.inputs(levels)
+        matrices = self.matrices.to(self.precision)
+        states = TreeRecurrence.apply(levels, self.linear_leaves, self.activation, inputs, matrices)
         return functional.dropout(states[levels.roots], self.dropout, self.training)
 
 
 class ConstituencyRNN(TreeRNN):
-    """h = f(W [c1; c2]) on binary phrase trees, W = [matrices[0], matrices[1]]; a leaf is its word's vector, so K = d
-    (Socher et al. 2014, section 3.4)."""
+    """The recursive network over binary phrase trees (Socher et al. 2014, section 3.4).
+
+    The state of a phrase is h = f(W_0 c1 + W_1 c2), where c1 and c2 are the states of its children, and W_0 and W_1 are
+    `matrices`. The state of a leaf is the vector of its word, so that K = d.
+    """
 
     linear_leaves = True
 
@@ -152,43 +170,54 @@ class ConstituencyRNN(TreeRNN):
         return {}
 
     def arrange(self, trees: Trees) -> Levels:
-        nodes = binary(forest(trees, len(self.words) - 1))
-        return level(nodes, nodes.labels, counts=None)
+        nodes = binarise(forest(trees, len(self.words) - 1))
+        return arrange_levels(nodes, nodes.labels, counts=None)
 
     def inputs(self, levels: Levels) -> Tensor:
         return self.vectors(levels)
 
 
 class DependencyRNN(TreeRNN):
-    """h_i = f(1 / l(i) (W_v x_i + sum over children j of l(j) W_kind(j) h_j)), l(i) the words at and under node i
-    (Socher et al. 2014, eq. 4)."""
+    """The base class of recursive networks over dependency trees (Socher et al. 2014, eq. 4).
+
+    The state of a node is h_i = f(1 / l(i) (W_v x_i + sum over children j of l(j) W_kind(j) h_j)), where l(i) is the
+    number of words at node i and below it.
+    """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, matrices: int) -> None:
         super().__init__(words, dimensions, dropout, activation, matrices)
         self.w = nn.Parameter(block_identity(dimensions, words.shape[1]))
 
     def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the number of each node's matrix, (total,), -1 for the identity."""
+        """Return the number of the matrix of each node, (total,), or -1 for the identity.
+
+        `parents` (total,) and `labels` (total,) describe the nodes as in Forest.
+        """
         raise NotImplementedError
 
     def arrange(self, trees: Trees) -> Levels:
         nodes = forest(trees, len(self.words) - 1)
-        return level(nodes, self.kinds(nodes.parents, nodes.labels), word_counts(nodes))
+        return arrange_levels(nodes, self.kinds(nodes.parents, nodes.labels), word_counts(nodes))
 
     def inputs(self, levels: Levels) -> Tensor:
         return levels.own * (self.vectors(levels).to(self.precision) @ self.w.T.to(self.precision)).float()
 
 
 class PositionRNN(DependencyRNN):
-    """The matrices are W_l1 ... W_l`left`, W_r1 ... W_r`right`; children further out have the identity."""
+    """The DT-RNN of Socher et al. 2014, section 3.2, with a matrix for each position of a child.
+
+    The matrices are W_l1 to W_l`left`, followed by W_r1 to W_r`right`. Children further away have the identity matrix.
+    """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, left: int, right: int) -> None:
         super().__init__(words, dimensions, dropout, activation, left + right)
-        self.left, self.right = left, right
+        self.left = left
+        self.right = right
 
     @staticmethod
     def learn(trees: Trees) -> dict[str, Any]:
-        """k_l and k_r: the most children that any word of the training sentences has on its left and on its right."""
+        """Return k_l as `left` and k_r as `right`: the greatest number of children of a word on its left and right side
+        in the training sentences."""
         position = positions(forest(trees, 0).parents)
         return {"left": int(-position.min(initial=0)), "right": int(position.max(initial=0))}
 
@@ -199,8 +228,10 @@ class PositionRNN(DependencyRNN):
 
 
 class RelationRNN(DependencyRNN):
-    """Relation r has the matrix matrices[matrix_of[r]] (Socher et al. 2014, section 3.3). Rare relations share one;
-    relations that no training sentence has take the identity."""
+    """The SDT-RNN of Socher et al. 2014, section 3.3, in which relation r has the matrix matrices[matrix_of[r]].
+
+    Rare relations share a matrix. Relations that do not occur in the training sentences have the identity matrix.
+    """
 
     def __init__(
         self, words: Tensor, dimensions: int, dropout: float, activation: str, matrix_of: Sequence[int]
@@ -210,7 +241,10 @@ class RelationRNN(DependencyRNN):
 
     @staticmethod
     def learn(trees: Trees, rare: int) -> dict[str, Any]:
-        """The matrix of each relation; relations seen fewer than `rare` times in training share the last one."""
+        """Return the matrix of each relation as `matrix_of`.
+
+        Relations that occur fewer than `rare` times in the training sentences share the last matrix.
+        """
         counts = np.bincount(trees.labels[trees.parents >= 0])
         frequent = counts >= rare
         matrix_of = np.where(frequent, np.cumsum(frequent) - 1, np.where(counts > 0, frequent.sum(), -1))
@@ -220,13 +254,14 @@ class RelationRNN(DependencyRNN):
         return np.where(parents < 0, -1, self.matrix_of[np.minimum(labels, len(self.matrix_of) - 1)])
 
     def norms(self) -> np.ndarray:
-        """(L,) the Frobenius norm of each relation's matrix, NaN for none (Socher et al. 2014, section 6.7)."""
+        """Compute the Frobenius norm of each relation's matrix, (L,), or NaN if it has none (Socher et al. 2014,
+        section 6.7)."""
         norms = np.append(self.matrices.detach().norm(dim=(1, 2)).cpu().numpy(), np.nan)
         return norms[self.matrix_of[:-1]]
 
 
 class TreeModel(GlobalModel):
-    """A global model whose sentences are trees."""
+    """The base class of global models whose sentences are trees."""
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
@@ -234,7 +269,7 @@ class TreeModel(GlobalModel):
         return {"activation": activation, **cls.sentence_encoder.learn(task.train.sentences)}
 
     def anchors(self) -> dict[str, Tensor]:
-        """The block identities, with which a sentence is about the mean of its words."""
+        """Return the initial block identities, with which the vector of a sentence is about the mean of its words."""
         network = self.network.sentences
         return {f"sentences.{name}": p.detach().clone() for name, p in network.named_parameters() if name != "words"}
 
@@ -243,7 +278,10 @@ class TreeModel(GlobalModel):
 
 
 class CTRNN(TreeModel):
-    """Recursive networks over binary phrase trees; like `bow`, its space has the dimension of the word vectors."""
+    """The model `ctrnn`: a recursive network over binary phrase trees (CT-RNN of Socher et al. 2014, section 3.4).
+
+    As in `bow`, the joint space has the dimension of the word vectors.
+    """
 
     sentence_view = "phrase-trees"
     sentence_encoder = ConstituencyRNN
@@ -251,14 +289,16 @@ class CTRNN(TreeModel):
 
 
 class DTRNN(TreeModel):
-    """Recursive networks over dependency trees, with a matrix for each position of a child."""
+    """The model `dtrnn`: a recursive network over dependency trees with a matrix for each position of a child (DT-RNN
+    of Socher et al. 2014, section 3.2)."""
 
     sentence_view = "dependency-trees"
     sentence_encoder = PositionRNN
 
 
 class SDTRNN(TreeModel):
-    """Recursive networks over dependency trees, with a matrix for each relation of a child."""
+    """The model `sdtrnn`: a recursive network over dependency trees with a matrix for each relation (SDT-RNN of Socher
+    et al. 2014, section 3.3)."""
 
     sentence_view = "dependency-trees"
     sentence_encoder = RelationRNN

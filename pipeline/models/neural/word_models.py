@@ -1,4 +1,4 @@
-"""The registered global models on word sequences: bow, rnn, gru, lstm (Kiros et al. 2014, section 2.2)."""
+"""The registered global models on word sequences: `bow`, `rnn`, `gru` and `lstm` (Kiros et al. 2014, section 2.2)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.compute.device import OomBatcher, full_float32, place, upload
+from pipeline.compute.device import OomBatcher, full_float32, move_tensors, upload
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.config.models import LongShortTermTrainSettings, PlainTrainSettings
 from pipeline.metrics.ranks import count_ranks
@@ -43,17 +43,19 @@ from pipeline.models.neural.task import TrainingPairs, TrainingTask, required
 from pipeline.models.neural.training import Training, seeded
 from pipeline.text.sequences import Tokens
 
-BLOCK = 512
-"""Maximum number of sentences, or images, that are embedded at once."""
+BLOCK_ROWS = 512
+"""Maximum number of sentences, or of images, that are embedded at once."""
 
 
 class GlobalModel(NetworkModel):
-    """A model of one vector per image and per sentence, whose inner product is the score.
+    """The base class of models with one vector per image and per sentence, whose inner product is the score.
 
-    The vectors are unit vectors. With `score: product` they have any length. After training with the squared loss they
-    also have any length, and are compared by distance. Both are of Socher et al. (2014), who report mean ranks, by
-    which dev then chooses. A registered model names its `sentence_encoder`, a class or function of word vectors, the
-    dimension of the space, dropout, and the values that `learn` returns.
+    The vectors have unit length. With the setting `score: product` they keep their length. After training with the
+    squared loss they also keep their length, and are compared by distance. These two comparisons are from Socher et al.
+    2014, who report mean ranks. Dev therefore chooses by the mean rank for them, and by the recall sum otherwise.
+
+    A subclass sets `sentence_encoder`, a class or function whose arguments are the word vectors, the dimension of the
+    space, the dropout, and the values that `learn` returns.
     """
 
     rule: ScoreRule | None = None
@@ -72,8 +74,11 @@ class GlobalModel(NetworkModel):
     def make_network(
         cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Settings, score: Score
     ) -> GlobalNetwork:
-        """Make an untrained network, which subtracts `mean` (D,) from images, with word vectors (V + 1, d), the unknown
-        word's last."""
+        """Create an untrained network.
+
+        `mean` (D,) is subtracted from images. `words` (V + 1, d) are word vectors, of which the last belongs to the
+        unknown word. `learned` has the values that `learn` returned.
+        """
         sentences = cls.sentence_encoder(words, dimensions, dropout, **learned)
         return JointNetwork(mean, sentences, words.shape[1] if cls.in_word_space else dimensions, dropout, score)
 
@@ -84,7 +89,8 @@ class GlobalModel(NetworkModel):
         def draw(rows: np.ndarray) -> tuple[Tensor, ArrangedWords]:
             return task.draw_images(rows), model.arrange(task.train.sentences.take(rows))
 
-        # The squared loss would shrink both sides to zero: W_I learns first, then sentences (Socher et al. 2014).
+        # The squared loss of both sides at once would shrink them to zero. Therefore W_I is trained first, and then the
+        # sentence encoder (Socher et al. 2014, section 5).
         sentences = {name for name, p in model.network.named_parameters() if p.requires_grad} - {"image_map"}
         groups = ({"image_map"}, sentences) if sentences and model.network.score == "distance" else ()
         plan = task.plan(model.network, draw, model.judge(task.dev), model.reloaded)
@@ -92,8 +98,9 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> Self:
-        """Make a model with initial parameters."""
-        settings, learned = task.settings, cls.learn(task)
+        """Create the model with its initial parameters."""
+        settings = task.settings
+        learned = cls.learn(task)
         score = "distance" if settings.loss == "squared" else settings.score
         mean = torch.tensor(task.mean_image if score == "cosine" else np.zeros_like(task.mean_image))
         words = torch.tensor(required(task.words))
@@ -104,7 +111,7 @@ class GlobalModel(NetworkModel):
         return cls(task.view, network, learned)
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that scores the present parameters on `dev`: by the recall sum, or minus the mean rank."""
+        """Return a function that scores the current parameters on `dev`: the recall sum, or the negative mean rank."""
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
@@ -116,11 +123,11 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        """Return what the sentence encoder must know of the training sentences, as JSON values."""
+        """Return further arguments of the sentence encoder, from the settings or training sentences, as JSON values."""
         return {}
 
     def arrange(self, sentences: "WordForms") -> ArrangedWords:
-        """Arrange `sentences` for the sentence encoder."""
+        """Convert `sentences` to the form that the sentence encoder reads."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
@@ -130,42 +137,54 @@ class GlobalModel(NetworkModel):
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders of regions, each of which is embedded as one image."""
+        """The encoders whose region features the model reads. A region is embedded as an image."""
         return self.encoders
 
     @property
     def dim(self) -> int:
-        """c, the dimension of the joint space."""
+        """The dimension c of the joint space."""
         return len(self.network.image_map)
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> np.ndarray:
-        """Embed images, (n, c) float32. Regions are not read."""
-        embed, count = self.network.embed_images, len(next(iter(features.values())))
+        """Embed the n images of `features`, encoder -> (n, its dim), as (n, c) float32. `regions` are not read."""
+        embed = self.network.embed_images
+        count = len(next(iter(features.values())))
         return self.in_blocks(lambda rows: embed(stack_on(self.view, features, self.device, rows)), count, "image")
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
-        """Embed word sequences, or trees, over the vocabulary that the model was trained with, (n, c) float32."""
+        """Embed n word sequences or trees, whose word ids are of the vocabulary of the training.
+
+        Return (n, c) float32.
+        """
         assert not isinstance(sentences, Mapping)
 
         def embed(rows: slice) -> Tensor:
             arranged = self.arrange(sentences.take(np.arange(rows.start, rows.stop)))
-            return self.network.embed_sentences(place(arranged, self.device))
+            return self.network.embed_sentences(move_tensors(arranged, self.device))
 
         return self.in_blocks(embed, len(sentences), "sentence")
 
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
-        """Embed noun phrases, each as one sentence (Niu et al. 2017, section 5.2), (p, c) float32."""
+        """Embed each of p noun phrases as a sentence (Niu et al. 2017, section 5.2). Return (p, c) float32."""
         return self.embed_sentences(phrases)
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
-        """Embed regions as images, (r, c) float32. Their features are of the model's encoders, in its order."""
+        """Embed each of the r regions of a block as an image. Return (r, c) float32.
+
+        The block has the features of the model's encoders side by side, in the model's order.
+        """
         x = self.view.stack(self.view.split(block.features))
         return self.in_blocks(lambda rows: self.network.embed_images(upload(x[rows], self.device)), len(x), "region")
 
-    def in_blocks(self, embed: Callable[[slice], Tensor], count: int, what: str, size: int = BLOCK) -> np.ndarray:
-        """Embed `count` rows by `embed(rows)`, at most `size` at once, (count, c). A row is called `what` in errors."""
+    def in_blocks(
+        self, embed: Callable[[slice], Tensor], count: int, row_name: str, size: int = BLOCK_ROWS
+    ) -> np.ndarray:
+        """Embed `count` rows by `embed(rows)`, at most `size` at once. Return (count, c) float32.
+
+        `row_name` is the word for one row in error messages.
+        """
         with torch.inference_mode(), full_float32():
-            blocks = OomBatcher(size, what).map(lambda rows: embed(rows).cpu().numpy(), count)
+            blocks = OomBatcher(size, row_name).map(lambda rows: embed(rows).cpu().numpy(), count)
         return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
 
     def settings(self) -> dict[str, Any]:
@@ -182,23 +201,26 @@ class GlobalModel(NetworkModel):
 
 
 def read_score(settings: Settings) -> Score:
-    """Return the stored comparison. Raises ValueError for an unknown one."""
+    """Return the stored `score`, the comparison of images with sentences. Raises ValueError for an unknown name."""
     for score in get_args(Score):
         if settings["score"] == score:
             return score
-    raise ValueError(f"unknown score {settings['score']}; there are {', '.join(get_args(Score))}")
+    raise ValueError(f"unknown score {settings['score']}. The known scores are {', '.join(get_args(Score))}")
 
 
 class BagOfWords(GlobalModel):
-    """The mean of word vectors that are vectors of the joint space: the linear encoder of Kiros et al. 2014, section
-    3.3, and on fixed word vectors their DeViSE of section 3.1. The space has the dimension of the word vectors."""
+    """The model `bow`, which embeds a sentence as the mean of its word vectors.
+
+    It is the linear encoder of Kiros et al. 2014, section 3.3. With fixed word vectors it is their DeViSE of section
+    3.1. The joint space has the dimension of the word vectors.
+    """
 
     sentence_encoder = MeanOfWords
     in_word_space = True
 
 
 class RNN(GlobalModel):
-    """The last hidden state of a plain recurrent network (Socher et al. 2014, section 6)."""
+    """The model `rnn`: the last hidden state of a plain recurrent network (Socher et al. 2014, section 6)."""
 
     sentence_encoder = PlainRecurrent
 
@@ -209,13 +231,13 @@ class RNN(GlobalModel):
 
 
 class GRU(GlobalModel):
-    """The last hidden state of gated recurrent units."""
+    """The model `gru`: the last hidden state of gated recurrent units."""
 
     sentence_encoder = partial(Recurrent, "gru")
 
 
 class LSTM(GlobalModel):
-    """The last hidden state of long short-term memory: the model of Kiros et al. 2014."""
+    """The model `lstm`: the last hidden state of a long short-term memory (Kiros et al. 2014, section 2.2)."""
 
     sentence_encoder = LongShortTerm
 

@@ -1,4 +1,5 @@
-"""The registered model `ncca-recurrent`: towers of whole images and of words in order that start as a fitted ncca."""
+"""The registered model `ncca-recurrent`: a map of images and a recurrent network over words, which start as a fitted
+`ncca`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
@@ -20,13 +21,16 @@ from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 
-SAMPLE = 4096
-"""Approximate number of images, or sentences, on which lengths are measured."""
+SCALE_SAMPLE = 4096
+"""Approximate number of images, and of sentences, on which initial lengths are measured."""
 
 
 class InitialTowers(NamedTuple):
-    """The initial parameters: `whole` (D, c) maps images minus `mean` (D,), `words` (V + 1, c) are word vectors, the
-    unknown word's last, and `bias` (c,) is the mean of their sums over sentences."""
+    """The initial parameters of Towers.
+
+    `whole` (D, c) maps images minus `mean` (D,). `words` (V + 1, c) are word vectors, of which the last belongs to the
+    unknown word. `bias` (c,) is the mean over sentences of the sum of their word vectors.
+    """
 
     whole: Tensor
     mean: Tensor
@@ -35,30 +39,34 @@ class InitialTowers(NamedTuple):
 
 
 def initial_towers(task: TrainingTask) -> InitialTowers:
-    """Compute the two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`."""
+    """Compute the initial parameters from `task.start`, a WordStart.
+
+    Each side is scaled by a number as in `ncca-refined`.
+    """
     assert isinstance(task.start, WordStart)
-    start, train = task.start.model, task.train
+    start = task.start.model
+    train = task.train
     power = start.directions.values**start.eigenvalue_power
     w = start.directions.w * power
     u: np.ndarray = task.start.terms @ (start.directions.u * power)
-    images = np.arange(train.n_images)[:: max(1, train.n_images // SAMPLE)]
+    images = np.arange(train.n_images)[:: max(1, train.n_images // SCALE_SAMPLE)]
     x = (task.view.stack(train.images(images)) - start.mean_x) @ w
-    sentences = train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // SAMPLE)])
+    sentences = train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // SCALE_SAMPLE)])
     sums = np.zeros((len(sentences), u.shape[1]), np.float32)
     np.add.at(sums, sentences.owners, u[sentences.ids])
     bias = sums.mean(axis=0)
     shrink = SENTENCE_LENGTH / _rms(sums - bias)
-    parts = (w / _rms(x), start.mean_x, u * shrink, bias * shrink)
-    return InitialTowers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
+    arrays = (w / _rms(x), start.mean_x, u * shrink, bias * shrink)
+    return InitialTowers(*(torch.from_numpy(np.ascontiguousarray(array, np.float32)) for array in arrays))
 
 
 def _rms(x: np.ndarray) -> float:
-    """Compute the root mean square length of the rows of an array."""
+    """Compute the root mean square length of the rows of x (n, c)."""
     return float(np.sqrt(max(np.square(x, dtype=np.float64).sum(axis=1).mean(), np.finfo(np.float32).tiny)))
 
 
 class BiGRU(nn.Module):
-    """The hidden states of gated recurrent units that read a sentence from both ends, side by side."""
+    """A bidirectional network of gated recurrent units. The hidden states of both directions are put side by side."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -70,9 +78,10 @@ class BiGRU(nn.Module):
         self.precision = torch.float32
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """(total, 2 hidden) float32 from the packed words' vectors (total, inputs)."""
+        """Compute the states (total, 2 hidden) float32 of packed words from their vectors x (total, inputs)."""
         back = packed.mirrored
-        first, last = self._run(x, packed, "first"), self._run(x[back], packed, "last")
+        first = self._run(x, packed, "first")
+        last = self._run(x[back], packed, "last")
         return torch.cat([first, last[back]], dim=1)
 
     def _run(self, x: Tensor, packed: Packed, end: str) -> Tensor:
@@ -83,8 +92,11 @@ class BiGRU(nn.Module):
 
 
 class Reading(NamedTuple):
-    """Packed words as read: their vectors `words` (total, c), their `states` (total, 2 hidden), and the unit vector of
-    each sentence, `whole` (n, c)."""
+    """The results of reading n packed sentences.
+
+    `words` (total, c) are the vectors of the words, `states` (total, 2 hidden) the states of the BiGRU, and `whole` (n,
+    c) the vectors of the sentences, of unit length.
+    """
 
     words: Tensor
     states: Tensor
@@ -92,10 +104,13 @@ class Reading(NamedTuple):
 
 
 class Towers(nn.Module):
-    """Two towers: g(x) = unit((x - mean) W_g) of images x, and g(y) = unit(sum of e_t - b + P mean of h_t) of
-    sentences, where e_t are the vectors of a sentence's words and h_t the states of a BiGRU that reads them.
+    """The network that maps images x to g(x) = unit((x - mean) W_g) and sentences y to g(y) = unit(sum_t e_t - b + P
+    mean_t h_t).
 
-    P is initially zero and all else as in `towers`, so that the recurrence adds the meaning of order and context.
+    e_t are the vectors of the sentence's words, and h_t the states of a BiGRU that reads them. P is initially zero, and
+    the other parameters are initially `towers`. The recurrence thus learns the effects of word order and context. In
+    the code, W_g is `whole` (D, c), the e_t are rows of `words` (V + 1, c), b is `bias` (c,), and P is `to_whole` (2
+    hidden, c).
     """
 
     mean: Tensor
@@ -115,23 +130,24 @@ class Towers(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the heaviest products."""
+        """Set the dtype of the most expensive products."""
         self.precision = self.states.precision = precision
 
     def project_images(self, x: Tensor) -> Tensor:
-        """Compute g(x) of the stacked features of whole images (n, D), (n, c)."""
+        """Compute g(x) for n images with the stacked features x (n, D). Return (n, c)."""
         return self.project(x - self.mean, self.whole)
 
     def project(self, x: Tensor, w: Tensor) -> Tensor:
-        """Compute unit(xW), with dropout on x."""
+        """Compute unit(x w) for x (n, D) and w (D, c), with dropout on x. Return (n, c)."""
         x = self.drop(x).to(self.precision)
         return unit_length((x @ w.to(self.precision)).float())
 
     def drop(self, x: Tensor) -> Tensor:
+        """Apply dropout to x during training."""
         return functional.dropout(x, self.dropout, self.training)
 
     def read(self, packed: Packed) -> Reading:
-        """Read packed words. In training, dropout leaves whole words out."""
+        """Read n packed sentences. During training, dropout removes whole words."""
         e = functional.embedding(packed.ids, self.words)
         e = e * self.drop(e.new_ones(len(e), 1))
         h = self.drop(self.states(e * self.scale, packed))
@@ -142,32 +158,35 @@ class Towers(nn.Module):
 
 
 class RecurrentTowers(Towers, GlobalNetwork):
-    """The network of s(x, y) = g(x) . g(y), see Towers."""
+    """The network with the score s(x, y) = g(x) . g(y), where g is as in Towers."""
 
     score = "cosine"
 
     def embed_images(self, x: Tensor) -> Tensor:
-        """(n, c) of unit length from the stacked features of whole images (n, D)."""
+        """Embed n images with the stacked features x (n, D) as (n, c) of unit length."""
         return self.project_images(x)
 
     def embed_sentences(self, packed: Packed) -> Tensor:
-        """(n, c) of unit length."""
+        """Embed n packed sentences as (n, c) of unit length."""
         return self.read(packed).whole
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """(n, n) scores of n images by n sentences."""
+        """Score n images by n sentences, and return (n, n)."""
         return self.embed_images(x) @ self.embed_sentences(packed).T
 
 
 class RecurrentCCA(GlobalModel):
-    """Our own: see RecurrentTowers. Starts as a fitted ncca; weight decay pulls it back there."""
+    """The model `ncca-recurrent` of this project, with the network RecurrentTowers.
+
+    It starts as a fitted `ncca`, and weight decay pulls its image map, word vectors and bias towards this start.
+    """
 
     def __init__(self, view: ImageView, network: RecurrentTowers) -> None:
         super().__init__(view, network, {})
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> Self:
-        """Make the model that begins as `task.start`, a WordStart."""
+        """Create the model that starts as `task.start`, a WordStart."""
         towers = initial_towers(task)
         with seeded(task.seed):
             hidden = task.own_settings(RecurrentTrainSettings).hidden
