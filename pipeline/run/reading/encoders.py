@@ -53,7 +53,7 @@ class RunTexts:
         value = read_json(path)
         if isinstance(value, dict) and isinstance(value.get("details"), dict):
             value = value["details"].get("settings")  # of a text encoder's model.json
-        return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "correct text.vocabulary"))
+        return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "Correct text.vocabulary."))
 
     def corpus(self) -> WordVectors:
         terms = read_token_vocabulary(self.run)[0].terms
