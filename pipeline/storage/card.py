@@ -16,12 +16,10 @@ from pydantic import ConfigDict, Field, model_validator
 from pipeline.config.registry import IMPORT_PATH, MAX_SIDE, MODELS
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileSum
-from pipeline.storage.files import inside
+from pipeline.storage.files import REBUILD, inside
 from pipeline.storage.json_files import CHECK, Count, File, Finite, Form, Json, check_form, read_json
 
 CARD = "card.json"
-REBUILD = "Copy the index again, or rebuild it with the command that `jointspace verify RUN` prints for its run."
-"""The remedy for a damaged file of an index, in messages."""
 INDEXED = {
     "global": {"images": "images", "sentences": "sentences"},
     "fragments": {"images": "regions", "sentences": "words"},

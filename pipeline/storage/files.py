@@ -21,6 +21,8 @@ from pipeline.foreign.files import kind_of
 
 REMEDY = "Run `jointspace verify RUN`, which prints the command that makes the file again."
 """The remedy for a damaged file of a run, in messages."""
+REBUILD = "Copy the index again, or rebuild it with the command that `jointspace verify RUN` prints for its run."
+"""The remedy for a damaged file of an index, in messages."""
 RUN_FIRST = "Run the stage that makes it, or `jointspace run CONFIG`, which runs all missing stages."
 """The remedy for a missing file of a run, in messages."""
 REASONS = {

@@ -45,9 +45,9 @@ import safetensors.numpy
 from pipeline.compute.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage.batch import FileBatch, FileSum
-from pipeline.storage.card import CARD, REBUILD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
+from pipeline.storage.card import CARD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
 from pipeline.storage.commit import read_commit, read_record
-from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
+from pipeline.storage.files import REBUILD, inside, map_hashed, read_bytes, refusing
 from pipeline.storage.index_folder import (
     CHANGING,
     COLUMNS,

@@ -36,8 +36,8 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
 
     if run is None:
         raise UsageError(
-            "A text query of this model must be parsed by the parser of its run. Name the run with `--run RUN`, or in"
-            " Python with `load(..., run=RUN)`."
+            "Name the run that parsed the captions of the index with `--run RUN`, or in Python with"
+            " `load(..., run=RUN)`."
         )
     parsed = open_commit(run / "text/parses/shard-00000.conllu", PARSES).details
     engine = parsed["engine"]

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.card import REBUILD, Card, Modality
+from pipeline.storage.card import Card, Modality
+from pipeline.storage.files import REBUILD
 from pipeline.storage.index_folder import COLUMNS, NUMBER, added_to, home_of, several, shards_in
 from pipeline.storage.index_shard import MODALITIES, IndexShard, hide
 from pipeline.storage.json_files import Json, fingerprint, require_same

@@ -166,7 +166,7 @@ GIGABYTE = 1 << 30
 ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
 IMAGES = {
     "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search",)),
-    "an unknown type": (unknown_type, "images.faiss holds an IndexIVFIndependentQuantizer", ("search",)),
+    "an unknown type": (unknown_type, "images.faiss contains an IndexIVFIndependentQuantizer", ("search",)),
     "another count": (lambda folder, _: told(folder, "card.json", ("images", "count"), 9), "as its card says", ALL[:1]),
     "a path outside": (cell("images", "path", "../../etc/passwd"), "images.parquet row 3: its path", ALL),
     "an absolute path": (cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
@@ -331,7 +331,7 @@ def test_more_vectors_than_rows_are_refused(factory: str, run: Path, tmp_path: P
     more.train(vectors)
     more.add(vectors[: index.ntotal + 1])
     put_index(forged, more)
-    assert all("has 25 vectors, but its table only 24 rows" in reason for reason in reasons(commands, forged))
+    assert all("has 25 vectors, but its table has only 24 rows" in reason for reason in reasons(commands, forged))
 
 
 # --- the first time that an index is opened
