@@ -254,7 +254,9 @@ def _open_gallery(
             " new place: jointspace serve %s --images FOLDER",
             folder, photos, shlex.quote(str(folder)),
         )  # fmt: skip
-    hidden = [] if columns is None else set(index.packed_table("images").schema.names).difference(BUILT_IN_COLUMNS, columns)
+    hidden = (
+        [] if columns is None else set(index.packed_table("images").schema.names).difference(BUILT_IN_COLUMNS, columns)
+    )
     source = index.photographs(images_root, settings.collection.follow_links)
     searcher = Searcher(index, hidden)
     return ServedGallery(searcher, _encoder_of(index, encoders), source.read, decode, THUMBNAIL_SIDE)

@@ -117,7 +117,7 @@ def test_a_photograph_is_shown_small(client: TestClient) -> None:
         ("ncca/images?sentence=%20%09", 422, "is empty"),
         ("ncca/images", 422, "sentence: Field required"),
         ("ncca/images?sentence=" + "dog+" * 26, 422, "has 104 characters. Write at most 100."),
-        ("ncca/images?sentence=the+big", 422, "nothing but stop words"),
+        ("ncca/images?sentence=the+big", 422, "only stop words"),
         ("ncca/images?sentence=%00%ff%fe", 422, "Try other words"),
         ("ncca/images?sentence=dog&top=0", 422, "from 1 to 20"),
         ("ncca/images?sentence=dog&top=21", 422, "from 1 to 20"),
