@@ -1,1 +1,1 @@
-"""FAISS indices of one modality: building, measuring, reading back, and searching them by the other."""
+"""FAISS indexes of images or captions: building, measuring, reading and searching them."""

@@ -1,8 +1,8 @@
-"""Building the FAISS index that meets the requirements, with its card, and removing vectors from one.
+"""Building a FAISS index that meets the requirements, with its card, and removing vectors from an index.
 
-An id is a row of the index's table, and an id never changes its meaning: ids of removed vectors stay empty. If a row
-has several vectors, these are numbered without gaps, and are renumbered when some are removed. What an index was
-trained on does not change.
+The id of a vector is the row of its item in the index's table, and an id never changes its meaning: the ids of removed
+vectors are not used again. If a row has several vectors, these are numbered without gaps, and are numbered again when
+some are removed. Removing vectors does not change the centroids and codes that an index has learned.
 """
 
 import time
@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.errors import InputError, UsageError
-from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
+from pipeline.index.candidates import FEW_LISTS, MANY_LISTS, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
 from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
 from pipeline.index.faiss_types import call, ids_of_lists
@@ -29,20 +29,22 @@ from pipeline.storage.json_files import Json
 if TYPE_CHECKING:
     import torch
 
-QUERIES, SET_QUERIES = 1000, 100
-"""Items of the other modality that measure an index: of one vector, and of several, each of which is also scored with
-everything."""
-FLAT_HEADER = 45
-"""Bytes of an exact index beside its vectors."""
-SLACK = 1e-5
-"""Relative difference of scores that are the same but for rounding."""
+QUERIES = 1000
+"""Number of items of the other modality with which an index is measured."""
+SET_QUERIES = 100
+"""Number of items of the other modality with which the index of a multi-vector model is measured. Each of them is also
+scored with all items."""
+FLAT_HEADER_BYTES = 45
+"""Size of an exact index in bytes without its vectors."""
+SCORE_TOLERANCE = 1e-5
+"""Largest relative difference of scores that counts as rounding."""
 
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A FAISS index as bytes, with its card. Position i of the index is row i of the vectors.
+    """A FAISS index as bytes, with its card. The vector with the id i is row i of the given vectors.
 
-    `tradeoff` has the measurements of the candidates, if several were tried.
+    `tradeoff` has the measurements of all candidates, or is None if only one was tried.
     """
 
     data: memoryview
@@ -51,7 +53,7 @@ class BuiltIndex:
 
     @property
     def expected(self) -> ExpectedIndex:
-        """The facts that the bytes must agree with."""
+        """The values of the card with which the bytes must agree when they are read."""
         return ExpectedIndex(self.card.count, self.card.dim, self.card.metric)
 
 
@@ -63,20 +65,25 @@ def choose_and_build(
     progress: Progress = unwatched,
     gpu: "torch.device | None" = None,
 ) -> BuiltIndex:
-    """The index of `vectors` that meets `requirements`, tuned and measured with `queries` (q, c) of the other modality.
+    """Build an index of `vectors` that meets the `requirements`.
 
-    Their true neighbours, and the lists of an inverted file, are found on `gpu`, where there is one. Raises InputError
-    where there is nothing to index or to ask, IntegrityError for a row that is not finite, and UsageError where no
-    index meets the requirements.
+    The index is tuned and measured with `queries` (q, c), which are vectors of the other modality. The exact
+    neighbours of the queries, and the lists of an inverted file, are computed on `gpu` unless it is None. Raises
+    InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError if
+    no index meets the requirements.
     """
     count = vectors.count
     if not count or not len(queries):
-        raise InputError("there is nothing to index; put splits that have images and sentences into index.splits")
+        raise InputError(
+            "There is nothing to index. Put splits that have photos and captions into index.splits in the"
+            " configuration."
+        )
     questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
     failed: dict[str, CandidateTrial] = {}
 
     def finish(factory: str, near: SearchSetting, trials: list[CandidateTrial]) -> BuiltIndex | None:
-        """Builds the index of all vectors, tuned `near` a setting; returns None if it misses a requirement."""
+        """Build and measure the index of all vectors, and tune it near the setting `near`. Return None if it misses a
+        requirement."""
         built = build(factory, vectors, metric, progress=progress, gpu=gpu)
         best = tune(built.index, questions, requirements.recall_floor, near=near)
         alone = 1000 * latency(built.index, questions)
@@ -91,8 +98,8 @@ def choose_and_build(
         tradeoff = {"rule": RULE, "chosen": trial.to_dict(), "candidates": measured}
         return BuiltIndex(data, _card(trial, vectors, metric, len(queries)), tradeoff if trials else None)
 
-    few = count <= requirements.exact_limit and count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
-    if few and (exact := finish("Flat", NOWHERE, [])):
+    exact_fits = count <= requirements.exact_limit and count * vectors.dim * 4 + FLAT_HEADER_BYTES <= requirements.bytes
+    if exact_fits and (exact := finish("Flat", NOWHERE, [])):
         return exact
     trials: list[CandidateTrial] = []
     for tier in choose(vectors, queries, metric, requirements, progress, gpu):
@@ -132,18 +139,20 @@ def build_gallery(
     progress: Progress = unwatched,
     gpu: "torch.device | None" = None,
 ) -> BuiltIndex:
-    """The index of the `vectors` of all `images` or `sentences`, measured with `queries` of the other modality.
+    """Build an index of the `vectors` of all `images` or `sentences`, and measure it with `queries` of the other
+    modality.
 
-    Where items have several, by their `outline`, it gives its vectors back exactly: an exact index, or above
-    `requirements.exact_limit` vectors an inverted file of them, whatever `requirements.candidates` says; the card says
-    what its `shortlist` costs. A shortlist is read off the lists, so that only an inverted file is searched by it.
-    Raises as choose_and_build does.
+    `outline` is None for a model with one vector per item. Otherwise it says which vectors belong to which item. The
+    index of such a multi-vector model stores its vectors exactly: it is a Flat index, or an inverted file of whole
+    vectors if there are more than `requirements.exact_limit` vectors. The candidates of `requirements` are ignored.
+    The `shortlist` is only used with an inverted file, because it is computed from the lists. Its recall and speed are
+    noted on the card. Raises errors as `choose_and_build` does.
     """
     if outline is None:
         assert isinstance(comparison, str)
         return choose_and_build(vectors, one_vector_each(queries), comparison, requirements, progress, gpu)
     assert isinstance(comparison, ScoreRule) and isinstance(queries, MultiVectors)
-    factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW, MANY))
+    factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW_LISTS, MANY_LISTS))
     requirements = replace(requirements, candidates=tuple(factories))
     asked = queries.array[evenly_spaced(len(queries.array), QUERIES)]
     built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu)
@@ -157,15 +166,20 @@ def build_gallery(
 def measure_shortlist(
     gallery: MultiVectorGallery, queries: MultiVectors, progress: Progress = unwatched
 ) -> dict[str, Json]:
-    """Measure the gallery's shortlist against scoring all items. Return the values for the card of its index.
+    """Compare searches with the gallery's shortlist with scoring all items. Return the values for the index's card.
 
-    `recall@10` is the share of each query's ten best items by exact scores that were found, `recall@1` the share of
-    queries whose best one was; `scored` the number of items scored exactly; `exact_queries_per_second` the speed
-    without a shortlist. An item counts as found if another item with an equal score was found in its place.
+    `recall@10` is the mean share of a query's ten best items by exact scores that the shortlist finds. `recall@1` is
+    the share of queries whose best item it finds. An item also counts as found if another item with an equal score is
+    found in its place. `scored` is the number of items that are scored exactly for a query, `queries_per_second` is
+    the speed with the shortlist, and `exact_queries_per_second` the speed without it.
     """
-    top, shortlist = min(NEIGHBOURS, len(gallery)), gallery.shortlist
+    top = min(NEIGHBOURS, len(gallery))
+    shortlist = gallery.shortlist
     vectors = gallery.vectors()
-    shares, firsts, seconds, exact_seconds = [], [], [], []
+    shares = []
+    firsts = []
+    seconds = []
+    exact_seconds = []
     for query in progress(queries.blocks(1), "shortlist" if shortlist else "all items"):
         start = time.perf_counter()
         found = gallery.search(query, top).scores[0]
@@ -176,9 +190,9 @@ def measure_shortlist(
         scores = gallery.score_all(query, vectors)[gallery.there]
         best = -np.partition(-scores, top - 1)[:top]
         exact_seconds.append(time.perf_counter() - middle)
-        slack = SLACK * max(abs(float(best.max())), 1)
-        shares.append(np.mean(found >= best.min() - slack))
-        firsts.append(found[0] >= best.max() - slack)
+        tolerance = SCORE_TOLERANCE * max(abs(float(best.max())), 1)
+        shares.append(np.mean(found >= best.min() - tolerance))
+        firsts.append(found[0] >= best.max() - tolerance)
     return {
         "nearest": shortlist and shortlist.nearest,
         "shortlist": shortlist and shortlist.shortlist,
@@ -193,47 +207,54 @@ def measure_shortlist(
 
 # --- removing vectors
 
-NAMED = "IDMap,"
-"""What the factory string of an index begins with that holds its vectors' ids in a table beside them."""
+ID_MAP_PREFIX = "IDMap,"
+"""First part of the factory string of an index that stores the ids of its vectors in a separate table."""
 
 
 def remove(
     index: faiss.Index, ids: np.ndarray, rest_ids: np.ndarray, rest: Callable[[], Vectors], card: IndexCard
 ) -> tuple[faiss.Index, str]:
-    """Return `index` without `ids`, with all other vectors under the same ids, and its factory string.
+    """Remove the vectors with these `ids` from an index. Return the index, in which all other vectors keep their ids,
+    and its factory string.
 
-    If FAISS cannot remove vectors from this type of index, it is built again by its `card` from the vectors `rest()`,
-    whose ids are `rest_ids`.
+    If FAISS cannot remove vectors from this type of index, the index is built again from the vectors `rest()` with the
+    ids `rest_ids`, with the factory string and the search parameters on its `card`.
     """
     factory = card.factory
-    typed = faiss.downcast_index(index)  # the card may be wrong, and others number the vectors anew
+    # The type is read from the index, because the card may be wrong. Other types would number the vectors again.
+    typed = faiss.downcast_index(index)
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
         call(index.remove_ids, ids)
         return index, factory
     if not len(rest_ids):
-        return faiss.index_factory(index.d, NAMED + "Flat", index.metric_type), NAMED + "Flat"
-    factory = factory.removeprefix(NAMED)
-    named = build(factory, rest(), card.metric, ids=rest_ids).index
-    apply(named, SearchSetting(card.nprobe, card.efSearch, card.k_factor))  # which it was tuned to
-    return named, NAMED + factory
+        empty = ID_MAP_PREFIX + "Flat"
+        return faiss.index_factory(index.d, empty, index.metric_type), empty
+    factory = factory.removeprefix(ID_MAP_PREFIX)
+    rebuilt = build(factory, rest(), card.metric, ids=rest_ids).index
+    apply(rebuilt, SearchSetting(card.nprobe, card.efSearch, card.k_factor))
+    return rebuilt, ID_MAP_PREFIX + factory
 
 
 def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> ArrayVectors:
-    """Return the vectors that `index` has under `ids` (k,). Raises UsageError, naming `name`, if it rounds them."""
+    """Return the vectors with these `ids` (k,) from `index`, which messages call `name`.
+
+    Raises UsageError if the index stores its vectors in a compressed form.
+    """
     if not is_exact(index):
         raise UsageError(
-            f"{name} has rounded its vectors; the run that has them has to be around it: name the index there"
+            f"{name} stores its vectors in a compressed form, so the exact vectors must come from its run. Name the"
+            " index in the folder of the run, such as RUN/index/ncca, and not a copy of it."
         )
     return ArrayVectors(reconstruct(index, ids))
 
 
-def drop(index: faiss.Index, places: np.ndarray) -> faiss.Index:
-    """Return a Flat or IVF,Flat index without the vectors at `places` (k,). The others are numbered anew."""
+def remove_and_renumber(index: faiss.Index, ids: np.ndarray) -> faiss.Index:
+    """Remove the vectors with these `ids` (k,) from a Flat or IVF,Flat index, and number the others from 0 again."""
     kept = np.ones(index.ntotal, bool)
-    kept[places] = False
-    call(index.remove_ids, places)
-    if isinstance(index, faiss.IndexIVF):  # which leaves them their ids
+    kept[ids] = False
+    call(index.remove_ids, ids)
+    if isinstance(index, faiss.IndexIVF):  # An inverted file keeps the old ids.
         numbers = np.cumsum(kept) - 1
-        for _, ids in ids_of_lists(index):
-            ids[:] = numbers[ids]
+        for _, list_ids in ids_of_lists(index):
+            list_ids[:] = numbers[list_ids]
     return index

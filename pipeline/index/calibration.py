@@ -1,16 +1,17 @@
-"""Where the likely answers to a sentence end, and whether it is off the collection.
+"""Calibration of text queries: which results are likely matches, and whether a query is out of domain.
 
-The score of a sentence with a photograph is compared with those that the sentence has with a *background*, photographs
-of dev: z = (score - mean) / deviation. The least z of a likely answer is the split conformal quantile of dev's pairs
-(Vovk et al. 2005; Angelopoulos and Bates 2021). Of sentences like those of dev, the photograph that is meant is then
-among the likely ones in `index.coverage` of all cases in which the index has it. z depends on its pair and background,
-so this holds for an index of any size, in one index shard or in several. The number of likely answers grows with the
-index. There may be none.
+The scores of a text query are compared with its scores with a *background*, which are the captioned photos of the dev
+split. The normalised score of a photo is z = (score - mean) / deviation, with the mean and the standard deviation of
+the background's scores. A photo is a likely match if its z is at least a threshold, which is the split conformal
+quantile of the dev pairs (Vovk et al. 2005; Angelopoulos and Bates 2021). For queries that resemble the dev captions,
+the right photo is then a likely match with the probability `index.coverage`, if the index contains it. The threshold
+does not depend on the size of the index or on the number of its shards, because z only depends on the query, the photo
+and the background. The number of likely matches grows with the index, and may be zero.
 
-A sentence is off the collection where the mean of its NEIGHBOURS best scores with the background is less than that of
-all but FALSE_ALARMS of dev's sentences, which is the same for any index too, or where half of its words are unknown.
-Nothing says that one photograph is missing: the best score hardly differs between sentences whose photograph is there
-and others (docs/measured.md).
+A query is out of domain if the mean of its NEIGHBOURS best scores with the background is smaller than for all but the
+share FALSE_ALARMS of the dev captions, or if at least half of its words are unknown. This does not depend on the index
+either. The calibration cannot say that a particular photo is missing from the index: the best score of a caption is
+about the same whether its photo is in the index or not (docs/measured.md).
 """
 
 import math
@@ -22,24 +23,32 @@ from typing import Self
 import numpy as np
 
 from pipeline.errors import IntegrityError
+from pipeline.storage.files import REBUILD
 from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex
 
-FALSE_ALARMS, NEIGHBOURS = 0.05, 10
-FEWEST = 50
-"""Dev images with sentences from which on there is a calibration."""
+FALSE_ALARMS = 0.05
+"""Share of the dev captions that count as out of domain."""
+NEIGHBOURS = 10
+"""Number of the best scores with the background whose mean says how well a query fits the collection."""
+MIN_DEV_IMAGES = 50
+"""An index is calibrated if the dev split has at least this many captioned images."""
 BACKGROUND = "background.safetensors"
-"""The file of an index shard with the background's vectors."""
-LEAST = np.finfo(np.float32).min
-"""Below any score."""
-BLOCK = 1024
-"""Sentences compared with the background at once."""
+"""The file of an index shard that contains the vectors of the background."""
+LOWEST_SCORE = np.finfo(np.float32).min
+"""A threshold below all scores."""
+BLOCK_CAPTIONS = 1024
+"""Number of captions that are compared with the background together."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """`score` is the least z of a likely answer, and `nearness` the least mean of the nearest scores of a sentence of
-    the collection, against the `background` (b, c), which compares by `metric`."""
+    """The calibration of an index for text queries.
+
+    `background` (b, c) are the image vectors of dev, which are compared by `metric`. `score` is the smallest z of a
+    likely match. `nearness` is the smallest mean of a query's best scores with the background if the query fits the
+    collection. `coverage` is the share of queries whose right photo is a likely match.
+    """
 
     background: np.ndarray
     metric: str
@@ -49,59 +58,72 @@ class Calibration:
 
     @classmethod
     def fit(cls, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, coverage: float) -> Self:
-        """Calibrates with dev's `images` (n, c), which are also the background, and their `sentences` (m, c).
+        """Compute the calibration from the `images` (n, c) and the `sentences` (m, c) of dev.
 
-        Sentence j belongs to image `owners[j]`, which is left out of the background of this sentence. At most a share
-        1 - `coverage` of m + 1 sentences may score below the line; this number is computed without rounding errors.
+        The images are also the background. Caption j belongs to the image `owners[j]`, which is left out of the
+        background of this caption. At most the share 1 - `coverage` of m + 1 captions may score below the threshold.
+        This number is computed without rounding errors.
         """
-        scores, nearness = [], []
-        for start in range(0, len(sentences), BLOCK):
-            owned = owners[start : start + BLOCK, None]
-            products = compare(sentences[start : start + BLOCK], images, metric)
+        scores = []
+        nearness = []
+        for start in range(0, len(sentences), BLOCK_CAPTIONS):
+            owned = owners[start : start + BLOCK_CAPTIONS, None]
+            products = compare(sentences[start : start + BLOCK_CAPTIONS], images, metric)
             right = np.take_along_axis(products, owned, axis=1)
             others = products[np.arange(len(images)) != owned].reshape(len(owned), -1)
-            mean, deviation, nearest = stand(others)
+            mean, deviation, nearest = summarise_scores(others)
             scores.append((right[:, 0] - mean) / deviation)
             nearness.append(nearest)
         missed = math.floor((1 - Fraction(str(coverage))) * (len(sentences) + 1))
-        # With few sentences, none may be missed: then every score is above the line.
-        ascending = np.array([LEAST, *np.sort(np.concatenate(scores))])
+        # With few captions, none of them may score below the threshold, which then is the lowest score.
+        ascending = np.array([LOWEST_SCORE, *np.sort(np.concatenate(scores))])
         near = np.quantile(np.concatenate(nearness), FALSE_ALARMS)
         return cls(images, metric, float(ascending[missed]), float(near), coverage)
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index, or None if it has none."""
+        """Read the calibration of an index, or return None if the index is not calibrated.
+
+        Raises IntegrityError if the vectors of the background do not fit the model.
+        """
         card = index.card
         if card.calibration is None:
             return None
         background = index.first.arrays(BACKGROUND).get("images")
         if background is None or background.shape[1:] != (card.dim,) or not np.isfinite(background).all():
-            raise IntegrityError(f"the background in {index.folder} does not fit its model; run build-index again")
+            raise IntegrityError(f"{BACKGROUND} in {index.folder} does not fit the model of the index. {REBUILD}")
         stored = card.calibration
         return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)
 
     def card(self) -> dict[str, Json]:
-        """Return the calibration as an index's card has it."""
+        """Return the values for the card of an index. The background is stored in a file of its own."""
         return {"version": 1, "coverage": self.coverage, "score": self.score, "nearness": self.nearness}
 
     def judge(
         self, query: np.ndarray, scores: Sequence[float], count: int | None, words: tuple[int, int]
     ) -> "Judgement":
-        """Judge the answers to a sentence with the vector `query` (1, c) by their falling `scores`. `count` is the
-        number of photos that were searched, or None; `words` has the numbers of all and of unknown words."""
+        """Judge the results of a text query.
+
+        `query` (1, c) is the vector of the query, and `scores` are the descending scores of its results. `count` is
+        the number of photos that were searched, or None if it is unknown. `words` has the number of words in the
+        query, and the number of unknown words.
+        """
         products = compare(query, self.background, self.metric)
-        (mean,), (deviation,), (nearness,) = stand(products)
-        least = float(mean + self.score * deviation)
-        expected = None if count is None else round(float(np.mean(products >= least)) * count)
-        likely = sum(score >= least for score in scores)
+        (mean,), (deviation,), (nearness,) = summarise_scores(products)
+        threshold = float(mean + self.score * deviation)
+        expected = None if count is None else round(float(np.mean(products >= threshold)) * count)
+        likely = sum(score >= threshold for score in scores)
         return Judgement(likely, len(scores), expected, self.coverage, bool(nearness < self.nearness), *words)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The likely answers to a sentence: the first `likely` of the `shown`, and about `expected` in the whole index.
-    The sentence is `far` from the photos or not, and `unknown` of its `words` are unknown."""
+    """The judgement of the results of a text query.
+
+    The first `likely` of the `shown` results are likely matches, and the whole index has about `expected` likely
+    matches, or an unknown number if it is None. `coverage` is the share of queries whose right photo is a likely match.
+    `far` says whether the query is far from the photos of the collection. `unknown` of its `words` are unknown.
+    """
 
     likely: int
     shown: int
@@ -113,43 +135,52 @@ class Judgement:
 
     @property
     def off_topic(self) -> bool:
-        """Whether the query does not fit the collection."""
+        """Whether the query is out of domain: it does not fit the collection."""
         return self.warning is not None
 
     @property
     def remark(self) -> str:
-        """A sentence that says where the likely answers end."""
-        share = f"{100 * self.coverage:.0f} %"
+        """A text for the user that says which of the results are likely matches."""
+        share = f"{100 * self.coverage:.0f}%"
         if not self.likely:
-            return f"nothing here is likely: in {share} of searches, the photo that is meant scores higher"
+            return f"None of these results is a likely match. In {share} of searches, the right photo scores higher."
+        searched = f"In {share} of searches, the photo that you are looking for (if it is in the collection)"
         if self.likely < self.shown or self.expected is None:
-            these = f"among these {self.likely}" if self.likely > 1 else "this one"
-            return f"the photo you mean, if it is here, is {these} in {share} of searches"
+            return f"{searched} is {f'among these {self.likely}' if self.likely > 1 else 'this one'}."
         if more := max(0, self.expected - self.shown):
-            return f"all of these are likely, and about {more:,} more; a longer query would tell them apart"
-        return f"all of these are likely: the photo you mean, if it is here, is among them in {share} of searches"
+            return (
+                f"All of these are likely matches, and the index has about {more:,} more. A longer query may tell them"
+                " apart."
+            )
+        return f"All of these are likely matches. {searched} is among them."
 
     @property
     def warning(self) -> str | None:
-        """A warning if the query does not fit the collection, or None."""
+        """A warning for the user if the query is out of domain, or None."""
         if self.unknown and 2 * self.unknown >= self.words:
-            return f"this seems off the collection: {self.unknown} of its {self.words} words are unknown"
+            return f"This query may not fit the collection: {self.unknown} of its {self.words} words are unknown."
         if self.far:
-            share = f"{100 * (1 - FALSE_ALARMS):.0f} %"
-            return f"this seems off the collection: {share} of its own captions match photos better"
+            share = f"{100 * (1 - FALSE_ALARMS):.0f}%"
+            return f"This query may not fit the collection: {share} of its captions match photos better."
         return None
 
 
 def compare(queries: np.ndarray, vectors: np.ndarray, metric: str) -> np.ndarray:
-    """(q, n): products, or minus squared distances."""
+    """Return the scores (q, n) of `queries` (q, c) with `vectors` (n, c).
+
+    A score is the inner product, or the negative squared Euclidean distance, as `metric` says.
+    """
     products = queries @ vectors.T
     if metric == "inner_product":
         return products
     return 2 * products - (queries**2).sum(axis=1)[:, None] - (vectors**2).sum(axis=1)
 
 
-def stand(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(q,) the mean, the deviation and the mean of the NEIGHBOURS greatest of each row of `scores` (q, n)."""
-    few = min(NEIGHBOURS, scores.shape[1])
-    nearest = np.partition(scores, -few, axis=1)[:, -few:].mean(axis=1)
+def summarise_scores(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean, the standard deviation, and the mean of the NEIGHBOURS largest values of each row.
+
+    `scores` has the shape (q, n), and each of the results has the shape (q,).
+    """
+    count = min(NEIGHBOURS, scores.shape[1])
+    nearest = np.partition(scores, -count, axis=1)[:, -count:].mean(axis=1)
     return scores.mean(axis=1), np.maximum(scores.std(axis=1), np.finfo(np.float32).tiny), nearest

@@ -1,4 +1,4 @@
-"""Candidate indices: FAISS factory strings for a number of vectors, and what building one of them takes."""
+"""Candidate indexes: the FAISS factory strings to try for a number of vectors, and building an index."""
 
 import math
 import re
@@ -20,44 +20,59 @@ from pipeline.index.tuning import stages_of
 if TYPE_CHECKING:
     import torch
 
-TRAINING_LEAST, TRAINING_MOST = 39, 50
-"""Training vectors for each list; below the first FAISS warns of poor centroids."""
-ROUNDS, PRODUCTS = 10, 1 << 28
-"""Rounds of k-means by torch, as many as FAISS makes; products of vectors and centroids that it holds at once."""
-TRAINING_FLOOR = 20_000
-"""Training vectors that a quantizer without lists may have."""
+MIN_TRAINING_PER_LIST = 39
+"""Smallest number of training vectors per list. With fewer, FAISS warns of poor centroids."""
+MAX_TRAINING_PER_LIST = 50
+"""Largest number of training vectors per list."""
+KMEANS_ROUNDS = 10
+"""Number of k-means iterations with PyTorch, which is also FAISS's number."""
+MAX_PRODUCTS = 1 << 28
+"""Number of products of vectors and centroids that k-means holds in memory together."""
+MIN_TRAINING_ROWS = 20_000
+"""An index may be trained on this many vectors, even if it has few lists or none."""
 ROTATION_STEPS = 8
-"""Iterations of a learned rotation; FAISS's own 50 take minutes for hardly more recall."""
+"""Number of iterations of a learned rotation. The 50 iterations of FAISS take minutes and gain almost no recall."""
 GRAPH_LINKS = 32
-"""Links of a vertex in the graph of many centroids."""
-FEW, MANY = 1, 4
-"""Lists of an inverted file, as multiples of the square root of the number of vectors."""
+"""Number of links of a vertex in the graph of the centroids."""
+FEW_LISTS = 1
+"""A small number of lists of an inverted file, as a multiple of the square root of the number of vectors."""
+MANY_LISTS = 4
+"""A large number of lists of an inverted file, as a multiple of the square root of the number of vectors."""
 GRAPH_LISTS = 1 << 16
-"""From so many lists on, a graph of the centroids finds the lists of a vector."""
+"""With this many lists or more, the lists of a vector are found with a graph of the centroids."""
 LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
-"""From how many vectors on so many lists are tried, too: the first two of criteo's autofaiss, of its
-`get_optimal_nb_clusters`, which has them in rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
+"""Further numbers of lists that are tried from a number of vectors on. They are the first two numbers of
+`get_optimal_nb_clusters` in criteo's autofaiss, which uses them with rotated product codes
+(`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
+"""Pattern of the number of lists in a factory string."""
 
 T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """A function that wraps an iterable, with a word for it, to show progress."""
+    """A function that wraps an iterable to show progress, with a label for the work on its items."""
 
     def __call__(self, items: Iterable[T], what: str, /) -> Iterable[T]: ...
 
 
 def unwatched(items: Iterable[T], what: str) -> Iterable[T]:
+    """Return the items without showing progress."""
     return items
 
 
 def candidate_factories(count: int, dim: int) -> list[list[str]]:
-    """The factory strings that are worth a try for `count` vectors of `dim` numbers, those that this FAISS knows, in
-    tiers: a byte for each number; more, where that misses the recall floor; less, where neither fits into memory."""
-    few, many = coarse(lists_for(count, FEW)), coarse(lists_for(count, MANY))
-    large = [coarse(lists) for lists in next((some for least, some in reversed(LARGE) if count >= least), ())]
-    pairs, eighths = math.ceil(dim / 2), 8 * math.ceil(dim / 32)
+    """Return the factory strings to try for `count` vectors of `dim` dimensions, in three tiers.
+
+    The first tier needs about one byte per dimension. The second needs more, and is tried if the first misses the
+    recall floor. The third needs less, and is tried if the others do not fit into the memory. Factory strings that
+    the installed FAISS does not know are left out.
+    """
+    few = lists_factory(lists_for(count, FEW_LISTS))
+    many = lists_factory(lists_for(count, MANY_LISTS))
+    large = [lists_factory(lists) for lists in next((some for least, some in reversed(LARGE) if count >= least), ())]
+    pairs = math.ceil(dim / 2)
+    eighths = 8 * math.ceil(dim / 32)
     tiers = [
         [
             f"{few},PQ{pairs}x4fsr,Refine(SQ8)",
@@ -82,7 +97,7 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
 
 
 def is_known(factory: str, dim: int) -> bool:
-    """Return whether this FAISS can make the index, and an index of this project may hold it."""
+    """Return whether the installed FAISS can make the index, and jointspace reads its types."""
     try:
         require_known_types(faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT), factory)
     except (RuntimeError, IntegrityError):
@@ -91,44 +106,47 @@ def is_known(factory: str, dim: int) -> bool:
 
 
 def require_known(factories: tuple[str, ...], dim: int) -> list[str]:
-    """The factory strings themselves. Raises UsageError naming the first that this FAISS cannot make."""
+    """Return the factory strings as a list. Raises UsageError that names the first one that FAISS cannot make."""
     for factory in factories:
         if not is_known(factory, dim):
             raise UsageError(
-                f"index.candidates: FAISS {faiss.__version__} makes no {factory} of {dim} dimensions; leave it out"
+                f"index.candidates: FAISS {faiss.__version__} cannot make an index {factory} of {dim} dimensions, or"
+                " jointspace does not read it. Remove it from index.candidates."
             )
     return list(factories)
 
 
-def coarse(lists: int) -> str:
-    """The part of a factory string that makes so many lists."""
+def lists_factory(lists: int) -> str:
+    """Return the part of a factory string that makes an inverted file with this number of lists."""
     return f"IVF{lists}_HNSW{GRAPH_LINKS}" if lists >= GRAPH_LISTS else f"IVF{lists}"
 
 
 def training_rows(factory: str) -> int:
-    """The most vectors that an index of this factory string is trained on."""
+    """Return the largest number of vectors on which an index with this factory string is trained."""
     lists = lists_of(factory)
-    return max((TRAINING_MOST if lists < GRAPH_LISTS else TRAINING_LEAST) * lists, TRAINING_FLOOR)
+    each = MAX_TRAINING_PER_LIST if lists < GRAPH_LISTS else MIN_TRAINING_PER_LIST
+    return max(each * lists, MIN_TRAINING_ROWS)
 
 
 def lists_for(count: int, multiple: int) -> int:
-    return max(1, min(round(multiple * math.sqrt(count)), count // TRAINING_LEAST))
+    """Return a number of lists for `count` vectors: a multiple of the square root, limited by the training vectors."""
+    return max(1, min(round(multiple * math.sqrt(count)), count // MIN_TRAINING_PER_LIST))
 
 
 def lists_of(factory: str) -> int:
-    """The number of lists in a factory string; 0 where it names none."""
+    """Return the number of lists in a factory string, or 0 if it has none."""
     match = INVERTED.search(factory)
     return int(match[1]) if match else 0
 
 
 def with_lists(factory: str, lists: int) -> str:
-    """The factory string with that many lists in place of its own."""
+    """Return the factory string with another number of lists."""
     return INVERTED.sub(f"IVF{lists}", factory)
 
 
 @dataclass(frozen=True)
 class Built:
-    """An index of all vectors and the seconds, by the clock of `build`, that its training and the adding took."""
+    """An index of all vectors, and the seconds of its training and of adding the vectors, by the clock of `build`."""
 
     index: faiss.Index
     train_seconds: float
@@ -145,10 +163,10 @@ def build(
     clock: Callable[[], float] = time.perf_counter,
     gpu: "torch.device | None" = None,
 ) -> Built:
-    """Train an index on at most `TRAINING_MOST` vectors a list, its lists on `gpu`, and add all, block by block.
+    """Train an index on at most MAX_TRAINING_PER_LIST vectors per list, and add all vectors block by block.
 
-    `centroids` (lists, c) stand for the training of the lists; `ids` (n,) are what the index calls the
-    vectors, if not by their rows.
+    If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
+    the CPU if it is None. `ids` (n,) are the ids of the vectors, which are their rows by default.
     """
     start = clock()
     index = faiss.index_factory(vectors.dim, factory, METRICS[metric])
@@ -170,36 +188,37 @@ def build(
 
 
 def _train(index: faiss.Index, sample: np.ndarray, gpu: "torch.device | None") -> None:
-    """Train `index`, with its lists found on `gpu`, or by FAISS on the processor if it is None."""
+    """Train `index` on a `sample` (n, c). The lists are trained on `gpu`, or by FAISS on the CPU if it is None."""
     rows = sample
     for part in parts_of(index):
         for transform in transforms_of(part):
             if isinstance(transform, faiss.OPQMatrix):
                 transform.niter = ROTATION_STEPS
-                transform.max_train_points = TRAINING_FLOOR
-            if gpu is not None:  # lists are of transformed vectors
+                transform.max_train_points = MIN_TRAINING_ROWS
+            if gpu is not None:  # The lists contain transformed vectors.
                 transform.train(rows)
                 rows = transform.apply(rows)
         if isinstance(part, faiss.IndexIVFPQ) and isinstance(part, HasPolysemousTraining):
-            part.do_polysemous_training = False  # it takes minutes, for a kind of search that is not used
+            part.do_polysemous_training = False  # It takes minutes, and its kind of search is not used.
         if isinstance(part, faiss.IndexIVF):
-            part.cp.max_points_per_centroid = TRAINING_MOST
+            part.cp.max_points_per_centroid = MAX_TRAINING_PER_LIST
             if gpu is not None and not part.quantizer.ntotal:
                 part.quantizer.add(find_centroids(rows, part.nlist, part.cp.spherical, gpu))
     index.train(sample)
 
 
 def find_centroids(sample: np.ndarray, lists: int, spherical: bool, device: "torch.device") -> np.ndarray:
-    """(lists, c) the centroids that k-means finds in a `sample` (n, c) of at least as many vectors, by torch on
-    `device`; of unit length if it is `spherical`.
+    """Compute centroids (lists, c) of a `sample` (n, c) by k-means with PyTorch on `device`.
 
-    As by FAISS, ROUNDS from vectors that are drawn; a list that runs empty goes on from another one.
+    As in FAISS, k-means starts from randomly drawn vectors and makes KMEANS_ROUNDS iterations. The centroid of a list
+    that becomes empty is replaced by another drawn vector. With `spherical`, the centroids have unit length. The sample
+    must have at least `lists` vectors.
     """
     import torch
 
     drawn = np.random.default_rng(0)
     centroids = upload(sample[drawn.choice(len(sample), lists, replace=False)], device)
-    batches = OomBatcher(max(1, PRODUCTS // lists), "vector")
+    batches = OomBatcher(max(1, MAX_PRODUCTS // lists), "vector")
 
     def assign(rows: slice) -> None:
         vectors = upload(sample[rows], device)
@@ -208,9 +227,10 @@ def find_centroids(sample: np.ndarray, lists: int, spherical: bool, device: "tor
         sums.index_add_(0, nearest, vectors)
         counts.index_add_(0, nearest, ones)
 
-    for _ in range(ROUNDS):
+    for _ in range(KMEANS_ROUNDS):
         lengths = centroids.square().sum(dim=1) / 2
-        sums, counts = torch.zeros_like(centroids), torch.zeros_like(lengths)
+        sums = torch.zeros_like(centroids)
+        counts = torch.zeros_like(lengths)
         with full_float32():
             batches.map(assign, len(sample))
         others = upload(sample[drawn.choice(len(sample), lists)], device)

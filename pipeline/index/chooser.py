@@ -1,17 +1,21 @@
 """Choosing an index by measuring candidates on a sample of the vectors with real queries.
 
-Each candidate is built on a sample. It has fewer lists than with all vectors, by the square root of the sampled share,
-and it is tuned to a recall above the floor (`Bench.floor`), because a sample flatters: its vectors lie further apart
-than all vectors do. The measurements are extrapolated to all vectors. The bytes grow by the bytes that each vector
-added. The time of a query grows with the number of vectors that it compares: all vectors, or the lists and the vectors
-in the visited lists, or the logarithm of the number of vectors in a graph. The time of building grows with the training
-and the adding.
+Each candidate is built on a sample. Its number of lists is reduced by the square root of the sampled share. It is
+tuned to a recall above the recall floor (`Bench.floor`), because the recall on a sample is too high: the vectors of a
+sample are further apart than all vectors. The measurements are then extrapolated to all vectors:
 
-Times are CPU seconds, and the candidates near the best are timed in turn (`Bench.settle`), so that the work of another
-program does not decide. Among the candidates that meet the requirements, bytes and the time of a query weigh alike, and
-the time of building decides between candidates that are otherwise equal (`best_of`).
+- The size grows by the bytes that each vector of the sample adds.
+- The time of a query grows with the number of comparisons: with all vectors, with the centroids and the vectors in the
+  visited lists, or with the logarithm of the number of vectors in a graph.
+- The time of building grows with the work of training and of adding vectors.
 
-An index of all vectors can still miss a requirement. `choose` therefore goes on, tier by tier, as long as it is asked.
+Times are CPU seconds. The candidates that are close to the best one are timed alternately (`Bench.settle`), so that
+another program that happens to run does not decide the choice. Among the candidates that meet the requirements, the
+size and the time of a query have the same weight, and the time of building decides between candidates that are
+otherwise equal (`best_of`).
+
+An index of all vectors can still miss a requirement. The generator `choose` therefore yields further candidates, tier
+by tier, until its caller stops.
 """
 
 import logging
@@ -26,7 +30,7 @@ import numpy as np
 
 from pipeline.index.candidates import (
     GRAPH_LINKS,
-    TRAINING_LEAST,
+    MIN_TRAINING_PER_LIST,
     Built,
     Progress,
     build,
@@ -47,30 +51,34 @@ if TYPE_CHECKING:
 
 MEBI = 1 << 20
 SAMPLE_QUERIES = 300
-"""Queries that measure a candidate on the sample."""
-TENTH = 1.1
-"""What differs by less than a tenth counts as equal."""
-ROUNDS = 15
-"""In which the candidates near the best are timed in turn."""
+"""Number of queries with which a candidate is measured on the sample."""
+TOLERANCE_FACTOR = 1.1
+"""Two values whose ratio is below this factor count as equal."""
+TIMING_ROUNDS = 15
+"""Number of times that the candidates close to the best one are timed."""
 RULE = (
-    "least bytes x seconds of a query wins; within a tenth of it the smallest;"
-    " within a tenth of that what is built soonest"
+    "The index with the smallest product of bytes and seconds per query is chosen. Among those within 10% of it, the"
+    " smallest index is chosen, and among those within 10% of its size, the index that is built fastest"
 )
-"""How a candidate is chosen, as the table of candidates says it."""
-OUT_OF_REACH = 3
-"""Candidates that cost so many times as much as the best one, or as is allowed, are not considered further."""
-FINALISTS = 3
-"""Maximum number of candidates of one tier that are built with all vectors."""
-FLATTERY = 1 / 3
-"""Power of the sampled share by which fewer neighbours may be missed on the sample than with all vectors. Among 96
-dimensions in 8 bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
+"""The rule of `best_of`, as the table of candidates in the report states it."""
+MAX_COST_FACTOR = 3
+"""A candidate is not considered further if its cost exceeds the lowest cost, or its latency the limit, by this
+factor."""
+MAX_FINALISTS = 3
+"""Number of candidates of one tier that are built with all vectors."""
+SAMPLE_RECALL_EXPONENT = 1 / 3
+"""Exponent of the sampled share in the number of neighbours that may be missed on the sample. With 96 dimensions in 8
+bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """At most `memory` MiB (None: any), at least `recall_floor` of the true neighbours, one query alone in at most
-    `latency_ms` (None: any). Up to `exact_limit` vectors are searched exactly where that meets the others. `candidates`
-    are factory strings or "auto", tried on `sample` vectors.
+    """The requirements of an index.
+
+    The index must find at least the share `recall_floor` of the exact neighbours, need at most `memory` MiB, and answer
+    a single query within `latency_ms` milliseconds. None means no limit. Up to `exact_limit` vectors are searched
+    exactly if an exact index meets the other requirements. `candidates` are factory strings, or "auto". They are
+    measured on `sample` vectors.
     """
 
     recall_floor: float
@@ -87,6 +95,7 @@ class Requirements:
 
     @property
     def bytes(self) -> float:
+        """The limit on the size of the index in bytes, or infinity."""
         return math.inf if self.memory is None else self.memory * MEBI
 
     def failure(self, recall: float, size: int, latency_ms: float) -> str | None:
@@ -102,9 +111,12 @@ class Requirements:
 
 @dataclass(frozen=True)
 class CandidateTrial:
-    """A candidate at the `setting` that reaches the recall floor: `seconds` is the processor time of one query of a
-    batch, on one thread, `latency_ms` the 95th percentile of one alone, `build_seconds` the processor time of building
-    it, `failure` which requirement it misses (None: it meets all)."""
+    """A measured candidate, at the `setting` of its search parameters that reaches the recall floor.
+
+    `bytes` is its size, and `seconds` are the CPU seconds per query in a batch on one thread. `latency_ms` is the 95th
+    percentile of the milliseconds of a single query, and `build_seconds` are the seconds of building it. `failure`
+    names the requirement that it misses, and is None if it meets all of them.
+    """
 
     factory: str
     setting: SearchSetting
@@ -117,27 +129,33 @@ class CandidateTrial:
 
     @property
     def cost(self) -> float:
-        """The cost by which candidates are compared: twice the bytes are worth half the time of a query."""
+        """The cost by which candidates are compared: the product of the size and the time of a query."""
         return self.bytes * self.seconds
 
     def to_dict(self) -> dict[str, Json]:
+        """Return the values for the table of candidates (`*.tradeoff.json`)."""
         values = {**vars(self), **vars(self.setting), f"recall@{NEIGHBOURS}": self.recall}
         values |= {"queries_per_second": 1 / self.seconds, "bytes_times_seconds": self.cost}
         return {name: value for name, value in values.items() if name not in ("setting", "seconds", "recall")}
 
 
 def best_of(trials: list[CandidateTrial]) -> CandidateTrial:
-    """The one of least cost; of those within a tenth of it the smallest; of those within a tenth of that, the one that
-    is built soonest. So none wins that is neither faster nor smaller than another by a tenth."""
+    """Return the best of the candidates by RULE.
+
+    Candidates whose costs, and then sizes, are within TOLERANCE_FACTOR of the smallest count as equal. Small
+    differences between measurements therefore do not decide.
+    """
     least = min(trial.cost for trial in trials)
-    near = [trial for trial in trials if trial.cost <= TENTH * least]
+    near = [trial for trial in trials if trial.cost <= TOLERANCE_FACTOR * least]
     smallest = min(trial.bytes for trial in near)
-    return min((trial for trial in near if trial.bytes <= TENTH * smallest), key=lambda trial: trial.build_seconds)
+    small = (trial for trial in near if trial.bytes <= TOLERANCE_FACTOR * smallest)
+    return min(small, key=lambda trial: trial.build_seconds)
 
 
 def in_order(trials: list[CandidateTrial]) -> list[CandidateTrial]:
-    """The best, the best of the others, and so on."""
-    left, ordered = list(trials), []
+    """Sort the candidates: the best one by `best_of`, the best of the remaining candidates, and so on."""
+    left = list(trials)
+    ordered = []
     while left:
         ordered.append(best_of(left))
         left.remove(ordered[-1])
@@ -146,16 +164,22 @@ def in_order(trials: list[CandidateTrial]) -> list[CandidateTrial]:
 
 @dataclass(frozen=True)
 class Round:
-    """The `finalists` are worth building with all vectors, the best first. The `trials` are all candidates that were
-    measured so far, the best first, and the candidates that miss a requirement last."""
+    """The result of one tier of candidates.
+
+    `finalists` are the candidates to build with all vectors, the best first. `trials` are all candidates that were
+    measured so far. The best come first, and the candidates that miss a requirement come last.
+    """
 
     finalists: list[CandidateTrial]
     trials: list[CandidateTrial]
 
 
 class Bench:
-    """The sample, its questions, and what the trials of candidates share. A candidate must reach the recall `floor` on
-    the sample. With a thousandth of the vectors, it may miss a tenth of the neighbours that the index may miss."""
+    """The sample of the vectors, the queries, and the centroids that all trials of candidates share.
+
+    A candidate must reach the recall `floor` on the sample. If the sample has a thousandth of the vectors, a candidate
+    may miss only a tenth of the neighbours that the index of all vectors may miss.
+    """
 
     def __init__(
         self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements,
@@ -167,23 +191,23 @@ class Bench:
         self.requirements = requirements
         self.sample = ArrayVectors(vectors.take(evenly_spaced(vectors.count, requirements.sample)))
         self.share = self.sample.count / self.count
-        self.floor = 1 - (1 - requirements.recall_floor) * self.share**FLATTERY
+        self.floor = 1 - (1 - requirements.recall_floor) * self.share**SAMPLE_RECALL_EXPONENT
         queries = queries[evenly_spaced(len(queries), SAMPLE_QUERIES)]
         self.questions = ask(queries, self.sample.blocks(), self.sample.count, metric)
         self.centroids: dict[int, tuple[np.ndarray, float]] = {}
         self.indices: dict[str, tuple[faiss.Index, float]] = {}
 
     def hopeful(self, factories: list[str]) -> list[str]:
-        """Return the factory strings of indexes whose codes alone fit into the memory."""
+        """Return the factory strings of the indexes whose codes fit into the memory."""
         sizes = {
             factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
         }
         return [factory for factory, size in sizes.items() if size <= self.requirements.bytes]
 
     def try_out(self, factory: str) -> CandidateTrial:
-        """Build and tune a candidate on the sample."""
+        """Build and tune a candidate on the sample, and extrapolate its measurements to all vectors."""
         lists = lists_of(factory)
-        sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // TRAINING_LEAST))
+        sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // MIN_TRAINING_PER_LIST))
         built = self._build(with_lists(factory, sampled), sampled if lists else 0)
         operation = tune(built.index, self.questions, self.floor)
         growth = self._growth(built.index, sampled, lists, operation.setting.nprobe)
@@ -213,36 +237,44 @@ class Bench:
         return trial
 
     def settle(self, trials: list[CandidateTrial]) -> list[CandidateTrial]:
-        """The `trials` in order, those near the best by the median of rounds in which they are timed again in turn."""
+        """Sort the `trials` by RULE. The candidates close to the best one are timed again first.
+
+        They are timed alternately in TIMING_ROUNDS rounds, and the median of the rounds counts.
+        """
         least = min((trial.cost for trial in trials), default=0)
-        near = [trial for trial in trials if trial.cost <= OUT_OF_REACH * least]
+        near = [trial for trial in trials if trial.cost <= MAX_COST_FACTOR * least]
         if len(near) <= 1:
             return in_order(trials)
-        rounds = [[self._seconds(trial.factory) for trial in near] for _ in range(ROUNDS)]
+        rounds = [[self._seconds(trial.factory) for trial in near] for _ in range(TIMING_ROUNDS)]
         seconds = np.median(rounds, axis=0).tolist()
         timed = [replace(trial, seconds=value) for trial, value in zip(near, seconds, strict=True)]
         return in_order(timed + [trial for trial in trials if trial not in near])
 
     def _seconds(self, factory: str) -> float:
-        """The processor time of one query, with all vectors."""
+        """Measure the CPU seconds of one query, extrapolated to all vectors."""
         index, growth = self.indices[factory]
         return timed_search(index, self.questions)[1] * growth
 
     def _build(self, factory: str, lists: int) -> Built:
-        """The same lists serve all candidates that have as many of them and see the vectors as they are."""
+        """Build an index on the sample.
+
+        The centroids of the lists are trained once for each number of lists. All candidates that do not transform the
+        vectors share them.
+        """
         shared = bool(lists) and factory.startswith("IVF")
         centroids, seconds = self.centroids.get(lists, (None, 0.0)) if shared else (None, 0.0)
         built = build(factory, self.sample, self.metric, centroids, clock=time.process_time, gpu=self.gpu)
         if shared and centroids is None:
             inverted = stages_of(built.index).inverted
-            assert inverted is not None  # the factory string begins with IVF
+            assert inverted is not None  # The factory string begins with IVF.
             self.centroids[lists] = inverted.quantizer.reconstruct_n(0, lists), built.train_seconds
         return Built(built.index, built.train_seconds + seconds, built.add_seconds)
 
     def _growth(self, index: faiss.Index, sampled: int, lists: int, visited: int | None) -> float:
-        """Return how many times longer a query takes with all vectors than with the sample.
+        """Return the factor by which a query takes longer with all vectors than with the sample.
 
-        A query of an inverted file compares the vectors in the `visited` lists.
+        `sampled` and `lists` are the numbers of lists with the sample and with all vectors. `visited` is the number of
+        lists that a query visits in an inverted file.
         """
         stages = stages_of(index)
         if stages.graph is not None:
@@ -254,7 +286,7 @@ class Bench:
         return (all_lists + visited * self.count / lists) / (sampled_lists + visited * self.sample.count / sampled)
 
     def _building_growth(self, index: faiss.Index, sampled: int, lists: int) -> tuple[float, float]:
-        """Return how many times longer training and adding take with all vectors than with the sample."""
+        """Return the factors by which training and adding take longer with all vectors than with the sample."""
         stages = stages_of(index)
         if stages.graph is not None:
             return 1, math.log(self.count) / math.log(self.sample.count) / self.share
@@ -264,7 +296,7 @@ class Bench:
         return (lists / sampled) ** 2, max(1, assigning) / self.share
 
     def _bytes(self, index: faiss.Index, more_lists: int) -> int:
-        """Bytes of the whole index, extrapolated from those of a vector in the sample, and of the lists' centroids."""
+        """Extrapolate the size of the index in bytes to all vectors and to `more_lists` additional centroids."""
         data = to_bytes(index)
         empty = faiss.deserialize_index(np.frombuffer(data, np.uint8))
         empty.reset()
@@ -274,7 +306,7 @@ class Bench:
 
 
 def _compared(inverted: faiss.IndexIVF, lists: int) -> float:
-    """About how many centroids a vector is compared with to find its list."""
+    """Estimate the number of centroids with which a vector is compared to find its list."""
     if not isinstance(faiss.downcast_index(inverted.quantizer), faiss.IndexHNSW):
         return lists
     return min(lists, 2 * GRAPH_LINKS * math.log2(max(2, lists)))
@@ -288,12 +320,13 @@ def choose(
     progress: Progress,
     gpu: "torch.device | None" = None,
 ) -> Iterator[Round]:
-    """Yields the candidates of one tier after the other, measured when they are asked for; lists are found on `gpu`.
+    """Yield one tier of candidates after the other. A tier is measured when the caller asks for it.
 
-    The exact index is among the finalists of its tier wherever it meets the requirements. After the tiers come the
-    candidates that reach the recall floor on the sample without a margin, with an estimated latency that is at most
-    OUT_OF_REACH times too long. The last round has no finalists, and its trials include the candidates that are too
-    large, for the message that nothing meets the requirements.
+    The exact index is among the finalists of its tier if it meets the requirements. After the tiers come candidates
+    that failed but may meet the requirements with all vectors: their recall on the sample reaches the recall floor
+    without the margin of `Bench.floor`, and their estimated latency exceeds the limit by at most MAX_COST_FACTOR. The
+    last round has no finalists. Its trials include the candidates that are too large, because the error that no index
+    meets the requirements lists them. The lists are trained on `gpu` unless it is None.
     """
     if isinstance(requirements.candidates, str):
         tiers = candidate_factories(vectors.count, vectors.dim)
@@ -306,40 +339,44 @@ def choose(
         good = bench.settle([trial for trial in tried if trial.failure is None])
         bench.indices.clear()
         trials = [*good, *trials, *(trial for trial in tried if trial.failure)]
-        exact = [trial for trial in good[FINALISTS:] if trial.factory == "Flat"]
-        yield Round(good[:FINALISTS] + exact, trials)
-    near = [requirements.failure(t.recall, t.bytes, t.latency_ms / OUT_OF_REACH) is None for t in trials]
+        exact = [trial for trial in good[MAX_FINALISTS:] if trial.factory == "Flat"]
+        yield Round(good[:MAX_FINALISTS] + exact, trials)
+    near = [requirements.failure(t.recall, t.bytes, t.latency_ms / MAX_COST_FACTOR) is None for t in trials]
     doubtful = [trial for trial, is_near in zip(trials, near, strict=True) if trial.failure and is_near]
-    yield Round(sorted(doubtful, key=lambda trial: -trial.recall)[:FINALISTS], trials)
+    yield Round(sorted(doubtful, key=lambda trial: -trial.recall)[:MAX_FINALISTS], trials)
     rest = [factory for tier in tiers for factory in tier if factory not in {trial.factory for trial in trials}]
     yield Round([], trials + [bench.try_out(factory) for factory in progress(rest, "measuring")])
 
 
 def refusal(trials: list[CandidateTrial], count: int, dim: int, requirements: Requirements) -> str:
-    """Says why no candidate meets the requirements, which come nearest, and what to change."""
+    """Return the message for the case that all candidates miss a requirement.
+
+    It names the candidates that come closest, and the settings to change.
+    """
     floor = requirements.recall_floor
     values = (("memory", "MiB", requirements.memory), ("latency_ms", "ms", requirements.latency_ms))
     limits = {name: f"index.{name} {value:g} {unit}" for name, unit, value in values if value is not None}
     within = f" within {' and '.join(limits.values())}" if limits else ""
-    parts = [f"no index of {count:,} vectors of {dim} dimensions reaches index recall@{NEIGHBOURS} {floor:g}{within}"]
+    parts = [f"No index of {count:,} vectors of {dim} dimensions reaches index recall@{NEIGHBOURS} {floor:g}{within}"]
     if reaching := [trial for trial in trials if trial.recall >= floor]:
         by_size = min(reaching, key=lambda t: t.bytes)
         by_speed = min(reaching, key=lambda t: t.latency_ms)
         parts.append(
-            f"the smallest that reaches it needs {math.ceil(by_size.bytes / MEBI)} MiB and {by_size.latency_ms:.2g} ms"
-            f" ({by_size.factory})"
+            f"The smallest index that reaches it needs {math.ceil(by_size.bytes / MEBI)} MiB and"
+            f" {by_size.latency_ms:.2g} ms ({by_size.factory})"
         )
         if by_speed is not by_size:
             parts.append(
-                f"the fastest needs {math.ceil(by_speed.bytes / MEBI)} MiB and {by_speed.latency_ms:.2g} ms"
+                f"The fastest needs {math.ceil(by_speed.bytes / MEBI)} MiB and {by_speed.latency_ms:.2g} ms"
                 f" ({by_speed.factory})"
             )
     if fitting := [t for t in trials if t.bytes <= requirements.bytes]:
         best = max(fitting, key=lambda t: t.recall)
         where = "of the candidates" if requirements.memory is None else "within the memory"
-        parts.append(f"the highest recall {where} is {best.recall:.3f} ({best.factory})")
+        parts.append(f"The highest recall {where} is {best.recall:.3f} ({best.factory})")
     actions = [f"raise index.{name}" for name in limits]
     if not reaching and requirements.candidates != "auto" and "Flat" not in requirements.candidates:
         actions.append("add Flat to index.candidates or set it to auto")
     actions += ["raise index.bundles", "or lower index.recall_floor"]
-    return "; ".join(parts) + ": " + ", ".join(actions)
+    remedy = ", ".join(actions)
+    return f"{'. '.join(parts)}. {remedy[:1].upper()}{remedy[1:]}."

@@ -1,9 +1,9 @@
-"""Conditions on the columns of a table, in Python's words: `price < 20 and taken >= '2024-01-01'`.
+"""Conditions on the columns of a table in Python's syntax, such as `price < 20 and taken >= '2024-01-01'`.
 
-Python parses them, and nothing is run as code: of its syntax there are `and`, `or`, `not`, comparisons, `in` a tuple,
-`'part' in column` in upper or lower case, `is None`, names of columns, column("any name"), numbers and texts. As in
-SQL, `=` is `==`, a quotation mark in a text is doubled, and a comparison with a missing value is neither true nor
-false. Dates and times are written as in ISO 8601.
+Conditions are parsed by Python's parser, but they are not run as code. They may use `and`, `or`, `not`, comparisons,
+`in` with a tuple, `'part' in column` (which ignores upper and lower case), `is None`, names of columns,
+column("any name"), numbers and texts. As in SQL, `=` means `==`, a quotation mark within a text is written twice, and
+a comparison with a missing value is neither true nor false. Dates and times are written as in ISO 8601.
 """
 
 import ast
@@ -22,16 +22,21 @@ import pyarrow.compute as pc
 from pipeline.errors import UsageError
 from pipeline.storage.tables import SHARD
 
-OURS = frozenset(("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", SHARD, "box"))
-"""The columns of a table of images that are not the user's own."""
-ASKED = ("split", "width", "height")
-"""Those of OURS that a condition is likely to be about."""
+BUILT_IN_COLUMNS = frozenset(
+    ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", SHARD, "box")
+)
+"""Columns that jointspace writes. All other columns come from the user's collection."""
+FILTERABLE_BUILT_IN_COLUMNS = ("split", "width", "height")
+"""Built-in columns that users filter by."""
 TIME = pa.timestamp("us")
 LARGE_INTEGER = pa.decimal128(20, 0)
-"""A type for all whole numbers of 64 bits, with a sign or without."""
-SEEN, EXAMPLES = 1000, 3
-"""Values of a column of text that are looked at for an error, and as many different ones that it shows."""
-LIKE = {"numbers": "1234.5", "dates": "2024-01-31", "truth": "true"}
+"""A type for all integers of 64 bits, with or without a sign."""
+MAX_SAMPLED_VALUES = 1000
+"""Number of values of a text column that are read for the examples in an error message."""
+MAX_EXAMPLES = 3
+"""Number of different values that an error message shows."""
+EXAMPLE_LITERALS = {"numbers": "1234.5", "dates": "2024-01-31", "truth": "true"}
+"""An example of a literal for each kind of column, for error messages."""
 
 
 class Column(NamedTuple):
@@ -43,21 +48,24 @@ class Column(NamedTuple):
 Value = str | float | bool | None
 """A literal in a condition."""
 Operand = Column | Value
-"""What a condition compares."""
+"""One side of a comparison in a condition: a column or a literal."""
 
 
 def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.ChunkedArray:
-    """The values of a column, which are of the `kind` where one is given."""
+    """Return the values of a column.
+
+    Raises UsageError if the table has no such column, or if its values are not of the given `kind`.
+    """
     names = table.column_names
     if column.name not in names:
         near = difflib.get_close_matches(column.name, names, 1)
-        meant = f"; did you mean {near[0]}" if near else ""
-        raise UsageError(f"there is no column {column.name[:80]!r}{meant}; there are {', '.join(names)}")
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(f"There is no column {column.name[:80]!r}.{meant} The columns are {', '.join(names)}.")
     values = table[column.name]
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if pa.types.is_decimal(values.type):
-        values = values.cast(pa.string()).cast(pa.float64())  # directly, 19.90 would not become 19.9
+        values = values.cast(pa.string()).cast(pa.float64())  # A direct cast would not convert 19.90 to 19.9.
     if kind_of(values.type) == "text":
         values = values.cast(pa.string())
     if kind and kind_of(values.type) != kind:
@@ -65,15 +73,18 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
     return values
 
 
-def asked_columns(table: pa.Table) -> dict[str, str]:
-    """Return the columns that a condition on a table of images may use: name -> kind, the user's own columns first."""
-    users = [name for name in table.column_names if name not in OURS]
-    names = [*users, *(name for name in ASKED if name in table.column_names)]
+def filterable_columns(table: pa.Table) -> dict[str, str]:
+    """Return the columns that a condition may use, as name -> kind, with the user's own columns first."""
+    users = [name for name in table.column_names if name not in BUILT_IN_COLUMNS]
+    names = [*users, *(name for name in FILTERABLE_BUILT_IN_COLUMNS if name in table.column_names)]
     return {name: kind_of(table.schema.field(name).type) for name in names}
 
 
 def kind_of(data: pa.DataType) -> str:
-    """Return the kind of values that a condition compares with a type: numbers, truth, dates, text, or nothing."""
+    """Return the kind of literals with which values of this type can be compared.
+
+    The kinds are numbers, truth, dates and text. The kind is "nothing" if the values cannot be compared.
+    """
     if pa.types.is_dictionary(data):
         return kind_of(data.value_type)
     if pa.types.is_boolean(data):
@@ -87,7 +98,10 @@ def kind_of(data: pa.DataType) -> str:
 
 
 def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.ChunkedArray | pa.Scalar]:
-    """Return two operands, at least one of them a column, as Arrow values of one type."""
+    """Return the two sides of a comparison as Arrow values of the same type. At least one side must be a column.
+
+    Raises UsageError if their values cannot be compared.
+    """
     column = left if isinstance(left, Column) else right
     assert isinstance(column, Column)
     values = values_of(table, column)
@@ -99,119 +113,138 @@ def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.Chunke
     if kind == "dates":
         return [side.cast(TIME, safe=side.type != pa.timestamp("ns", getattr(side.type, "tz", None))) for side in sides]
     if kind == "numbers" and any(pa.types.is_floating(side.type) for side in sides):
-        return [side.cast(pa.float64(), safe=False) for side in sides]  # a whole number may need more digits
+        return [side.cast(pa.float64(), safe=False) for side in sides]  # A large integer loses its last digits.
     if kind == "numbers" and any(pa.types.is_uint64(side.type) for side in sides):
         return [side.cast(LARGE_INTEGER) for side in sides]
     return sides
 
 
 def _scalar(value: Value, kind: str, column: str, values: pa.ChunkedArray) -> pa.Scalar:
-    """A literal that is compared with a column of this kind, which has these values."""
+    """Convert a literal to an Arrow value that can be compared with the `values` of a `column` of this `kind`."""
     literal = {bool: "truth", str: "text"}.get(type(value), "numbers")
     if kind == "dates" and isinstance(value, str):
         try:
             date = datetime.fromisoformat(value)
             return pa.scalar(date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date, TIME)
         except (ValueError, OverflowError):
-            raise UsageError(f"{value[:40]!r} is not a date like '2024-01-31'; {column} holds dates") from None
+            raise UsageError(
+                f"The column {column} contains dates, but {value[:40]!r} is not a date. Write one like '2024-01-31'."
+            ) from None
     if literal != kind:
         raise _mismatch(column, values, literal)
     return pa.scalar(value, pa.uint64() if isinstance(value, int) and value >= 1 << 63 else None)
 
 
 def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
-    """For a column with these values that is compared with values of another kind."""
-    holds = kind_of(values.type)
+    """Return the error for a column with these values that is compared with a literal of another `kind`."""
+    own_kind = kind_of(values.type)
     if values.null_count == len(values):
-        return UsageError(f"the column {column} has no values to compare with {kind}")
-    if holds == "nothing":
+        return UsageError(f"The column {column} has no values, so it cannot be compared with {kind}.")
+    if own_kind == "nothing":
         return UsageError(
-            f"the column {column} holds values of the type {values.type}, of which a condition can only ask whether"
-            f" they are missing: {column} is None"
+            f"The column {column} contains values of the type {values.type}, which cannot be compared. A condition can"
+            f" only test whether they are missing: {column} is None"
         )
-    if holds != "text":
+    if own_kind != "text":
+        example = EXAMPLE_LITERALS.get(own_kind, "null")
         return UsageError(
-            f"the column {column} holds {holds}, not {kind}; compare it with one like {LIKE.get(holds, 'null')}"
+            f"The column {column} contains {own_kind}, not {kind}. Compare it with {example}, for example."
         )
-    texts = dict.fromkeys(filter(None, values.slice(0, SEEN).to_pylist()))
-    examples = ", ".join(repr(text[:40]) for text in islice(texts, EXAMPLES)) or "nothing"
+    texts = dict.fromkeys(filter(None, values.slice(0, MAX_SAMPLED_VALUES).to_pylist()))
+    examples = ", ".join(repr(text[:40]) for text in islice(texts, MAX_EXAMPLES)) or "no values"
     return UsageError(
-        f"the column {column} holds text such as {examples}, not {kind}; if its values are {kind}, write all of them"
-        f" like {LIKE.get(kind, 'the first')} in the collection and run ingest again, which says how it reads each"
-        " column"
+        f"The column {column} contains text ({examples}), not {kind}. If its values should be {kind}, write all of them"
+        f" in the collection like {EXAMPLE_LITERALS.get(kind, 'the first')}, and run `jointspace run CONFIG`."
     )
 
 
-LONGEST, DEEPEST = 2000, 40
-"""Characters of a condition, and how deeply its parts may be nested."""
+MAX_CHARACTERS = 2000
+"""Number of characters of a condition."""
+MAX_DEPTH = 40
+"""Depth to which the parts of a condition may be nested."""
 SIGNS = {
     ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal",
     ast.Eq: "equal", ast.NotEq: "not_equal",
 }  # fmt: skip
-"""Python's comparison -> the name of Arrow's function."""
+"""The name of Arrow's function for each comparison of Python."""
 CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
-"""In upper or lower case."""
+"""Names of constants in lower case. They may also be written in upper case."""
 UNLIKE_PYTHON = re.compile(r"(?P<text>'(?:''|[^'])*'|\"(?:\"\"|[^\"])*\")|(?<![<>=!])=(?!=)|[\r\n]")
-OF_SQL = {
+"""Pattern of the parts of a condition that Python writes differently: texts, a single `=`, and line breaks."""
+SQL_SYNTAX = {
     r"<>": "!=",
     r"`": 'column("my name")',
     **{rf"\b{word.upper()}\b": word for word in ("and", "or", "not", "in", "is")},
 }
-LEAST, GREATEST = np.iinfo(np.int64).min, np.iinfo(np.uint64).max
-"""The ends of the whole numbers that Arrow has types for."""
+"""Patterns of syntax of SQL that conditions do not have, and what to write in its place."""
+SMALLEST_INTEGER = np.iinfo(np.int64).min
+"""The smallest integer for which Arrow has a type."""
+LARGEST_INTEGER = np.iinfo(np.uint64).max
+"""The largest integer for which Arrow has a type."""
 
 Test = Callable[[pa.Table], pa.ChunkedArray]
-"""A function that gives the truth of a part of a condition for each row of a table: true, false or null."""
+"""A function that evaluates a part of a condition for each row of a table as true, false or null."""
 
 
 class Predicate:
-    """A condition that was read. Raises UsageError where `text` is not one."""
+    """A parsed condition. Raises UsageError if `text` is not a condition."""
 
     def __init__(self, text: str) -> None:
-        if len(text) > LONGEST:
-            raise UsageError(f"the condition has {len(text)} characters; write at most {LONGEST}")
+        if len(text) > MAX_CHARACTERS:
+            raise UsageError(
+                f"The condition has {len(text)} characters, but at most {MAX_CHARACTERS} are allowed. Shorten it."
+            )
         self.text = text
         self._python = UNLIKE_PYTHON.sub(_as_python, text).strip()
         try:
-            text.encode()  # bytes that are no UTF-8 come as lone surrogates, which Arrow has not
+            text.encode()  # Bytes that are not UTF-8 arrive as lone surrogates, which Arrow does not support.
             tree = ast.parse(self._python, mode="eval")
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             self._refuse_syntax(error)
         self._test = self._truth(tree.body, 1)
 
     def rows(self, table: pa.Table) -> np.ndarray:
-        """(n,) bool: of which rows of `table` it is true.
+        """Return for which rows of `table` the condition is true, as (n,) bool.
 
-        Raises UsageError naming a column that there is not, or that holds something else than it is compared with.
+        Raises UsageError if the table lacks a column of the condition, or if a column cannot be compared with the given
+        value.
         """
         try:
             return np.asarray(pc.fill_null(self._test(table), False))
         except pa.ArrowException as error:
-            raise UsageError(f"the condition {self.text!r} does not fit the values of its columns: {error}") from error
+            raise UsageError(
+                f"The condition {self.text!r} does not fit the values of its columns ({error}). Compare each column"
+                " with values of its own kind."
+            ) from error
 
     def _refuse_syntax(self, error: Exception) -> NoReturn:
         without_texts = re.sub(UNLIKE_PYTHON, " ", self.text)
-        for written, python in OF_SQL.items():
+        for written, python in SQL_SYNTAX.items():
             if sign := re.search(written, without_texts):
-                raise UsageError(f"the condition {self.text!r} has {sign[0]}; write {python} instead") from None
+                raise UsageError(
+                    f"The condition {self.text!r} uses {sign[0]}, which is not supported. Write {python} instead."
+                ) from None
         if isinstance(error, MemoryError | RecursionError) or "nested" in str(error):
             self._refuse_depth()
         self._refuse("cannot be read")
 
     def _refuse(self, why: str) -> NoReturn:
         raise UsageError(
-            f"the condition {self.text!r} {why}; write one like: price < 20 and taken >= '2024-01-01', with column(\"my"
-            ' name") for a column that is not a plain word'
+            f"The condition {self.text!r} {why}. Write a condition like price < 20 and taken >= '2024-01-01', and write"
+            ' column("my name") for a column whose name is not a single word.'
         ) from None
 
     def _refuse_depth(self) -> NoReturn:
-        raise UsageError(f"the condition is nested more than {DEEPEST} deep; write it in fewer parentheses") from None
+        raise UsageError(
+            f"The condition has more than {MAX_DEPTH} nested levels. Write it with fewer parentheses."
+        ) from None
 
     def _show(self, node: ast.expr) -> str:
         return repr((ast.get_source_segment(self._python, node) or "")[:40])
 
     def _truth(self, node: ast.expr, depth: int) -> Test:
-        if depth > DEEPEST:
+        """Return the test of an expression whose value is true or false."""
+        if depth > MAX_DEPTH:
             self._refuse_depth()
         match node:
             case ast.BoolOp(op, values):
@@ -227,10 +260,11 @@ class Predicate:
                 return lambda table: _join("and_kleene", (part(table) for part in parts))
         column = self._operand(node)
         if not isinstance(column, Column):
-            self._refuse(f"compares {self._show(node)} with nothing")
+            self._refuse(f"does not compare {self._show(node)} with a column")
         return lambda table: values_of(table, column, "truth")
 
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Test:
+        """Return the test of a single comparison."""
         a = self._operand(left)
         if isinstance(op, ast.In | ast.NotIn) and isinstance(a, Column):
             nodes = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
@@ -252,7 +286,7 @@ class Predicate:
         return lambda table: _compute(SIGNS[type(op)], *comparable(table, a, b))
 
     def _operand(self, node: ast.expr) -> Operand:
-        """Return the column, or the number, text, truth value or None, that an expression stands for."""
+        """Return the column or the literal (number, text, truth value or None) that an expression denotes."""
         match node:
             case ast.Name(name):
                 return CONSTANTS[name.lower()] if name.lower() in CONSTANTS else Column(name)
@@ -268,8 +302,11 @@ class Predicate:
 
 
 def _as_python(match: re.Match) -> str:
-    """A text with doubled quotation marks, or a single `=`, as Python writes it; texts in parentheses, so that two
-    beside each other are not joined, and letters before one mean nothing."""
+    """Rewrite a match of UNLIKE_PYTHON in Python's syntax.
+
+    Texts are put into parentheses, so that Python does not join two adjacent texts, and does not read a letter before
+    a text as its prefix.
+    """
     if not match["text"]:
         return "==" if match[0] == "=" else " "
     quote = match[0][0]
@@ -277,8 +314,9 @@ def _as_python(match: re.Match) -> str:
 
 
 def _number(value: float) -> float:
-    """Returns a whole number that Arrow has no type for as a float, and any other number as it is."""
-    return value if isinstance(value, float) or LEAST <= value <= GREATEST else float(str(value))
+    """Convert an integer that is too large for Arrow to a float. Other numbers are returned unchanged."""
+    fits = isinstance(value, float) or SMALLEST_INTEGER <= value <= LARGEST_INTEGER
+    return value if fits else float(str(value))
 
 
 def _is_in(table: pa.Table, column: Column, values: Sequence[Value], inverse: bool) -> pa.ChunkedArray:
@@ -293,10 +331,10 @@ def _contains(table: pa.Table, column: Column, part: str, inverse: bool) -> pa.C
 
 
 def _join(name: str, parts: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Join the truth of several parts, at least one, by one of Arrow's functions of two arguments."""
+    """Combine the values of several parts, at least one, with one of Arrow's functions of two arguments."""
     return reduce(partial(_compute, name), parts)
 
 
 def _compute(name: str, *values: pa.ChunkedArray | pa.Array | pa.Scalar) -> pa.ChunkedArray:
-    """Call one of Arrow's functions by its name: Arrow makes its functions when it is imported, without types."""
+    """Call one of Arrow's functions by its name, because pyarrow.compute has no types for them."""
     return pc.call_function(name, list(values))

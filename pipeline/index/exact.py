@@ -1,9 +1,8 @@
-"""Vectors that may not fit into memory, in blocks and by row, and exact search over them without an index: the truth
-that an index is measured against.
+"""Exact search without an index, in vectors that may not fit into memory. Indexes are measured against its results.
 
-Each block is one product of matrices in single precision, by FAISS or on a GPU, of which the best k are kept. Scores
-that differ by less than single precision resolves may change places. Equal ones come by ascending row; which of them
-are the last of the k is left open.
+The vectors are read in blocks. The scores of a block are one matrix product in single precision, by FAISS or on a GPU,
+and the best k are kept. Scores that differ by less than the rounding of single precision may change their order. Rows
+with equal scores are sorted by their numbers, but if they compete for the last of the k ranks, any of them may be kept.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK_ROWS = 1 << 16
-"""Vectors in one block, and in one product."""
+"""Number of vectors in one block, and in one matrix product."""
 QUERY_ROWS = 1 << 10
-"""Queries in one product on a GPU."""
+"""Number of queries in one matrix product on a GPU."""
 
 
 class Vectors(Protocol):
-    """`count` vectors of `dim` numbers; row i is the same vector in every pass."""
+    """A source of `count` vectors of `dim` dimensions, which can be read more than once in the same order."""
 
     count: int
     dim: int
@@ -41,16 +40,18 @@ class Vectors(Protocol):
 
 
 class ArrayVectors:
-    """The rows of an array (n, dim) float32, which may be read from files on request."""
+    """The vectors in the rows of an array (n, dim) float32, whose rows may be read from files on request."""
 
     def __init__(self, array: np.ndarray | ChosenRows) -> None:
         self.array = array
         self.count, self.dim = array.shape
 
     def blocks(self) -> Iterator[np.ndarray]:
+        """Yield all vectors in order, in blocks of BLOCK_ROWS."""
         return (self.array[start : start + BLOCK_ROWS] for start in range(0, self.count, BLOCK_ROWS))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors of these rows."""
         return self.array[rows]
 
 
@@ -61,10 +62,10 @@ def evenly_spaced(n: int, most: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The nearest of each query: `rows` (q, k) int64 and `scores` (q, k) float32, the greater the better.
+    """The k nearest vectors of each of q queries: their `rows` (q, k) int64 and their `scores` (q, k) float32.
 
-    A score is the inner product, or minus the squared distance. Where there are fewer than k vectors, the rest is
-    row -1 with score -inf.
+    A score is the inner product, or the negative squared distance, so that a greater score is better. If there are
+    fewer than k vectors, the remaining rows are -1 and their scores are -inf.
     """
 
     rows: np.ndarray
@@ -72,28 +73,31 @@ class Neighbours:
 
     @classmethod
     def none(cls, queries: int, k: int) -> "Neighbours":
+        """Return neighbours without any row."""
         return cls(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
 
     @classmethod
     def of_faiss(cls, values: np.ndarray, rows: np.ndarray, metric: str) -> "Neighbours":
-        """FAISS's answer, whose `values` are products, or distances."""
+        """Convert the result of a FAISS search. Its `values` are inner products, or squared distances."""
         scores = -values if metric == "euclidean" else values
         return cls(rows, np.where(rows >= 0, scores, -np.inf))
 
     def merge(self, other: "Neighbours") -> "Neighbours":
-        """The best k of both; of equal scores the lower row, and what is not there last."""
-        rows, scores = np.hstack([self.rows, other.rows]), np.hstack([self.scores, other.scores])
+        """Return the best k of both. If scores are equal, the smaller row comes first. The rows -1 come last."""
+        rows = np.hstack([self.rows, other.rows])
+        scores = np.hstack([self.scores, other.scores])
         best = np.lexsort((rows, -scores))[:, : self.rows.shape[1]]
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
     def of(self, query: int) -> tuple[np.ndarray, np.ndarray]:
-        """The rows (n,) and scores (n,) of one query, n being at most k: those that are there."""
+        """Return the rows (n,) and the scores (n,) of one query without the rows -1, so that n is at most k."""
         there = self.rows[query] >= 0
         return self.rows[query][there], self.scores[query][there]
 
     def renumber(self, ids: np.ndarray) -> "Neighbours":
-        """The same with `ids[row]` in place of each row that is there."""
-        rows, there = self.rows.copy(), self.rows >= 0
+        """Return the neighbours with `ids[row]` in place of each row, except the rows -1."""
+        rows = self.rows.copy()
+        there = self.rows >= 0
         rows[there] = ids[rows[there]]
         return Neighbours(rows, self.scores)
 
@@ -101,17 +105,19 @@ class Neighbours:
 def search_exact(
     queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str, gpu: "torch.device | None" = None
 ) -> Neighbours:
-    """The `k` nearest of each of the `queries` (q, c) among the rows of all `blocks` (n_i, c), float32.
+    """Find the `k` nearest vectors of each of the `queries` (q, c) in all `blocks` (n_i, c), float32.
 
-    Rows count from 0 through the blocks. Raises IntegrityError naming a row that is not finite.
+    The rows of all blocks are numbered from 0. `metric` is inner_product or euclidean. The search runs on `gpu`, or
+    with FAISS on the CPU if it is None. Raises IntegrityError that names a row if it is not finite.
     """
     require_finite("exact search", "queries", queries)
     queries = np.ascontiguousarray(queries, np.float32)
     blocks = (np.ascontiguousarray(block, np.float32) for block in blocks)
-    best, first = Neighbours.none(len(queries), k), 0
+    best = Neighbours.none(len(queries), k)
+    first = 0
     if gpu is not None:
         return best.merge(_search_on(gpu, queries, blocks, k, metric))
-    import faiss  # which a search on a GPU does without
+    import faiss  # Imported here, because a search on a GPU does not need it.
 
     from pipeline.index.format import METRICS
 
@@ -126,17 +132,24 @@ def search_exact(
 def _search_on(
     gpu: "torch.device", queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str
 ) -> Neighbours:
-    """Find the nearest among all `blocks`, in any order if scores are equal. The GPU is waited for only at the end."""
+    """Find the nearest vectors in all `blocks` on a GPU. Rows with equal scores are in any order.
+
+    The CPU waits for the GPU only at the end.
+    """
     import torch
 
-    asked, finite, first = upload(queries, gpu), [], 0
+    asked = upload(queries, gpu)
+    finite = []
+    first = 0
     best_scores = torch.full((len(queries), k), -torch.inf, device=gpu)
     best_rows = torch.full((len(queries), k), -1, device=gpu)
 
     def search(rows: slice) -> None:
         nonlocal best_scores, best_rows
         vectors = upload(block[rows], gpu)
-        lengths, are_finite, merged = vectors.square().sum(dim=1), vectors.isfinite().all(dim=1), []
+        lengths = vectors.square().sum(dim=1)
+        are_finite = vectors.isfinite().all(dim=1)
+        merged = []
         for start in range(0, len(queries), QUERY_ROWS):
             some = slice(start, start + QUERY_ROWS)
             scores = asked[some] @ vectors.T
@@ -146,16 +159,17 @@ def _search_on(
             best = torch.cat([best_scores[some], nearest.values], dim=1).topk(k, dim=1)
             both = torch.cat([best_rows[some], nearest.indices + (first + rows.start)], dim=1)
             merged.append((best.values, both.gather(1, best.indices)))
-        # Only here does anything change: vectors that do not fit are searched again in parts.
+        # The state changes only here. If the block does not fit into the GPU's memory, this function has failed before,
+        # and is called again with smaller parts.
         best_scores, best_rows = map(torch.cat, zip(*merged, strict=True))
         finite.append(are_finite)
 
-    batches = OomBatcher(BLOCK_ROWS, "vector")  # halved where the GPU's memory is full
+    batches = OomBatcher(BLOCK_ROWS, "vector")  # It halves the batch if the GPU's memory is full.
     with full_float32():
         for block in blocks:
             batches.map(search, len(block))
             first += len(block)
     if finite:
-        places = torch.cat(finite).cpu().numpy()
-        require_finite("exact search", "vectors", np.where(places, np.float32(0), np.float32(np.inf)))
+        are_finite = torch.cat(finite).cpu().numpy()
+        require_finite("exact search", "vectors", np.where(are_finite, np.float32(0), np.float32(np.inf)))
     return Neighbours(best_rows.cpu().numpy(), best_scores.cpu().numpy())

@@ -1,4 +1,4 @@
-"""FAISS's objects with the types that they have: FAISS hands out base classes, and its stubs lack some attributes."""
+"""Types for FAISS's objects, because FAISS returns base classes and its type stubs lack some attributes."""
 
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
@@ -23,7 +23,7 @@ class SwigVector(Protocol[Item]):
 
     def data(self) -> object: ...
 
-    def at(self, place: int) -> Item: ...
+    def at(self, position: int) -> Item: ...
 
 
 @runtime_checkable
@@ -47,7 +47,7 @@ class HasProductQuantizer(Protocol):
 
 @runtime_checkable
 class HasFineQuantizer(Protocol):
-    """An IndexIVFPQFastScan, whose codes are made by `fine_quantizer`."""
+    """An IndexIVFPQFastScan, whose `fine_quantizer` computes the codes."""
 
     pq: Quantizer
     fine_quantizer: Quantizer | None
@@ -55,7 +55,7 @@ class HasFineQuantizer(Protocol):
 
 @runtime_checkable
 class HasPolysemousTraining(Protocol):
-    """An IndexIVFPQ, which may order its codes for a search by their Hamming distance."""
+    """An IndexIVFPQ, which can order its codes for a search by their Hamming distance."""
 
     do_polysemous_training: bool
 
@@ -93,7 +93,10 @@ class HasScalarQuantizer(Protocol):
 
 @runtime_checkable
 class FastScanCodes(Protocol):
-    """The codes of an IndexFastScan, in blocks; `ntotal2` is the number of vectors with those that fill the last."""
+    """The codes of an IndexFastScan, which are stored in blocks.
+
+    `ntotal2` is the number of vectors, rounded up to whole blocks.
+    """
 
     code_size: int
     ntotal2: int
@@ -111,7 +114,7 @@ class HashCodes(Protocol):
 
 @runtime_checkable
 class BlockLists(Protocol):
-    """Inverted lists whose vectors are packed in blocks."""
+    """Inverted lists whose codes are packed in blocks."""
 
     n_per_block: int
     block_size: int
@@ -119,7 +122,7 @@ class BlockLists(Protocol):
 
 @runtime_checkable
 class Graph(Protocol):
-    """The links of an IndexHNSW. The vertex i has the links from `offsets[i]` on, level after level."""
+    """The links of an IndexHNSW. The links of the vertex i begin at `offsets[i]`, one level after the other."""
 
     efSearch: int  # noqa: N815  FAISS's own name
     levels: SwigVector[int]
@@ -140,23 +143,27 @@ def call(function: Callable[..., T], *values: Argument, **named: Argument) -> T:
 
 
 def transforms_of(index: faiss.Index, most: int | None = None) -> list[faiss.VectorTransform]:
-    """Return the transforms that vectors go through before `index` sees them, at most `most`, each by its own type."""
+    """Return the transforms that are applied to vectors before `index` stores them, each with its own type.
+
+    At most `most` transforms are returned.
+    """
     if not isinstance(index, faiss.IndexPreTransform):
         return []
     chain = index.chain
     assert isinstance(chain, TransformChain)
     count = chain.size() if most is None else min(chain.size(), most)
-    return [faiss.downcast_VectorTransform(chain.at(place)) for place in range(count)]
+    return [faiss.downcast_VectorTransform(chain.at(position)) for position in range(count)]
 
 
 def inverted_lists(index: faiss.IndexIVF) -> faiss.InvertedLists:
-    """Return the lists of an inverted file, by their own type."""
+    """Return the lists of an inverted file with their own type."""
     assert index.invlists is not None
     return faiss.downcast_InvertedLists(index.invlists)
 
 
 def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the number of each list that is not empty, and its ids. Writing to these ids changes the index."""
+    """Yield the number of each list that is not empty, and the array of its ids. Writing to the array changes the
+    index."""
     lists = inverted_lists(index)
     for number in range(index.nlist):
         if size := lists.list_size(number):
@@ -164,8 +171,11 @@ def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
 
 
 class ListMeans:
-    """The `means` (l, c) of the lists of an inverted file of whole vectors (IVF,Flat), and the list of each vector,
-    `lists` (n,), by its id; the ids are 0 to n - 1."""
+    """The mean vector of each list of an inverted file of whole vectors (IVF,Flat).
+
+    `means` (l, c) are the means of the l lists. `lists` (n,) has the list of each vector by its id. The ids must be 0
+    to n - 1.
+    """
 
     def __init__(self, index: faiss.IndexIVFFlat) -> None:
         self.means = np.zeros((index.nlist, index.d), np.float32)
@@ -178,14 +188,14 @@ class ListMeans:
 
 
 def graph_of(index: faiss.IndexHNSW) -> Graph:
-    """Return the links of a graph."""
+    """Return the links of a graph index."""
     graph = index.hnsw
     assert isinstance(graph, Graph)
     return graph
 
 
 def flat_vectors(index: faiss.Index) -> np.ndarray:
-    """Return the vectors (n, c) of a Flat index, which are not copied."""
+    """Return the vectors (n, c) of a Flat index without copying them."""
     flat = faiss.downcast_index(index)
     assert isinstance(flat, faiss.IndexFlat)
     return faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)

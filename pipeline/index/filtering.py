@@ -1,9 +1,10 @@
-"""Searching an index among some of its vectors alone.
+"""Searching only some of the vectors of an index, which a condition allows.
 
-FAISS skips all others while it searches (`sel` in its SearchParameters). An inverted file or a graph visits as many
-more lists or vertices as fewer vectors pass, so that about as many are compared as without a condition; where few pass,
-or too few come back, those that pass are all compared. So a Flat index gives the exact answer, and any other one about
-as good a one as without a condition, or a better one.
+FAISS skips all other vectors while it searches (`sel` in its SearchParameters). The fewer vectors are allowed, the more
+lists or vertices of an inverted file or a graph are visited, so that about as many vectors are compared as without a
+condition. If only a few vectors are allowed, or if FAISS finds too few, the query is compared with all allowed vectors.
+A Flat index therefore gives the exact result, and the recall of any other index is about the same as without a
+condition, or higher.
 """
 
 import math
@@ -17,28 +18,31 @@ from pipeline.index.exact import BLOCK_ROWS, Neighbours, search_exact
 from pipeline.index.faiss_types import HASHTABLE, HasFineQuantizer, SearchParametersHNSW, call
 from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
 
-FEW = 1 << 14
-"""As many vectors are compared one by one, rather than searched for."""
+MAX_BRUTE_FORCE_ROWS = 1 << 14
+"""If at most this many vectors are allowed, the query is compared with all of them."""
 _mapping = Lock()
 
 
 def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray) -> Neighbours:
-    """The `top` for each of the `queries` (q, c) among the ids whose place in `allowed` (n,), bool, is true.
+    """Find the `top` best vectors for each of the `queries` (q, c) among the allowed ids.
 
-    `index` has no other ids than these n. Raises UsageError for an index that can neither skip vectors nor give them.
+    `allowed` (n,) bool says for each id from 0 to n - 1 whether it is allowed. `index` must not have other ids. Raises
+    UsageError if the index can neither skip vectors nor return its vectors.
     """
-    typed = faiss.downcast_index(index)  # which lasts as long as `index`
-    if isinstance(typed, faiss.IndexIDMap):  # whose conditions FAISS does not pass on to what it wraps
+    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    if isinstance(typed, faiss.IndexIDMap):  # FAISS does not pass the selection on to the inner index.
         ids = faiss.vector_to_array(typed.id_map)
         return search_among(typed.index, queries, top, allowed[ids]).renumber(ids)
-    ids, queries = np.flatnonzero(allowed), np.ascontiguousarray(queries, np.float32)
+    ids = np.flatnonzero(allowed)
+    queries = np.ascontiguousarray(queries, np.float32)
     top = min(top, len(ids))
     if not top:
         return Neighbours.none(len(queries), 0)
-    coarse = "RaBitQ" in type(typed).__name__  # the vectors that it gives are worse than its products
+    coarse = "RaBitQ" in type(typed).__name__  # Its reconstructed vectors are less exact than its scores.
+    few = len(ids) <= MAX_BRUTE_FORCE_ROWS
     neighbours = None
-    if isinstance(typed, faiss.IndexFlat) or len(ids) > FEW or coarse:
-        neighbours = _skip(typed, queries, top, allowed, len(ids), whole=len(ids) <= FEW)
+    if isinstance(typed, faiss.IndexFlat) or not few or coarse:
+        neighbours = _skip(typed, queries, top, allowed, len(ids), whole=few)
         if neighbours is not None and (neighbours.rows >= 0).all():
             return neighbours
     try:
@@ -47,40 +51,44 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
         neighbours = _skip(typed, queries, top, allowed, len(ids), whole=True) or neighbours
         if neighbours is None:
             raise UsageError(
-                f"an index of the type {type(typed).__name__} cannot be searched with a condition; build it with"
-                " another of index.candidates"
+                f"An index of the type {type(typed).__name__} cannot be searched with a condition. Search without one,"
+                " or choose another index type in index.candidates and run `jointspace run CONFIG`."
             ) from error
         return neighbours
 
 
 def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
-    """(k, c) float32: the vectors that the index has under `ids`. RuntimeError where it has none to give."""
-    typed = faiss.downcast_index(index)  # which lasts as long as `index`
-    if isinstance(typed, faiss.IndexIDMap):  # which cannot look them up
+    """Return the vectors (k, c) float32 that the index stores for `ids` (k,), as exactly as it can.
+
+    Raises RuntimeError if this type of index cannot return its vectors.
+    """
+    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    if isinstance(typed, faiss.IndexIDMap):  # FAISS cannot look up a vector by its id in this type.
         names = faiss.vector_to_array(typed.id_map)
         order = np.argsort(names)
         return reconstruct(typed.index, order[np.searchsorted(names, ids, sorter=order)])
-    with _mapping:  # threads share an index
+    with _mapping:  # Threads share an index.
         for part in parts_of(typed):
             if isinstance(part, faiss.IndexRefine):
-                break  # its vectors are those of its refine_index
+                break  # Its vectors are stored in its refine_index.
             if isinstance(part, faiss.IndexIVFRaBitQFastScan):
-                raise RuntimeError("FAISS gives other vectors back than those of an IndexIVFRaBitQFastScan")
+                raise RuntimeError("FAISS returns wrong vectors from an IndexIVFRaBitQFastScan")
             if isinstance(part, faiss.IndexIVFPQFastScan):
                 assert isinstance(part, HasFineQuantizer)
-                if part.fine_quantizer is None:  # FAISS forgets it when it reads an index, and then ends the process
+                # FAISS loses this attribute when it reads an index, and would then end the process.
+                if part.fine_quantizer is None:
                     part.fine_quantizer = part.pq
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
-                except RuntimeError:  # some ids are missing
+                except RuntimeError:  # Some ids are missing.
                     part.set_direct_map_type(HASHTABLE)
     return typed.reconstruct_batch(ids)
 
 
 def is_exact(index: faiss.Index) -> bool:
-    """Whether `reconstruct` gives the vectors back as they were added."""
-    typed = faiss.downcast_index(index)  # which lasts as long as `index`
+    """Return whether `reconstruct` returns exactly the vectors that were added."""
+    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):
         return is_exact(typed.index)
     if isinstance(typed, faiss.IndexRefine):
@@ -89,7 +97,7 @@ def is_exact(index: faiss.Index) -> bool:
 
 
 def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray) -> Neighbours:
-    """The exact answer among `ids`, by the vectors as the index has them."""
+    """Compare the queries with all vectors in `ids`, as the index returns them."""
     blocks = (reconstruct(index, ids[start : start + BLOCK_ROWS]) for start in range(0, len(ids), BLOCK_ROWS))
     return search_exact(queries, blocks, top, metric_of(index)).renumber(ids)
 
@@ -97,7 +105,10 @@ def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray)
 def _skip(
     index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray, count: int, whole: bool = False
 ) -> Neighbours | None:
-    """Search among the `count` ids that are `allowed`, in all lists if `whole`. Return None if FAISS cannot do it."""
+    """Search with FAISS among the `count` ids that are `allowed`.
+
+    With `whole`, all lists are visited. Returns None if FAISS cannot skip vectors in this type of index.
+    """
     selector = call(faiss.IDSelectorBitmap, np.packbits(allowed, bitorder="little"))
     share = 0.0 if whole else count / len(allowed)
     try:
@@ -108,7 +119,11 @@ def _skip(
 
 
 def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) -> faiss.SearchParameters:
-    """Return search parameters that visit more lists or vertices, the smaller the `share` of ids that pass is."""
+    """Return search parameters that select vectors.
+
+    The smaller the `share` of the allowed ids is, the more lists or vertices are visited. A share of 0 visits all of
+    them.
+    """
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         inner = _parameters(index.base_index, selector, share)

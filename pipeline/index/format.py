@@ -1,7 +1,8 @@
-"""An index as bytes in FAISS's own format, and back.
+"""Converting FAISS indexes to bytes in FAISS's format, and reading them back safely.
 
-FAISS has no checksum, and its writer can report success on a full disk, so both files and their hashes are storage's
-business. Reading refuses a header that claims more than the bytes could hold.
+FAISS's format has no checksum, and FAISS can report success on a full disk. Files and their hashes are therefore
+handled by pipeline.storage. Bytes from an untrusted source are checked before FAISS may search them: a header must not
+declare more data than there is, and all parts must be of allowed types and fit each other.
 """
 
 import os
@@ -32,22 +33,22 @@ from pipeline.index.faiss_types import (
     inverted_lists,
     transforms_of,
 )
+from pipeline.storage.files import REBUILD
 
-REBUILD = "run build-index again"
-AS_IT_IS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
-"""Reads what the bytes hold; the tables that FAISS makes of it would count as claims of theirs."""
+READ_FLAGS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
+"""Flags for reading an index. FAISS must not compute its tables yet, because they would count against `byte_limit`."""
 ON_DISK = re.compile(b"ilod")
-"""Before the inverted lists of an index that are in a file."""
+"""The marker in front of inverted lists that are stored in another file."""
 RANDOM_ACCESS = frozenset((
     "IndexFlat", "IndexFlatIP", "IndexFlatL2", "IndexScalarQuantizer", "IndexPQ", "IndexRaBitQ",
 ))  # fmt: skip
-"""Types of index that compare a query with a single vector. FAISS ends the process where a graph or a refinement has
-another type for its vectors."""
+"""Types of index that can compare a query with a single vector. A graph or a refinement must store its vectors in one
+of these types, or FAISS ends the process."""
 COARSE = RANDOM_ACCESS | frozenset((
     "IndexPQFastScan", "IndexRaBitQFastScan", "IndexLSH",
     "IndexHNSW", "IndexHNSWFlat", "IndexHNSWSQ", "IndexHNSWPQ",
 ))  # fmt: skip
-"""Types of index without lists, which may also find the lists of others."""
+"""Types of index without lists. They may also be the quantizer of an inverted file."""
 INVERTED = frozenset((
     "IndexIVFFlat", "IndexIVFScalarQuantizer", "IndexIVFPQ", "IndexIVFPQFastScan", "IndexIVFRaBitQ",
     "IndexIVFRaBitQFastScan",
@@ -61,25 +62,26 @@ PARTS = {
     **dict.fromkeys(REFINED, {"base_index": COARSE | INVERTED | {"IndexPreTransform"}, "refine_index": RANDOM_ACCESS}),
     **dict.fromkeys(("IndexIDMap", "IndexIDMap2"), {"index": COARSE | INVERTED | REFINED | {"IndexPreTransform"}}),
 }
-"""The types of index that factory strings make here (pipeline.index.candidates), and for each the attributes that hold
-other indexes, with the types that these may have. All other types are refused: one could hide a file."""
+"""The allowed types of index, which the factory strings of pipeline.index.candidates make. For each
+type, its attributes that are indexes themselves, with their allowed types. All other types are refused, because they
+could refer to a file."""
 TRANSFORMS = (faiss.LinearTransform, faiss.NormalizationTransform)
-"""The transforms of vectors that are allowed, with their subclasses (OPQMatrix, PCAMatrix, RandomRotationMatrix)."""
+"""The allowed transforms of vectors, including their subclasses (OPQMatrix, PCAMatrix, RandomRotationMatrix)."""
 MAX_TRANSFORMS = 4
 SCALAR_KINDS = ("8bit", "6bit", "4bit", "fp16", "bf16", "8bit_direct", "8bit_direct_signed")
-"""The kinds of scalar quantizers that are allowed, as FAISS names them."""
+"""The allowed kinds of scalar quantizers, as FAISS names them."""
 FAST_BLOCK = 32
-"""Vectors in a block of FAISS's fast-scan codes, as its factory strings make them."""
+"""Number of vectors in a block of fast-scan codes, as FAISS's factory strings make them."""
 MAX_VERTICES = 1 << 15
-"""Vertices of a graph that a search keeps at most."""
+"""Largest number of candidate vertices that a search in a graph keeps (`efSearch`)."""
 PLAIN_SEARCH = vars(faiss.IndexPQ)["ST_PQ"]
-"""The value of `search_type` for a search that compares all codes in full."""
+"""The value of `search_type` for a search that compares complete codes."""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
 @dataclass(frozen=True)
 class ExpectedIndex:
-    """The number of vectors of an index, their dimensions and their metric, as its card has them."""
+    """The number of vectors, the dimensions and the metric of an index according to its card."""
 
     count: int
     dim: int
@@ -87,32 +89,35 @@ class ExpectedIndex:
 
 
 def metric_of(index: faiss.Index) -> str:
-    """The name of its metric, of METRICS."""
+    """Return the metric of an index by its name in METRICS."""
     return next(name for name, kind in METRICS.items() if kind == index.metric_type)
 
 
 def to_bytes(index: faiss.Index) -> memoryview:
-    """Without the second copy that faiss.serialize_index makes."""
+    """Return an index in FAISS's format, without the second copy that faiss.serialize_index makes."""
     data = bytearray()
     faiss.write_index(index, PyCallbackIOWriter(data.extend))
     return memoryview(data)
 
 
 def from_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> faiss.Index:
-    """The index in `data`, checked against its card (`count`, `dim`, `metric`).
+    """Read an index from `data` as a copy that can be changed, and check it against the values of its card.
 
-    Raises IntegrityError, which calls it `name`, where the bytes are not an index, or not the one of the card.
+    Raises IntegrityError, which refers to the index as `name`, if the bytes are not an index, contradict themselves or
+    differ from the card.
     """
-    return _read(lambda bytes_: faiss.deserialize_index(bytes_, AS_IT_IS), data, name, card)
+    return _read(lambda bytes_: faiss.deserialize_index(bytes_, READ_FLAGS), data, name, card)
 
 
 def view_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> faiss.Index:
-    """The same index, its codes, lists and links left where they are in `data`: for searching only, since FAISS ends
-    the process that adds to it or takes something out."""
+    """Read an index whose codes, lists and links stay in `data`, and check it as `from_bytes` does.
+
+    The index can only be searched. Adding or removing vectors would end the process.
+    """
 
     def view(bytes_: np.ndarray) -> faiss.Index:
-        index = faiss.read_index(ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_)), AS_IT_IS)
-        class_wrappers.add_to_referenced_objects(index, bytes_)  # which has to last as long
+        index = faiss.read_index(ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_)), READ_FLAGS)
+        class_wrappers.add_to_referenced_objects(index, bytes_)  # The bytes must exist as long as the index.
         return index
 
     return _read(view, data, name, card)
@@ -127,21 +132,23 @@ def _read(
             index = read(np.frombuffer(data, np.uint8))
         require_known_types(index, name)
         if flaw := next((fact for fact, holds in _facts(index) if not holds), None):
-            raise IntegrityError(f"{name} contradicts itself: its {flaw} does not fit its other parts; {REBUILD}")
+            raise IntegrityError(f"{name} contradicts itself: its {flaw} does not fit its other parts. {REBUILD}")
         _compute_tables(index)
     except (RuntimeError, MemoryError, RecursionError) as error:
-        raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
+        raise IntegrityError(f"{name} is not a readable FAISS index. {REBUILD}") from error
     expected = (card.count, card.dim, METRICS[card.metric])
     if (index.ntotal, index.d, index.metric_type) != expected:
         raise IntegrityError(
-            f"{name} holds {index.ntotal} vectors of {index.d} dimensions and FAISS metric {index.metric_type}, not"
-            f" {expected} as its card says; {REBUILD}"
+            f"{name} contains {index.ntotal} vectors of {index.d} dimensions with the FAISS metric"
+            f" {index.metric_type}, but its card declares {card.count} vectors of {card.dim} dimensions with the metric"
+            f" {METRICS[card.metric]}. {REBUILD}"
         )
     return index
 
 
 def _compute_tables(index: faiss.Index) -> None:
-    """The products of centroids and codes by which product codes are searched faster; FAISS limits their bytes."""
+    """Compute the tables of products of centroids and codes, which speed up searches of an IVFPQ index. FAISS limits
+    their size."""
     inverted = faiss.try_extract_index_ivf(index)
     typed = faiss.downcast_index(inverted) if inverted is not None else None
     if isinstance(typed, faiss.IndexIVFPQ) and typed.by_residual:
@@ -149,30 +156,30 @@ def _compute_tables(index: faiss.Index) -> None:
 
 
 def _require_no_files(data: bytes | memoryview, name: str) -> None:
-    """Raises IntegrityError for an index that would have FAISS map a file, and write to it what is added."""
+    """Raise IntegrityError if FAISS would map another file for the lists of this index, and write to it."""
     data = memoryview(data)
     for match in ON_DISK.finditer(data):
-        place = match.end() + 16
+        offset = match.end() + 16
         try:
-            (lists,) = struct.unpack_from("<Q", data, place)
-            place += 8 + 24 * lists
-            (slots,) = struct.unpack_from("<Q", data, place)
-            place += 8 + 16 * slots
-            (length,) = struct.unpack_from("<Q", data, place)
-            (file, _) = struct.unpack_from(f"<{min(length, len(data))}sQ", data, place + 8)
+            (lists,) = struct.unpack_from("<Q", data, offset)
+            offset += 8 + 24 * lists
+            (slots,) = struct.unpack_from("<Q", data, offset)
+            offset += 8 + 16 * slots
+            (length,) = struct.unpack_from("<Q", data, offset)
+            (file, _) = struct.unpack_from(f"<{min(length, len(data))}sQ", data, offset + 8)
         except (struct.error, ValueError, OverflowError):
-            continue  # FAISS would not get as far as the file's name: these are four bytes of a code
+            continue  # The marker is a coincidence: FAISS could not read a file name here.
         raise IntegrityError(
-            f"{name} has its lists in the file {os.fsdecode(file)!r}, which is not in its card; {REBUILD}"
+            f"{name} has its lists in the file {os.fsdecode(file)!r}, which its card does not list. {REBUILD}"
         )
 
 
 def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] = PARTS.keys()) -> None:
-    """Raise IntegrityError naming the type of an index, or of a part of it, that this project does not build there."""
-    typed = faiss.downcast_index(index)  # which lasts as long as `index`
+    """Raise IntegrityError that names a type if the index or a part of it does not have an `allowed` type."""
+    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
     kind = type(typed).__name__
     if kind not in allowed:
-        raise IntegrityError(f"{name} holds an {kind}, which no index of this project has there; {REBUILD}")
+        raise IntegrityError(f"{name} contains an {kind}, which jointspace does not use there. {REBUILD}")
     for part, kinds in PARTS[kind].items():
         require_known_types(getattr(typed, part), name, kinds)
     transforms = transforms_of(typed, MAX_TRANSFORMS + 1)
@@ -181,17 +188,19 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
     if isinstance(typed, HasScalarQuantizer) and typed.sq.qtype not in known:
         others.append(f"ScalarQuantizer of the kind {typed.sq.qtype}")
     if others:
-        raise IntegrityError(f"{name} holds an {others[0]}, which no index of this project has; {REBUILD}")
+        raise IntegrityError(f"{name} contains an {others[0]}, which jointspace does not use. {REBUILD}")
 
 
 def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield what must hold of an index of known types before FAISS may search it, each with whether it holds.
+    """Yield conditions on an index of allowed types that must hold before FAISS may search it.
 
-    FAISS checks the sizes of most arrays when it reads them. It does not check the rest, and then reads or writes
-    beyond its arrays.
+    Each condition is a name and whether it holds. FAISS checks the sizes of most arrays when it reads them. If one of
+    these conditions does not hold, FAISS reads or writes beyond its arrays. `part` is a prefix for the names.
     """
     index = faiss.downcast_index(index)
-    dim, count, metric = index.d, index.ntotal, index.metric_type
+    dim = index.d
+    count = index.ntotal
+    metric = index.metric_type
     inner_dim = dim
     for transform in transforms_of(index, MAX_TRANSFORMS + 1):
         linear = isinstance(transform, faiss.LinearTransform)
@@ -211,7 +220,7 @@ def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
 
 
 def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, bool]]:
-    """Yield the facts of `_facts` about an index without its parts."""
+    """Yield the conditions of `_facts` on an index itself, without the indexes in its attributes."""
     yield "is_trained", index.is_trained
     if isinstance(index, faiss.IndexFastScan | faiss.IndexIVFFastScan):
         yield "bbs", index.bbs == FAST_BLOCK
@@ -253,9 +262,12 @@ def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, 
 
 
 def _is_descendable(graph: Graph) -> bool:
-    """Return whether each link of a level above the lowest leads to a vertex of that level. FAISS reads beyond its
-    arrays where one does not."""
-    levels, starts = faiss.vector_to_array(graph.levels), faiss.vector_to_array(graph.offsets).astype(np.int64)[:-1]
+    """Return whether each link on a level above the lowest leads to a vertex of the same level.
+
+    Otherwise FAISS reads beyond its arrays.
+    """
+    levels = faiss.vector_to_array(graph.levels)
+    starts = faiss.vector_to_array(graph.offsets).astype(np.int64)[:-1]
     if not len(levels):
         return True
     links = faiss.rev_swig_ptr(graph.neighbors.data(), graph.neighbors.size())
@@ -268,7 +280,10 @@ def _is_descendable(graph: Graph) -> bool:
 
 
 def parts_of(index: faiss.Index) -> Iterator[faiss.Index]:
-    """The index and what it wraps, from the outside in, each by its own type; they last as long as `index`."""
+    """Yield the index and the indexes that it wraps, from the outside in, each with its own type.
+
+    They are valid as long as `index` exists.
+    """
     index = faiss.downcast_index(index)
     yield index
     for name in ("index", "base_index"):
@@ -277,7 +292,7 @@ def parts_of(index: faiss.Index) -> Iterator[faiss.Index]:
 
 
 def code_bytes(index: faiss.Index) -> int:
-    """The least that one vector takes in `index`; 0 where FAISS does not say."""
+    """Return the size in bytes of the code of one vector in `index`, or 0 if FAISS does not know it."""
     try:
         return index.sa_code_size()
     except RuntimeError:
@@ -286,7 +301,7 @@ def code_bytes(index: faiss.Index) -> int:
 
 @contextmanager
 def byte_limit(limit: int) -> Iterator[None]:
-    """Have FAISS refuse arrays of more than `limit` bytes; older versions cannot."""
+    """Make FAISS refuse arrays of more than `limit` bytes while it reads an index. Older versions have no limit."""
     if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
         yield
         return

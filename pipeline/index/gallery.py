@@ -1,20 +1,22 @@
-"""Galleries: the images or sentences that a search ranks for vectors of the other modality.
+"""Galleries: the images or captions that a search ranks for a query.
 
-Items of one vector each are what FAISS finds. Of a multi-vector model, an image is a set of region vectors v_i, a
-sentence a set of word vectors s_t, and FAISS finds a shortlist, which is ranked by exact scores. By rule.sum, these are
+If each item has one vector, FAISS finds the best items. With a multi-vector model, an image is a set of region vectors
+v_i, a caption is a set of word vectors s_t, and a shortlist of items is ranked by exact scores. The score depends on
+`rule.sum`:
 
     words        sum over words t of max over regions i of v_i . s_t         (Karpathy and Fei-Fei 2015, eq. 8)
-    mean-words   the same divided by the number of words
+    mean-words   the sum of `words`, divided by the number of words
     positive     sum over t and i of max(0, v_i . s_t)                       (Karpathy and Fei-Fei 2015, eq. 7)
 
-plus a weight times the product of one more vector of each, where the model has these globals.
+If the model has global vectors, a weight times the product of the global vectors of image and caption is added.
 
-The shortlist: every vector first stands for the mean of its inverted list. The products of a query with these means,
-some hundreds or thousands, are looked up for each vector and added up as the exact score would be. This is the centroid
-interaction of PLAID (Santhanam et al., 2022), with means in place of centroids: FAISS makes those of inner products of
-unit length, and how long a vector is counts as much as where it points. In the sum over the words of a sentence the
-errors of means even out. A word's best region stands out from its list, so where images are found, the regions nearest
-to each word have their own products.
+The shortlist is found with estimated scores. Each vector of the gallery is replaced by the mean of its inverted list.
+The products of the query with the means, of which there are hundreds or thousands, are computed once, and are summed
+for each item like the exact products. This is the centroid interaction of PLAID (Santhanam et al., 2022), with means in
+place of centroids, because FAISS's centroids for inner products have unit length, and the lengths of the vectors
+matter for the score. The errors of the means largely cancel in the sum over the words of a caption. The best region of
+a word, however, differs much from the mean of its list. If images are searched, the regions that are nearest to each
+word therefore keep their exact products.
 """
 
 import hashlib
@@ -38,25 +40,27 @@ from pipeline.foreign.files import is_remembered, open_plain, remember, try_firs
 from pipeline.index.exact import Neighbours
 from pipeline.index.faiss_types import ListMeans, flat_vectors, ids_of_lists
 from pipeline.index.filtering import reconstruct, search_among
-from pipeline.index.format import REBUILD, ExpectedIndex, from_bytes, metric_of, parts_of, view_bytes
+from pipeline.index.format import ExpectedIndex, from_bytes, metric_of, parts_of, view_bytes
 from pipeline.index.tuning import NEIGHBOURS
+from pipeline.storage.files import REBUILD
 
-if TYPE_CHECKING:  # the process that tries an index does without these modules, which take as long as the trial
+if TYPE_CHECKING:  # The process that tries an index must start fast, so it does not import these modules.
     from pipeline.storage.card import IndexCard, Modality, ShortlistCard
     from pipeline.storage.index_shard import IndexShard
     from pipeline.storage.stored_index import StoredIndex
 
-BLOCK = 1 << 12
-"""Items whose estimated products are held at once."""
+BLOCK_ITEMS = 1 << 12
+"""Number of items whose estimated products are in memory together."""
 TRIAL = "index-2"
-"""Version of the trial of an index; another version has every index tried again."""
+"""Version of the trial of an index. With a new version, every index is tried again."""
 TRIAL_SECONDS = 60
-"""CPU seconds that the trial of an index may take, beside a second for each TRIAL_BYTES."""
+"""CPU seconds that the trial of an index may take, in addition to one second for every TRIAL_BYTES."""
 TRIAL_BYTES = 1 << 26
 
 
 class RegionHits(NamedTuple):
-    """Regions, the best first: the `rows` (k,) of their images, their `scores` (k,) and `boxes` (k, 4)."""
+    """The regions that a search found, the best first: the `rows` (k,) of their images, their `scores` (k,) and their
+    `boxes` (k, 4)."""
 
     rows: np.ndarray
     scores: np.ndarray
@@ -65,8 +69,11 @@ class RegionHits(NamedTuple):
 
 @dataclass(frozen=True)
 class Shortlist:
-    """For each word of a query `nearest` regions are looked up, where images are found; the `shortlist` items, images
-    or sentences, that then seem best are scored exactly."""
+    """The size of the shortlist of a search with a multi-vector model.
+
+    If images are searched, the exact products of the `nearest` regions of each word are used in the estimated scores.
+    The `shortlist` items with the best estimated scores are then scored exactly.
+    """
 
     nearest: int
     shortlist: int
@@ -78,7 +85,7 @@ class Shortlist:
 
 
 class Gallery:
-    """Items of one vector each, under their ids in `index`."""
+    """A gallery of items with one vector each, which `index` finds by their ids. Messages call it `name`."""
 
     multi_vector = False
 
@@ -88,14 +95,14 @@ class Gallery:
         self.dim = index.d
 
     def __len__(self) -> int:
-        """The number of items that can be found."""
+        """Return the number of items that can be found."""
         return self.index.ntotal
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """The `top` items for each query; row -1 with score -inf where fewer are found.
+        """Find the `top` best items for each query. If fewer are found, the remaining rows are -1 with the score -inf.
 
-        `allowed` (n,), bool, says which of n items to look among; those that were removed are not. Raises
-        IntegrityError with the name of the index where FAISS cannot search it.
+        `allowed` (n,) bool says which of the n rows may be found. It must be false for removed rows. Raises
+        IntegrityError that names the index if FAISS cannot search it.
         """
         vectors = np.ascontiguousarray(one_vector_each(queries), np.float32)
         try:
@@ -103,21 +110,23 @@ class Gallery:
                 return search_among(self.index, vectors, top, allowed)
             values, rows = self.index.search(vectors, min(top, len(self)))
         except (RuntimeError, MemoryError, IndexError) as error:
-            raise IntegrityError(f"{self.name} cannot be searched ({brief(error)}); {REBUILD}") from error
+            raise IntegrityError(f"{self.name} cannot be searched ({brief(error)}). {REBUILD}") from error
         return Neighbours.of_faiss(values, rows, metric_of(self.index))
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
-        """(k, c) the vectors of some items. RuntimeError where the index has none to give."""
+        """Return the vectors (k, c) of some items. Raises RuntimeError if the index cannot return its vectors."""
         return reconstruct(self.index, rows)
 
 
 class MultiVectorGallery(Gallery):
-    """Items of several vectors each.
+    """A gallery of items with several vectors each.
 
-    `index` holds the gallery's vectors in the order of the `outline`, by inner product: Flat, all items of which are
-    scored, or IVF,Flat, searched by the `shortlist` (None: all are scored, too). The gallery is `images`, of
-    whose regions each word takes the best, or `sentences`, each word of which takes the best of the query's regions.
-    An item without vectors was removed, and is never found. Raises IntegrityError for another index.
+    `index` contains all vectors in the order of the `outline`, with the inner product as metric. It is a Flat index,
+    all of whose items are scored exactly, or an IVF,Flat index, which is searched with the `shortlist`. If that is
+    None, all items are scored exactly too. `modality` is the modality of the gallery: `images`, whose best region
+    counts for each word of the query, or `sentences`, for each word of which the best region of the query counts.
+
+    Items without vectors were removed and are never found. Raises IntegrityError if the index has another type.
     """
 
     multi_vector = True
@@ -130,16 +139,16 @@ class MultiVectorGallery(Gallery):
         rule: ScoreRule,
         shortlist: Shortlist | None,
     ) -> None:
-        typed = faiss.downcast_index(index)  # which lasts as long as `index`
+        typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
         if not isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat):
-            raise IntegrityError(f"the index of {modality} cannot reconstruct its vectors; run build-index again")
+            raise IntegrityError(f"The index of {modality} does not store its vectors exactly. {REBUILD}")
         super().__init__(index)
         self.means: ListMeans | None = None
         if isinstance(typed, faiss.IndexIVFFlat):
-            typed.make_direct_map()  # without it FAISS cannot reconstruct vectors
+            typed.make_direct_map()  # FAISS needs it to reconstruct vectors.
             self.means = ListMeans(typed)
         elif shortlist is not None:
-            raise IntegrityError(f"the index of {modality} has no lists for a shortlist; {REBUILD}")
+            raise IntegrityError(f"The index of {modality} has no lists, which a shortlist needs. {REBUILD}")
         self.of_images = modality == "images"
         self.outline = outline
         self.rule = rule
@@ -151,7 +160,10 @@ class MultiVectorGallery(Gallery):
         return len(self.there)
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Search as Gallery does. Raises IntegrityError if a query is not finite."""
+        """Find the `top` best items for each query, as Gallery.search does.
+
+        Raises IntegrityError if a query is not finite.
+        """
         assert isinstance(queries, MultiVectors)
         require_finite("query", "vectors", queries.array)
         items = self.there if allowed is None else self.there[allowed[self.there]]
@@ -163,7 +175,7 @@ class MultiVectorGallery(Gallery):
         return len(self) if self.shortlist is None else min(max(self.shortlist.shortlist, top), len(self))
 
     def item(self, row: int) -> MultiVectors:
-        """One item, with its vectors."""
+        """Return one item with its vectors."""
         vectors = self._reconstruct(self.outline.positions(np.array([row])))
         return replace(self.outline.between(row, row + 1), vectors=vectors)
 
@@ -172,18 +184,25 @@ class MultiVectorGallery(Gallery):
         return flat_vectors(self.index) if self.means is None else self.index.reconstruct_n(0, self.index.ntotal)
 
     def score(self, query: MultiVectors, items: np.ndarray) -> np.ndarray:
-        """(k,) exact scores of the items `items` (k,) for the one of `query`, in arrays."""
+        """Return the exact scores (k,) of the items in the rows `items` (k,) for a single `query`."""
         vectors = self._reconstruct(self.outline.positions(items))
         offsets = offsets_of(self.outline.lengths[items])
-        return self._add_up(vectors @ query.array.T, offsets) + self._global_scores(query, items)
+        return self._sum_products(vectors @ query.array.T, offsets) + self._global_scores(query, items)
 
     def score_all(self, query: MultiVectors, vectors: np.ndarray) -> np.ndarray:
-        """(n,) exact scores of all items, whose `vectors` (total, c) are at hand; of removed ones, nothing."""
-        return self._add_up(vectors @ query.array.T, self.outline.offsets) + self._global_scores(query, slice(None))
+        """Return the exact scores (n,) of all items for a single `query`.
+
+        `vectors` (total, c) are all vectors of the gallery. The scores of removed items have no meaning.
+        """
+        scores = self._sum_products(vectors @ query.array.T, self.outline.offsets)
+        return scores + self._global_scores(query, slice(None))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
-        """The `top` regions for a snippet's `words` (q, c), at most one an image: those with the greatest sum of
-        products with all words, which is one product with the words' sum. Only images that are `allowed` count."""
+        """Find the `top` best regions for the `words` (q, c) of a snippet, at most one region per image.
+
+        The score of a region is the sum of its products with all words, which equals its product with the sum of the
+        words. `allowed` (n,) bool says which of the n images may be found.
+        """
         query = np.ascontiguousarray(words.sum(axis=0, keepdims=True, dtype=np.float32))
         allowed_regions = None if allowed is None else allowed[self.owners]
         top, among = min(top, len(self) if allowed is None else int(allowed[self.there].sum())), 4 * top
@@ -195,8 +214,11 @@ class MultiVectorGallery(Gallery):
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
-        """Estimate the scores (n,) by the means of the lists."""
-        assert self.means is not None  # as the constructor has checked
+        """Estimate the scores (n,) of all items with the means of the lists.
+
+        The exact products of the `nearest` regions of each word are used if images are searched.
+        """
+        assert self.means is not None  # The constructor has checked this.
         products = self.means.means @ query.array.T  # (lists, q)
         hits = None
         if self.rule.sum == "positive":
@@ -206,21 +228,27 @@ class MultiVectorGallery(Gallery):
         else:
             products = products.max(axis=1, keepdims=True)
         scores = np.empty(len(self.outline.offsets) - 1, np.float32)
-        for start in range(0, len(scores), BLOCK):
-            offsets = self.outline.offsets[start : start + BLOCK + 1]
+        for start in range(0, len(scores), BLOCK_ITEMS):
+            offsets = self.outline.offsets[start : start + BLOCK_ITEMS + 1]
             estimates = products[self.means.lists[offsets[0] : offsets[-1]]]
             if hits:
                 hits.write(estimates, int(offsets[0]))
-            scores[start : start + BLOCK] = self._add_up(estimates, offsets - offsets[0])
+            scores[start : start + BLOCK_ITEMS] = self._sum_products(estimates, offsets - offsets[0])
         return scores + self._global_scores(query, slice(None))
 
-    def _add_up(self, products: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """(k,) scores of k items, without globals, from the products (total, q) of their vectors with the query's."""
+    def _sum_products(self, products: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Compute the scores (k,) of k items by the rule, without global vectors.
+
+        `products` (total, q) are the products of the items' vectors with the q vectors of the query. Item i has the
+        rows [offsets[i], offsets[i + 1]).
+        """
         lengths = np.diff(offsets)
-        full, scores = lengths > 0, np.zeros(len(lengths), np.float32)
+        full = lengths > 0
+        scores = np.zeros(len(lengths), np.float32)
         if not products.size:
             return scores
-        starts, words = offsets[:-1][full], products.shape[1]
+        starts = offsets[:-1][full]
+        words = products.shape[1]
         if self.rule.sum == "positive":
             scores[full] = np.add.reduceat(np.maximum(products, 0).sum(axis=1), starts)
         elif self.of_images:
@@ -232,27 +260,28 @@ class MultiVectorGallery(Gallery):
         return scores
 
     def _global_scores(self, query: MultiVectors, items: np.ndarray | slice) -> np.ndarray | float:
+        """Return the weighted products of the global vectors, or 0 if the model has none."""
         stored = self.outline.globals
         if stored is None or not self.rule.global_weight:
             return 0.0
         assert isinstance(stored, np.ndarray)
         if not isinstance(query.globals, np.ndarray) or query.globals.shape[1] != stored.shape[1]:
-            raise IntegrityError(f"the globals in {self.name} do not fit its model; {REBUILD}")
+            raise IntegrityError(f"The global vectors in {self.name} do not fit its model. {REBUILD}")
         return self.rule.global_weight * (stored[items] @ query.globals[0])
 
     def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows and scores of the `top` among `items` (k,)."""
+        """Return the rows and the scores of the `top` best of the rows `items` (k,)."""
         kept = min(self.scored(top), len(items))
         if kept == len(self):
             return self._rank(items, self.score_all(query, self.vectors())[items], top)
         if kept < len(items):
-            assert self.shortlist is not None  # otherwise all items are scored
+            assert self.shortlist is not None  # Without a shortlist, all items are scored.
             estimates = self._estimate(query, self.shortlist.nearest)[items]
             items = items[np.sort(np.argpartition(-estimates, kept - 1)[:kept])]
         return self._rank(items, self.score(query, items), top)
 
-    def _reconstruct(self, places: np.ndarray) -> np.ndarray:
-        return self.index.reconstruct_batch(places) if len(places) else np.empty((0, self.index.d), np.float32)
+    def _reconstruct(self, ids: np.ndarray) -> np.ndarray:
+        return self.index.reconstruct_batch(ids) if len(ids) else np.empty((0, self.index.d), np.float32)
 
     @staticmethod
     def _rank(items: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
@@ -261,31 +290,36 @@ class MultiVectorGallery(Gallery):
 
 
 class Hits(NamedTuple):
-    """The products of some vectors, `rows` (k,) ascending, with some of the query's, `asked` (k,)."""
+    """k products of vectors of the gallery with vectors of the query.
+
+    `rows` (k,) are the ascending rows of the gallery's vectors, and `asked` (k,) the numbers of the query's vectors.
+    """
 
     rows: np.ndarray
     asked: np.ndarray
     products: np.ndarray
 
     def write(self, products: np.ndarray, first: int) -> None:
-        """Put them into `products` (n, q), which are of the vectors from `first` on."""
+        """Write the products into `products` (n, q), whose first row belongs to the gallery's vector `first`."""
         part = slice(*np.searchsorted(self.rows, [first, first + len(products)]))
         products[self.rows[part] - first, self.asked[part]] = self.products[part]
 
 
 def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
-    """The `nearest` vectors of `index` for each of `query` (q, c)."""
+    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c)."""
     products, rows = index.search(np.ascontiguousarray(query, np.float32), min(nearest, index.ntotal))
-    asked, place = np.nonzero(rows >= 0)
-    order = np.argsort(rows[asked, place], kind="stable")
-    asked, place = asked[order], place[order]
-    return Hits(rows[asked, place], asked, products[asked, place])
+    asked, rank = np.nonzero(rows >= 0)
+    order = np.argsort(rows[asked, rank], kind="stable")
+    asked = asked[order]
+    rank = rank[order]
+    return Hits(rows[asked, rank], asked, products[asked, rank])
 
 
 class MergedGallery(Gallery):
-    """The `galleries` of several index shards. The rows of shard i are `firsts[i]` to `lasts[i]` of all rows.
+    """The galleries of several index shards as one gallery.
 
-    Among equal scores, the items of an earlier shard come first.
+    Shard i has the rows [firsts[i], lasts[i]) of all rows. If scores are equal, the items of an earlier shard
+    come first.
     """
 
     def __init__(self, galleries: Sequence[Gallery], firsts: Sequence[int], lasts: Sequence[int]) -> None:
@@ -299,7 +333,7 @@ class MergedGallery(Gallery):
         return sum(map(len, self.galleries))
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Return the best items that the shards find."""
+        """Search all shards, and return the `top` best of their results, as Gallery.search does."""
         answers = [gallery.search(queries, top, part) for gallery, part in self._each(allowed)]
         shifted = zip(answers, self.firsts, strict=True)
         rows = np.hstack([np.where(answer.rows >= 0, answer.rows + first, -1) for answer, first in shifted])
@@ -308,7 +342,7 @@ class MergedGallery(Gallery):
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
-        """Return the best regions that the shards find."""
+        """Search all shards, and return the `top` best of their regions, as MultiVectorGallery.regions does."""
         hits = [with_regions(gallery).regions(words, top, part) for gallery, part in self._each(allowed)]
         scores = np.concatenate([hit.scores for hit in hits])
         rows = np.concatenate([hit.rows + first for hit, first in zip(hits, self.firsts, strict=True)])
@@ -316,10 +350,12 @@ class MergedGallery(Gallery):
         return RegionHits(rows[order], scores[order], np.concatenate([hit.boxes for hit in hits])[order])
 
     def item(self, row: int) -> MultiVectors:
+        """Return one item with its vectors."""
         number = int(np.searchsorted(self.firsts, row, "right")) - 1
         return with_regions(self.galleries[number]).item(row - self.firsts[number])
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors (k, c) of some items. Raises RuntimeError if a shard cannot return its vectors."""
         vectors = np.empty((len(rows), self.dim), np.float32)
         for gallery, first, last in zip(self.galleries, self.firsts, self.lasts, strict=True):
             here = np.flatnonzero((first <= rows) & (rows < last))
@@ -328,23 +364,24 @@ class MergedGallery(Gallery):
         return vectors
 
     def _each(self, allowed: np.ndarray | None) -> list[tuple[Gallery, np.ndarray | None]]:
-        """Each gallery, and which of its rows are allowed."""
+        """Return each gallery with the part of `allowed` that belongs to its rows."""
         spans = zip(self.galleries, self.firsts, self.lasts, strict=True)
         return [(gallery, None if allowed is None else allowed[first:last]) for gallery, first, last in spans]
 
 
 def with_regions(gallery: Gallery) -> MultiVectorGallery | MergedGallery:
-    """Return the gallery of a multi-vector model as what it is."""
+    """Return the gallery of a multi-vector model with its own type, which has regions."""
     assert isinstance(gallery, MultiVectorGallery | MergedGallery)
     return gallery
 
 
 def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = False) -> faiss.Index:
-    """Open the FAISS index of the `images` or `sentences` of an index shard: for searching only, with its large parts
-    left in their file, or, `to_change`, as a copy in memory.
+    """Open the FAISS index of the `images` or `sentences` of an index shard.
 
-    FAISS trusts the bytes that it reads. So bytes that this user's program has neither written nor tried before are
-    read and searched in another process first. Raises IntegrityError.
+    The index can only be searched, and its large arrays stay in their file. With `to_change`, the index is a copy in
+    memory that can be changed. FAISS trusts the bytes that it reads. A file that this user has neither written nor
+    tried before is therefore read and searched in another process first. Raises IntegrityError if the file is damaged
+    or cannot be searched.
     """
     name = shard.card.index_name(modality)
     card = index_card(shard, modality)
@@ -366,65 +403,73 @@ def index_card(shard: "IndexShard", modality: "Modality") -> "IndexCard":
     """Return the card of a FAISS index. Raises IntegrityError if the shard has no such index."""
     card = shard.card.index_of(modality)
     if card is None:
-        raise IntegrityError(f"{shard.folder} has no index of {modality}; {REBUILD}")
+        raise IntegrityError(f"{shard.folder} has no index of {modality}. {REBUILD}")
     return card
 
 
 def remember_indexes(shard: "IndexShard") -> None:
-    """Remember that the FAISS indexes of a shard, which this process has written, need no trial."""
+    """Remember that the FAISS indexes of a shard need no trial, because this process has written them."""
     for modality in ("images", "sentences"):
         if shard.card.index_of(modality):
             remember(_trial_digest(shard, modality))
 
 
 def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
-    """Return the digest of all that `_try_index` depends on."""
+    """Return a digest of everything on which the result of `_try_index` depends."""
     files = (f"{shard.card.index_name(modality)}.faiss", f"{modality}.parquet")
     about = [TRIAL, faiss.__version__, *(shard.about(file)["sha256"] for file in files)]
     return hashlib.sha256(" ".join(about).encode()).hexdigest()
 
 
 def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> None:
-    """Read and search the index at `path`, whose ids are distinct `rows` of a table. Raises IntegrityError."""
+    """Read the FAISS index at `path`, check its ids, and search it.
+
+    Raises IntegrityError if the file has another hash than `sha256`, if the ids are not distinct numbers below `rows`,
+    or if the index cannot be searched within the time limit.
+    """
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise IntegrityError(f"{path} has changed while it was opened; {REBUILD}")
+            raise IntegrityError(f"{path} was changed while it was opened. {REBUILD}")
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    with processor_limit(TRIAL_SECONDS + len(data) / TRIAL_BYTES, f"{path} takes too long to search; {REBUILD}"):
-        index, limit = view_bytes(data, str(path), expected), rows
+    with processor_limit(TRIAL_SECONDS + len(data) / TRIAL_BYTES, f"{path} takes too long to search. {REBUILD}"):
+        index = view_bytes(data, str(path), expected)
+        limit = rows
         if index.ntotal > rows:
-            raise IntegrityError(f"{path} has {index.ntotal} vectors, but its table only {rows} rows; {REBUILD}")
+            raise IntegrityError(f"{path} has {index.ntotal} vectors, but its table has only {rows} rows. {REBUILD}")
         for part in parts_of(index):
             found = [faiss.vector_to_array(part.id_map)] if isinstance(part, faiss.IndexIDMap) else []
             found += [ids for _, ids in ids_of_lists(part)] if isinstance(part, faiss.IndexIVF) else []
             seen = np.zeros(limit, bool)
             for ids in found:
                 if not 0 <= ids.min(initial=0) <= ids.max(initial=0) < limit:
-                    raise IntegrityError(f"{path} has ids beyond the {limit} rows of its table; {REBUILD}")
+                    raise IntegrityError(f"{path} has ids beyond the {limit} rows of its table. {REBUILD}")
                 seen[ids] = True
             if found and seen.sum() < part.ntotal:
-                raise IntegrityError(f"{path} has an id twice; {REBUILD}")
+                raise IntegrityError(f"{path} has an id twice. {REBUILD}")
             if isinstance(part, faiss.IndexIDMap | faiss.IndexRefine):
-                limit = index.ntotal  # FAISS looks up by position what their inner index finds
+                limit = index.ntotal  # FAISS uses the ids of their inner index as positions in an array.
         queries = np.random.default_rng(0).standard_normal((2, index.d)).astype(np.float32)
         gallery = Gallery(index, str(path))
         gallery.search(queries, NEIGHBOURS)
-        with suppress(UsageError):  # of an index that takes no conditions
+        with suppress(UsageError):  # Some types of index cannot be searched with a condition.
             gallery.search(queries, NEIGHBOURS, np.arange(rows) % 2 == 0)
 
 
 def open_gallery(index: "StoredIndex", modality: "Modality") -> Gallery:
-    """Open the `images` or `sentences` of an index for searching only.
+    """Open the `images` or `sentences` of an index for searching.
 
-    Raises IntegrityError for a FAISS index that is not its card's, or whose vectors are not those of its items.
+    Raises IntegrityError if a FAISS index does not match its card, or if its vectors do not match the items of its
+    table.
     """
     if len(index.shards) == 1:
         return _open_one(index.shards[0], modality)
     bounds = index.bounds(modality)
-    galleries, firsts, lasts = [], [], []
+    galleries = []
+    firsts = []
+    lasts = []
     for shard, first, last in zip(index.shards, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         card = shard.card.index_of(modality)
-        if card is not None and card.count:  # all may have been removed
+        if card is not None and card.count:  # All items of a shard may have been removed.
             galleries.append(_open_one(shard, modality))
             firsts.append(first)
             lasts.append(last)
@@ -440,9 +485,9 @@ def _open_one(shard: "IndexShard", modality: "Modality") -> Gallery:
     index = open_faiss(shard, modality, to_change=True)
     stored = index_card(shard, modality).shortlist
     score = shard.card.score
-    assert stored is not None and score is not None  # as the form of the card demands
+    assert stored is not None and score is not None  # `read_card` has checked this.
     try:
         rule = ScoreRule.from_dict({"sum": score.sum, "global_weight": score.global_weight})
         return MultiVectorGallery(modality, index, outline, rule, Shortlist.from_card(stored))
     except (*MALFORMED, IntegrityError) as error:
-        raise IntegrityError(f"{path} is not an index of {name} ({brief(error)}); {REBUILD}") from error
+        raise IntegrityError(f"{path} is not an index of {name} ({brief(error)}). {REBUILD}") from error

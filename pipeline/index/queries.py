@@ -1,4 +1,4 @@
-"""Queries, words and photos, in the joint space of an index's model, encoded like the indexed photos and captions."""
+"""Embedding queries, which are texts or photos, with the model and the encoders of an index."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from pipeline.encoders.material import EncoderParts
 from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
-from pipeline.index.format import REBUILD
 from pipeline.models.joint_model import JointModel
+from pipeline.storage.files import REBUILD
 from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex
 from pipeline.text.sequences import encode_tokens
@@ -32,74 +32,80 @@ if TYPE_CHECKING:
     from pipeline.text.trees import Trees
 
 TREES = ("dependency-trees", "phrase-trees")
-"""The forms of sentences that are parsed, as `pack_trees` orders them."""
+"""The forms of texts that need a parser, in the order in which `pack_trees` returns them."""
 VECTORS = "vectors"
-"""The form of sentences that text encoders make."""
+"""The form of texts that text encoders compute."""
 
-FEW = 64
-"""Queries whose vectors are encoded as `encode_query` does, which may be dense."""
-QUOTED = 200
-"""Characters of a query that an error repeats."""
-MOST_SUGGESTED = 8
-"""Unknown words of a query for which a known one is looked for, which takes milliseconds each."""
+MAX_SMALL_BATCH = 64
+"""Up to this many queries are encoded with `encode_query`, which may return dense vectors."""
+MAX_QUOTED_CHARACTERS = 200
+"""Number of characters of a query that an error message repeats."""
+MAX_SUGGESTIONS = 8
+"""Number of unknown words of a query for which a similar known word is sought. Each takes milliseconds."""
 
 
 class QueryEncoder:
-    """The model of an index, which embeds queries in the joint space. Its parts are read when they are first needed."""
+    """The model of an index, which embeds queries in the joint space. Its files are read when they are first needed."""
 
     def __init__(self, index: StoredIndex) -> None:
         self.index = index
 
     @property
     def multi_vector(self) -> bool:
-        """Whether its images and sentences have several vectors each."""
+        """Whether an image or a caption has several vectors in the joint space."""
         return self.index.card.kind == "fragments"
 
     def embed_sentence(self, sentence: str) -> Items:
-        """`sentence` in the joint space: (1, c) float32, or one item of several vectors."""
+        """Embed a text. Returns (1, c) float32, or MultiVectors with one item for a multi-vector model."""
         return self.embed_sentences([sentence])
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:
-        """One or more `sentences` in the joint space, (n, c) float32 or n items."""
+        """Embed one or more texts. Returns (n, c) float32, or MultiVectors with n items."""
         forms = self._forms(sentences)
         return self._computed(lambda: self.model.embed_sentences(forms))
 
     def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
+        """Embed an image, given as its features (1, dim) by image encoder. Returns (1, c) float32.
+
+        Raises UsageError if the features of an encoder of the model are missing.
+        """
         self._require_encoders(features)
         return one_vector_each(self._computed(lambda: self.model.embed_images(features)))
 
     def stored_encoders(self) -> "dict[str, StoredEncoder]":
-        """The encoders of photographs, by name. Raises UsageError where one is missing."""
+        """Return the image encoders of the model by name. Raises UsageError if the index lacks one of them."""
         self._require_encoders(self.index.card.encoders)
         return {name: StoredEncoder(self.index, name) for name in self.model.encoders}
 
     def _require_encoders(self, names: Collection[str]) -> None:
         if missing := [name for name in self.model.encoders if name not in names]:
             raise UsageError(
-                f"{self.index.card.model} has no encoder {missing[0]}, whose features were imported, so it cannot"
-                " be searched with photos; search by vectors (Index.search), or name the encoder that made them in"
-                " made_by, and build the index again"
+                f"The index {self.index.card.model} cannot be searched with photos, because the features of its encoder"
+                f" {missing[0]} were precomputed. Search with a vector (Index.search in Python), or set made_by of this"
+                " encoder to the model that computed the features and run `jointspace run CONFIG`."
             )
 
     def _computed(self, embed: Callable[[], Items]) -> Items:
-        """Return what the model makes of a query. Raises IntegrityError if the model does not fit the vocabulary, the
-        encoders or the kind of the index."""
+        """Return the embedding of a query that `embed` computes with the model.
+
+        Raises IntegrityError if the model does not fit the vocabulary, the encoders or the kind of the index, or if
+        the vectors are not finite.
+        """
         try:
             items = embed()
             vectors = items.array if isinstance(items, MultiVectors) else items
         except (*MALFORMED, IntegrityError) as error:
             raise IntegrityError(
-                f"the model in {self.index.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
+                f"The model in {self.index.folder} does not fit its vocabulary or encoders ({brief(error)}). {REBUILD}"
             ) from error
         if isinstance(items, MultiVectors) != self.multi_vector:
-            raise IntegrityError(f"the model in {self.index.folder} does not fit the kind on its card; {REBUILD}")
+            raise IntegrityError(f"The model in {self.index.folder} does not fit the kind on its card. {REBUILD}")
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise IntegrityError(f"the model in {self.index.folder} makes vectors that are not finite; {REBUILD}")
+            raise IntegrityError(f"The model in {self.index.folder} computes vectors that are not finite. {REBUILD}")
         return items
 
     def unknown_words(self, sentence: str) -> list[str]:
-        """The words of `sentence` that are in no vocabulary of the model, and so are ignored."""
+        """Return the words of a text that are in none of the model's vocabularies, so that the model ignores them."""
         readers = self._forms.readers
         unknown = [
             [
@@ -109,29 +115,36 @@ class QueryEncoder:
             ]
             for reader in readers
         ]
-        return min(unknown, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
+        # A vocabulary of lemmas may list a word that the others know in another form.
+        return min(unknown, key=len)
 
     def count_words(self, sentence: str) -> tuple[int, int]:
-        """Count the words of `sentence`, and its words that are unknown to the reader that knows most of them."""
+        """Return the number of words in a text, and the number of words that are unknown to the vocabulary that knows
+        most of them."""
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
     def ignored(self, *texts: str) -> dict[str, str | None]:
-        """The words of some texts that are ignored, each of the first few with the known one that is spelt like it."""
+        """Return the unknown words of some texts, each with a known word of similar spelling or None.
+
+        Similar words are sought for the first MAX_SUGGESTIONS unknown words.
+        """
         words: dict[str, str | None] = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
-        for word in list(words)[:MOST_SUGGESTED]:
+        for word in list(words)[:MAX_SUGGESTIONS]:
             words[word] = next(filter(None, (reader.suggest(word) for reader in self._forms.readers)), None)
         return words
 
     def require_known(self, sentence: str) -> None:
-        """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any that is
-        not a stop word."""
+        """Raise InputError if a text query is blank, or if the model knows none of its words except stop words."""
         if not sentence.strip():
-            raise InputError("the query is empty; write some words")
+            raise InputError("The query is empty. Write at least one word.")
         readers = self._forms.readers
         if not any(reader.searches(sentence) for reader in readers):
-            words = spell(self.ignored(sentence)) or "nothing but stop words and punctuation"
+            quoted = repr(sentence[:MAX_QUOTED_CHARACTERS])
+            words = spell(self.ignored(sentence))[:MAX_QUOTED_CHARACTERS]
+            if not words:
+                raise InputError(f"The query {quoted} contains only stop words and punctuation. Try other words.")
             kind = "only stop words" if any(reader.knows(sentence) for reader in readers) else "none of the words"
-            raise InputError(f"the model knows {kind} of {sentence[:QUOTED]!r} ({words[:QUOTED]}); try other words")
+            raise InputError(f"The model knows {kind} of {quoted} ({words}). Try other words.")
 
     @cached_property
     def _forms(self) -> "QueryForms":
@@ -139,29 +152,30 @@ class QueryEncoder:
 
     @cached_property
     def model(self) -> JointModel:
-        """The model of the index. Raises IntegrityError if it is damaged."""
+        """The model of the index. Raises IntegrityError if its files are damaged or do not fit together."""
         index = self.index
         parameters = index.first.model()
         model = restore(index.card.registered, parameters.settings, parameters.tensors, where=index.folder)
         names = model.encoders
         if not all(isinstance(name, str) for name in names):
-            raise IntegrityError(f"the model in {self.index.folder} names its encoders {names}; {REBUILD}")
+            raise IntegrityError(f"The encoder names of the model in {self.index.folder} are not texts. {REBUILD}")
         return model
 
 
 @runtime_checkable
 class HasViews(Protocol):
-    """An ensemble, whose members read sentences in the forms `views`."""
+    """An ensemble, whose members read texts in the forms `views`."""
 
     views: tuple[str, ...]
 
 
 class QueryForms:
-    """The parts of an index that turn texts into the form that its `model` reads.
+    """The text encoders, vocabularies and the parser of an index, which turn queries into the form that its model
+    reads.
 
-    `encoders` are its text encoders by name, and `vocabularies` the vocabularies by the form of tokens or trees that
-    they are for. Raises UsageError for imported vectors if their encoder is missing, and for trees if no parser can
-    make them from a query. Raises IntegrityError for an index that lacks a part.
+    `encoders` are the text encoders by name, and `vocabularies` are the vocabularies by form of text (tokens or trees).
+    Raises UsageError if text vectors were precomputed and their encoder is missing, and if the model reads trees and no
+    parser is available for queries. Raises IntegrityError if the index lacks a file.
     """
 
     def __init__(self, index: StoredIndex, model: JointModel) -> None:
@@ -174,12 +188,13 @@ class QueryForms:
         self.encoders: dict[str, TextEncoder] = {}
         if VECTORS in self.views:
             if not model.text_encoders:
-                raise IntegrityError(f"the model in {index.folder} names no text encoder; {REBUILD}")
+                raise IntegrityError(f"The model in {index.folder} does not name a text encoder. {REBUILD}")
             if missing := [name for name in model.text_encoders if name not in index.card.text_encoders]:
                 raise UsageError(
-                    f"{index.card.model} has no text encoder {missing[0]}, whose vectors were imported, so it"
-                    " cannot be searched in words; search by vectors (Index.search), or name the one that made them in"
-                    " made_by, and build the index again"
+                    f"The index {index.card.model} cannot be searched with text, because the vectors of its text"
+                    f" encoder {missing[0]} were precomputed. Search with a vector (Index.search in Python), or set"
+                    " made_by of this text encoder to the model that computed the vectors and run"
+                    " `jointspace run CONFIG`."
                 )
             self.encoders = {
                 name: restore_encoder(TextEncoder, index.first.text_encoder(name), index.folder)
@@ -191,8 +206,9 @@ class QueryForms:
                 self._parser = QueryParser(*index.parser())
             except UsageError as error:
                 raise UsageError(
-                    f"{index.card.model} reads {parsed[0].replace('-', ' ')}, and a query has none ({error});"
-                    " search with a photo (--image), or the index of a model that reads plain words"
+                    f"The model {index.card.model} reads {parsed[0].replace('-', ' ')}, so a text query must be"
+                    f" parsed. {error} You can also search with a photo (`--image FILE`), or use the index of a model"
+                    " that reads plain words."
                 ) from error
         value = index.first.vocabulary() if words else {}
         try:
@@ -200,28 +216,28 @@ class QueryForms:
                 view: Vocabulary.from_dict(value["views"][view] if self.each else value) for view in words
             }
         except MALFORMED as error:
-            raise IntegrityError(f"the vocabulary of {index.folder} cannot be used: {error}; get it again") from error
+            raise IntegrityError(f"The vocabulary of {index.folder} cannot be used ({error}). {REBUILD}") from error
 
     @property
     def readers(self) -> list[Any]:
-        """All that know words, each with `knows`, `searches`, `unknown` and `suggest`."""
+        """The text encoders and vocabularies. Each has `knows`, `searches`, `unknown` and `suggest` for words."""
         return [*self.encoders.values(), *self.vocabularies.values()]
 
     @property
     def terms(self) -> Sequence[str]:
-        """The words, and pairs of words, that a text encoder or vocabulary lists; nothing where none does."""
+        """The words and pairs of words that the first text encoder or vocabulary with such a list knows."""
         return next((reader.terms for reader in self.readers if reader.terms), ())
 
     def __call__(self, texts: Sequence[str]) -> Any:
-        """`texts` in the form that the model takes."""
+        """Convert `texts` to the form that the model reads."""
         forms = {view: self._form(view, texts) for view in self.views}
         return forms if self.each else forms[self.views[0]]
 
     def _form(self, view: str, texts: Sequence[str]) -> Any:
         if view == VECTORS:
-            few = len(texts) <= FEW
+            is_small = len(texts) <= MAX_SMALL_BATCH
             return {
-                name: (encoder.encode_query if few else encoder.encode)(texts)
+                name: (encoder.encode_query if is_small else encoder.encode)(texts)
                 for name, encoder in self.encoders.items()
             }
         if view in TREES:
@@ -230,10 +246,14 @@ class QueryForms:
 
 
 class QueryParser:
-    """Trees of sentences by the spaCy pipeline that `load` gives, and a label table; threads take turns."""
+    """Parser of queries, with the spaCy pipeline that `load` returns and a table of labels.
+
+    Threads may share it: only one of them parses at a time.
+    """
 
     def __init__(self, load: "Callable[[], Language]", labels: Mapping[str, Json]) -> None:
-        from pipeline.text.parsing import parse_texts, require_spacy  # which plain words do without
+        # Imported here, because models that read plain words do not need them.
+        from pipeline.text.parsing import parse_texts, require_spacy
         from pipeline.text.trees import LabelTable
 
         require_spacy()
@@ -242,7 +262,7 @@ class QueryParser:
         self._lock = Lock()
 
     def trees(self, sentences: Sequence[str], view: str, vocabulary: Vocabulary) -> "Trees":
-        """A tree of the form `view`, one of TREES, of each sentence."""
+        """Parse each text, and return its trees of the form `view`, which is one of TREES."""
         from pipeline.text.trees import fit_trees, pack_trees
 
         with self._lock:
@@ -253,12 +273,12 @@ class QueryParser:
 
 
 def spell(ignored: Mapping[str, str | None]) -> str:
-    """Words that are not known, and what may be meant: `purpel (purple?), zyx`."""
+    """Format unknown words with the known words that may be meant, as in `purpel (purple?), zyx`."""
     return ", ".join(f"{word} ({near}?)" if near else word for word, near in ignored.items())
 
 
 class StoredEncoder:
-    """The image encoder `name` of an index, which is read when it is opened."""
+    """The image encoder `name` of an index. Its files are read when it is opened."""
 
     def __init__(self, index: StoredIndex, name: str) -> None:
         self._index = index
@@ -267,15 +287,15 @@ class StoredEncoder:
 
     @property
     def key(self) -> str:
-        """A key that two encoders share if they have the same files and settings."""
+        """A key that is equal for two encoders with the same files and settings."""
         folder = f"encoders/{self._name}/"
         files = {name: about for name, about in self._index.first.card.files.items() if name.startswith(folder)}
         digests = [files[name].sha256 for name in sorted(files) if name != f"{folder}model.json"]
         return json.dumps([digests, self.settings], sort_keys=True)
 
     def open(self) -> "OpenedEncoder":
-        """Restore the encoder. Its `encode` maps RGB images to (n, dim) float32."""
-        from pipeline.encoders.image_encoder import ImageEncoder  # needs torch, which plain words do without
+        """Read the encoder from the index. Raises IntegrityError if its files are damaged."""
+        from pipeline.encoders.image_encoder import ImageEncoder  # Imported here, because text queries need no torch.
 
         where = f"{self._index.folder}/encoders/{self._name}"
         stored = self._index.first.encoder(self._name)
@@ -284,31 +304,38 @@ class StoredEncoder:
 
 
 class OpenedEncoder:
-    """The image encoder of an index in the folder `where`."""
+    """An opened image encoder of an index. Messages refer to it by its folder `where`."""
 
     def __init__(self, encoder: "ImageEncoder", where: str) -> None:
         self.encoder = encoder
         self.where = where
 
     def encode(self, images: "Sequence[Image]") -> np.ndarray:
-        """Return (n, dim) float32 of RGB images. IntegrityError where its settings and tensors do not fit together."""
+        """Encode n RGB images as (n, dim) float32.
+
+        Raises IntegrityError if the settings and the tensors of the encoder do not fit together.
+        """
         try:
             return self.encoder.encode(images)
         except MALFORMED as error:
-            reason = f"the encoder in {self.where} cannot encode images ({brief(error)})"
-            raise IntegrityError(f"{reason}; {REBUILD}") from error
+            reason = f"The encoder in {self.where} cannot encode images ({brief(error)})"
+            raise IntegrityError(f"{reason}. {REBUILD}") from error
 
 
 def encode_image(image: "Image", encoders: Mapping[str, OpenedEncoder]) -> dict[str, np.ndarray]:
-    """Encoder name -> (1, dim) float32 of an RGB image, by encoders that were opened."""
+    """Encode an RGB image with several opened encoders. Returns (1, dim) float32 by encoder name."""
     return {name: encoder.encode([image]) for name, encoder in encoders.items()}
 
 
 class SharedEncoders:
-    """Encoders of several indexes: each is opened once, when it is first needed, and the features of the last KEPT
-    photographs are kept, so that several models, or another question, do not encode them again. For one thread."""
+    """The image encoders of several indexes, and the features of the photos that they encoded last.
 
-    KEPT = 64
+    Each encoder is opened once, when it is first needed. Up to MAX_CACHED_FEATURES features are kept, so that several
+    models or queries do not encode the same photo again. `decode` decodes the bytes of a photo to an RGB image. An
+    object of this class may only be used by one thread.
+    """
+
+    MAX_CACHED_FEATURES = 64
 
     def __init__(self, decode: Callable[[bytes], "Image"]) -> None:
         self._decode = decode
@@ -316,7 +343,10 @@ class SharedEncoders:
         self._features: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
 
     def __call__(self, data: bytes, encoders: Mapping[str, StoredEncoder]) -> dict[str, np.ndarray]:
-        """Encoder name -> (1, dim) float32 of an encoded image. Two encoders are one where their `key` is the same."""
+        """Return the features (1, dim) float32 of a photo by encoder name. `data` are the bytes of its file.
+
+        Two encoders with the same `key` encode the photo only once.
+        """
         digest = hashlib.sha256(data).hexdigest()
         keys = {name: encoder.key for name, encoder in encoders.items()}
         missing = {key: encoders[name] for name, key in keys.items() if (digest, key) not in self._features}
@@ -327,6 +357,6 @@ class SharedEncoders:
                     self._opened[key] = encoder.open()
                 self._features[digest, key] = self._opened[key].encode([image])
         features = {name: self._features[digest, key] for name, key in keys.items()}
-        while len(self._features) > self.KEPT:
+        while len(self._features) > self.MAX_CACHED_FEATURES:
             self._features.popitem(last=False)
         return features

@@ -1,4 +1,4 @@
-"""Searching an index: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
+"""Searching an index for images, regions and captions, with a text, an image or both."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,27 +14,30 @@ from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each, 
 from pipeline.compute.runtime import without_collection
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
-from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
 from pipeline.storage.card import Modality
+from pipeline.storage.files import REBUILD
 from pipeline.storage.index_shard import MODALITIES
 from pipeline.storage.stored_index import StoredIndex
 from pipeline.storage.tables import RowTable
 
 Encoded = Mapping[str, np.ndarray] | bytes | Items
 Photograph = Encoded | Callable[[], Encoded]
-"""An image in a query: encoder name -> (1, dim) float32, as pipeline.index.queries.encode_image makes it; for a
-multi-vector model the bytes of the file of one of the index's images; or what the model has made of it. Or a function
-that makes one of these, which takes long: it is called when there is nothing wrong with the rest of the query."""
-NO_DIRECTION = "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
-MOST_KEPT = 1 << 21
-"""Rows of a table that is kept in memory."""
+"""An image in a query. It is given as its features (1, dim) float32 by image encoder
+(pipeline.index.queries.encode_image), as its embedding in the joint space, or, for a multi-vector model whose index
+contains the image, as the bytes of its file. A function that returns one of these may be slow, and is only called if
+the rest of the query is valid."""
+NO_DIRECTION = (
+    "The query vector is zero: the words cancel each other out, or none of them carries weight. Rephrase the query."
+)
+MAX_ROWS_IN_MEMORY = 1 << 21
+"""Number of rows of a table that is kept in memory."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One result: its rank from 1, its score (the greater the better), and its row in the index's table."""
+    """One result of a search: its rank from 1, its score (greater is better), and its row in the index's table."""
 
     rank: int
     score: float
@@ -42,9 +45,12 @@ class Hit:
 
 
 class Answer(list[Hit]):
-    """The hits of a query, the best first. `error` says why one of several queries has none. `judgement` says of a
-    sentence how many are `likely` and whether it is `off_topic`, by the index's calibration; None where there is none.
-    It is worked out when it is first asked for: a plain search does not pay for it."""
+    """The results of a query, the best first.
+
+    `error` says why one of several queries has no results. `judgement` says how many results of a text query are
+    likely matches, and whether the query is out of domain (`off_topic`). It is None if the index is not calibrated or
+    the query is not a text. It is computed when it is first used, so that other searches are not slowed down.
+    """
 
     _judge: Callable[[Sequence[float]], Judgement] | None = None
 
@@ -54,6 +60,7 @@ class Answer(list[Hit]):
 
     @cached_property
     def judgement(self) -> Judgement | None:
+        """The judgement of a text query, or None."""
         return self._judge([hit.score for hit in self]) if self._judge else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -61,16 +68,16 @@ class Answer(list[Hit]):
 
 
 class Searcher(QueryEncoder):
-    """A searcher answers queries from an index. Each part is read when it is first needed.
+    """Answers queries from an index. The files of the index are read when they are first needed.
 
         Searcher(open_index(Path("results/demo/index/ncca"))).images("a dog runs on grass", top=10)[0].row["path"]
 
-    A score is the inner product of unit vectors, minus the squared distance where the metric is euclidean, or what the
-    rule of a multi-vector model makes of all products. Such a model compares a photograph by its regions, which only
-    the index has: it must be one of the images of the index.
+    A score is the inner product of unit vectors, the negative squared distance if the metric is euclidean, or the score
+    by the rule of a multi-vector model. A multi-vector model compares an image by its regions, which only the index
+    has. An image in a query must therefore be one of the images of the index.
 
-    `where` restricts an answer to the images of whose columns it is true, or to their sentences: `price < 20`; see
-    pipeline.index.conditions. Answers and conditions do without the `hidden_columns`.
+    `where` is a condition on the columns of the images, such as `price < 20` (see pipeline.index.conditions). Only
+    images for which it is true, or their captions, are found. Results and conditions do not have the `hidden_columns`.
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
@@ -81,57 +88,63 @@ class Searcher(QueryEncoder):
         self._tables: dict[str, pa.Table] = {}
 
     def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
-        """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
+        """Find the `top` images that are nearest to a text. Raises InputError if none of its words is known."""
         self.require_known(sentence)
         return self._answer([sentence], self.embed_sentence(sentence), top, where)[0]
 
     def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
-        """Return the `top` images nearest to the vector (1, c) of a text whose words are not known here."""
+        """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
+
+        Only the vector is needed. The judgement of the results therefore has no numbers of words.
+        """
         return self._answer([""], query, top, where)[0]
 
     def _answer(self, sentences: Sequence[str], queries: Items, top: int, where: str | None) -> list[Answer]:
-        """Return the images nearest to sentences, whose vectors are `queries`, with a judgement for each sentence.
+        """Find the images that are nearest to texts with the vectors `queries`, with a judgement for each text.
 
-        An empty sentence stands for a text of which only the vector is known.
+        A text is empty if only its vector is known.
         """
         answers = self.nearest("images", queries, top, where)
         if self.index.card.calibration and isinstance(queries, np.ndarray):
-            for place, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
-                answer._judge = partial(self._judge, sentence, queries[place : place + 1], where)
+            for row, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
+                answer._judge = partial(self._judge, sentence, queries[row : row + 1], where)
         return answers
 
     def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
         count = None if where and where.strip() else len(self.gallery("images"))
         words = self.count_words(sentence) if sentence else (0, 0)
-        assert self.calibration is not None  # the card has one
+        assert self.calibration is not None  # `_answer` has checked the card.
         return self.calibration.judge(query, scores, count, words)
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """The calibration of the index, which says which answers are likely, or None if there is none."""
+        """The calibration of the index, which says which results are likely matches, or None."""
         return Calibration.of_index(self.index)
 
     def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[Answer]:
-        """The answers of `images` to many sentences, which are encoded together, in one pass over the index; what it
-        would raise is the `error` of an empty one."""
+        """Find the `top` images that are nearest to each of many texts.
+
+        The texts are encoded together, and the index is searched once. A text that `images` would refuse gets an empty
+        answer whose `error` is the message.
+        """
         answers = [self._refusal(sentence) for sentence in sentences]
-        places = [place for place, refusal in enumerate(answers) if refusal is None]
-        queries = self.embed_sentences([sentences[place] for place in places]) if places else np.empty((0, 0))
+        valid = [number for number, refusal in enumerate(answers) if refusal is None]
+        queries = self.embed_sentences([sentences[number] for number in valid]) if valid else np.empty((0, 0))
         if isinstance(queries, np.ndarray):
             directed = queries.any(axis=1)
             for row in np.flatnonzero(~directed).tolist():
-                answers[places[row]] = Answer(error=NO_DIRECTION)
-            places = np.array(places, np.int64)[directed].tolist()
+                answers[valid[row]] = Answer(error=NO_DIRECTION)
+            valid = np.array(valid, np.int64)[directed].tolist()
             queries = queries[directed]
-        if places:
-            self._keep("images")  # whose parts would be unpacked again by the next batch
-            found = self._answer([sentences[place] for place in places], queries, top, where)
-            for place, answer in zip(places, found, strict=True):
-                answers[place] = answer
+        if valid:
+            self._keep("images")  # Otherwise the next batch would unpack its row groups again.
+            found = self._answer([sentences[number] for number in valid], queries, top, where)
+            for number, answer in zip(valid, found, strict=True):
+                answers[number] = answer
         return [answer for answer in answers if answer is not None]
 
     def _refusal(self, sentence: str) -> Answer | None:
-        """The answer to a sentence that `require_known` refuses."""
+        """Return an answer with an error if `require_known` refuses the text, or None."""
         try:
             self.require_known(sentence)
         except InputError as error:
@@ -139,13 +152,14 @@ class Searcher(QueryEncoder):
         return None
 
     def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:
-        """The `top` regions for some words, at most one an image: those with the greatest sum of products with all
-        words. A hit's row is the image's, with its `box` x1, y1, x2, y2 in original pixels.
+        """Find the `top` best regions for some words, at most one region per image.
 
-        Raises InputError when no word is known, and UsageError where the index has no regions.
+        The score of a region is the sum of its products with all words. The row of a hit is the row of the image, with
+        the key `box`: x1, y1, x2, y2 of the region in pixels of the original image. Raises InputError if no word is
+        known, and UsageError if the model has no regions.
         """
         if not self.multi_vector:
-            raise UsageError(f"{self.index.card.model} has no regions; ask a multi-vector model, such as dvsa")
+            raise UsageError(f"{self.index.card.model} has no regions. Use the index of a region model, such as dvsa.")
         self.require_known(snippet)
         words = several_vectors_each(self.embed_sentence(snippet))
         gallery = with_regions(self._require_fit("images", words))
@@ -156,9 +170,9 @@ class Searcher(QueryEncoder):
         )
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
-        """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
+        """Find the `top` captions that are nearest to an image. Raises UsageError if the index has no captions."""
         if not self.has("sentences"):
-            raise UsageError(f"{self.index.card.model} has no sentences; search its images: `--similar`")
+            raise UsageError(f"{self.index.card.model} has no captions. Search for similar photos with `--similar`.")
         allowed = self.allowed("sentences", where)
         return self._rank("sentences", self.embed_photograph(photograph), top, allowed)[0]
 
@@ -166,15 +180,16 @@ class Searcher(QueryEncoder):
         self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5,
         where: str | None = None,
     ) -> Answer:  # fmt: skip
-        """The `top` images nearest to an image, or to it and a `sentence`: to the sum of their unit vectors, the
-        sentence's times `weight` and the image's times 1 - `weight`.
+        """Find the `top` images that are nearest to an image, or to an image and a text.
 
-        Of a multi-vector model, an image's regions take the place of a sentence's words. Raises InputError when no word
-        of the sentence is known, and UsageError where its vector cannot be added to the image's.
+        The query of an image and a text is the sum of their unit vectors: the text's vector times `weight`, and the
+        image's vector times 1 - `weight`. With a multi-vector model, the regions of the image are used like the words
+        of a text. Raises InputError if no word of the text is known, and UsageError if the model's vectors of texts
+        and images cannot be added.
         """
         if sentence is not None:
             if not 0 <= weight <= 1:
-                raise UsageError(f"the weight of the words is {weight:g}; give one from 0 to 1")
+                raise UsageError(f"The weight of the text is {weight:g}, but must be from 0 to 1.")
             self.require_known(sentence)
             self._require_sums()
         allowed = self.allowed("images", where)
@@ -184,12 +199,16 @@ class Searcher(QueryEncoder):
         return self._rank("images", query, top, allowed)[0]
 
     def has(self, modality: Modality) -> bool:
-        """Whether there is any of the `images` or `sentences` to be found."""
+        """Return whether the index contains any `images` or `sentences` that can be found."""
         card = self.index.card.index_of(modality)
         return bool(card and card.count)
 
     def embed_photograph(self, photograph: Photograph) -> Items:
-        """Embed an image. Raises InputError if a multi-vector model's index has no such image, and as `embed_image`."""
+        """Embed an image in any of the forms of Photograph.
+
+        Raises InputError if the index of a multi-vector model does not contain the image, and UsageError as
+        `embed_image` does.
+        """
         if callable(photograph):
             photograph = photograph()
         if isinstance(photograph, Items):
@@ -199,34 +218,40 @@ class Searcher(QueryEncoder):
         rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
         if not len(rows):
             raise InputError(
-                f"{self.index.card.model} compares photos by their regions, and this one is not among those of"
-                " the index; ingest it and build the index again, or search a model with one vector per image"
+                f"The model {self.index.card.model} compares photos by their regions, so the photo must be one of the"
+                " photos of the index. Add it to the collection and run `jointspace run CONFIG`, or use the index of a"
+                " model with one vector per photo, such as ncca."
             )
         return with_regions(self.gallery("images")).item(int(rows[0]))
 
     def _require_sums(self) -> None:
-        """Raises UsageError where the vectors of images and of words cannot be added."""
+        """Raise UsageError if the model's vectors of texts and images cannot be added."""
         model = self.index.card.model
         if self.multi_vector:
             raise UsageError(
-                f"words cannot be added to a photo by {model}, which has one vector per region; use another model"
+                f"Words cannot be added to a photo with the model {model}, which has one vector per region. Use the"
+                " index of a model with one vector per photo, such as ncca."
             )
         if self.index.card.metric != "inner_product":
-            raise UsageError(f"words are added to images as unit vectors, and {model} has none; use another model")
+            raise UsageError(
+                f"Words can only be added to a photo with a model that compares by cosine, but {model} uses the"
+                " Euclidean distance. Use the index of another model, such as ncca."
+            )
 
     def analogy(
         self, photograph: Photograph, minus: Sequence[str], plus: Sequence[str], top: int, among: int,
         where: str | None = None,
     ) -> Answer:  # fmt: skip
-        """The `top` images for an image less the words `minus` plus the words `plus` (Kiros et al. 2014, section 3.2).
+        """Find the `top` images for an image without the words `minus` and with the words `plus`.
 
-        The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
-        good ones comes last of them; 0 leaves all in the order of their scores, and so does an index that cannot give
-        its vectors back. Raises InputError where no words are given or one is unknown, and UsageError for models whose
-        vectors words are not added to.
+        The vectors of the words are subtracted from and added to the vector of the image (Kiros et al. 2014, section
+        3.2). The `among` best results are then sorted by the distance to their mean, so that a poor result among good
+        ones comes last. With 0, or if the index cannot return its vectors, the results stay sorted by their scores.
+        Raises InputError if no words are given or a word is unknown, and UsageError if the model's vectors of texts and
+        images cannot be added.
         """
         if not (*minus, *plus):
-            raise InputError("no words change the image; give a word to take away or to add")
+            raise InputError("No words change the image. Name at least one word to subtract or to add.")
         for word in (*minus, *plus):
             self.require_known(word)
         self._require_sums()
@@ -240,14 +265,14 @@ class Searcher(QueryEncoder):
         gallery = self._require_fit("images", query)
         rows, scores = gallery.search(query, max(top, among), allowed).of(0)
         if among > 1 and len(rows):
-            with suppress(RuntimeError):  # of an index that has no vectors to give
+            with suppress(RuntimeError):  # Some types of index cannot return their vectors.
                 vectors = gallery.reconstruct(rows[:among])
                 order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
                 rows[:among], scores[:among] = rows[order], scores[order]
         return self._list_hits("images", [(rows[:top], scores[:top])])[0]
 
     def open(self) -> None:
-        """Read the model, the indices and their tables now; threads may share the searcher from then on."""
+        """Read the model, the FAISS indexes and the tables now. Afterwards, threads may share the searcher."""
         _ = self.model, self.calibration
         for modality in MODALITIES:
             if self.has(modality):
@@ -255,8 +280,11 @@ class Searcher(QueryEncoder):
                 self._keep(modality)
 
     def check(self) -> None:
-        """Open all that any query needs. Raises IntegrityError for whatever a search would refuse, and UsageError where
-        something is missing on this machine."""
+        """Open all files that any query needs, and check them.
+
+        Raises IntegrityError if a search would fail because of a damaged file, and UsageError if something is missing
+        on this machine, such as a library.
+        """
         self.index.check_rows()
         self.open()
         _ = self._forms
@@ -265,34 +293,37 @@ class Searcher(QueryEncoder):
                 encoder.open()
 
     def gallery(self, modality: Modality) -> Gallery:
-        """The index of the `images` or `sentences`, kept open from then on."""
+        """Return the gallery of the `images` or `sentences`, which stays open."""
         if modality not in self._opened:
             self._opened[modality] = open_gallery(self.index, modality)
         return self._opened[modality]
 
     def table(self, modality: Modality) -> pa.Table:
         """Return the table of the `images` or `sentences`, and keep it in memory."""
-        if modality not in self._tables:  # combined, since rows are taken slowly from many chunks
+        if modality not in self._tables:  # Taking rows from a table of many chunks is slow.
             self._tables[modality] = self._visible(self.index.table(modality)).combine_chunks()
         return self._tables[modality]
 
     def is_kept(self, modality: Modality) -> bool:
-        """Whether a table stays in memory, because it is small or has rows to hide; else each answer reads its rows."""
-        return self.rows(modality).num_rows <= MOST_KEPT or bool(self.index.hidden)
+        """Return whether a table is kept in memory, because it is small or has hidden rows.
+
+        Otherwise each search reads the rows of its results from the file.
+        """
+        return self.rows(modality).num_rows <= MAX_ROWS_IN_MEMORY or bool(self.index.hidden)
 
     def _keep(self, modality: Modality) -> None:
-        """Keep the table in memory, unless it is large."""
+        """Read the table into memory and keep it, unless it is large."""
         if self.is_kept(modality):
             self.table(modality)
 
     def rows(self, modality: Modality) -> RowTable:
-        """Open the same table, whose rows are read on request."""
+        """Open the table of the `images` or `sentences` without reading it. Its rows are read on request."""
         if modality not in self._packed:
             self._packed[modality] = self.index.packed_table(modality)
         return self._packed[modality]
 
     def records(self, modality: Modality, rows: np.ndarray) -> list[dict[str, Any]]:
-        """The `rows` (k,) of a table."""
+        """Return the rows with the numbers `rows` (k,) of the table, without the hidden columns."""
         kept = self._tables.get(modality)
         if kept is not None:
             return kept.take(rows).to_pylist()
@@ -300,32 +331,38 @@ class Searcher(QueryEncoder):
         return [{name: record[name] for name in record if name not in self._hidden} for record in records]
 
     def groups(self, modality: Modality) -> Iterator[pa.Table]:
-        """All rows of a table, in order: at once where it is kept in memory."""
+        """Yield all rows of a table in order: as a single table if it is kept in memory, or else in groups."""
         self._keep(modality)
         kept = self._tables.get(modality)
         return map(self._visible, self.rows(modality).groups()) if kept is None else iter([kept])
 
     def _visible(self, table: pa.Table) -> pa.Table:
-        """Return a table without the hidden columns."""
+        """Return `table` without the hidden columns."""
         return table.drop_columns([name for name in table.column_names if name in self._hidden])
 
     @property
     def columns(self) -> dict[str, str]:
         """The columns that a condition may use, as name -> kind."""
-        from pipeline.index.conditions import asked_columns  # and pyarrow.compute, which other queries do without
+        # Imported here, because queries without a condition do not need pyarrow.compute.
+        from pipeline.index.conditions import filterable_columns
 
-        return asked_columns(self._visible(self.rows("images").schema.empty_table()))
+        return filterable_columns(self._visible(self.rows("images").schema.empty_table()))
 
     def allowed(self, modality: Modality, where: str | None) -> np.ndarray | None:
-        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None if all are."""
+        """Return for each row of a table whether it may be found, as (n,) bool, or None if all rows may be found.
+
+        A row may be found if it was not removed, and if `where` is true for its image.
+        """
         asked = where if where and where.strip() else None
         if asked is None and not self.index.hidden:
             return None
-        from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
+        from pipeline.index.conditions import Predicate
 
-        condition, allowed, ids = Predicate(asked or "image_id >= 0"), [], []
+        condition = Predicate(asked or "image_id >= 0")
+        allowed = []
+        ids = []
         for images in self.groups("images"):
-            allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # the others were removed
+            allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # Removed rows are null.
             ids.append(images["image_id"].to_numpy()[allowed[-1]])
         if modality == "images":
             return np.concatenate(allowed)
@@ -338,36 +375,44 @@ class Searcher(QueryEncoder):
         )
 
     def _list_hits(self, modality: Modality, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Answer]:
-        """For each answer, the rows (k,) of a modality's table and their scores (k,), its hits, ranked as they come."""
-        count, rows = self.rows(modality).num_rows, np.concatenate([rows for rows, _ in answers])
+        """Return the hits of each answer in the given order.
+
+        `answers` has the rows (k,) in the table of the modality and the scores (k,) of each answer.
+        """
+        count = self.rows(modality).num_rows
+        rows = np.concatenate([rows for rows, _ in answers])
         if len(rows) and not 0 <= rows.min() <= rows.max() < count:
             raise IntegrityError(
-                f"the index of {modality} in {self.index.folder} has ids beyond the {count} rows of"
-                f" {modality}.parquet; {REBUILD}"
+                f"The index of {modality} in {self.index.folder} has ids beyond the {count} rows of"
+                f" {modality}.parquet. {REBUILD}"
             )
-        with without_collection():  # which many small objects call for, and none is garbage
-            records = iter(self.records(modality, rows))  # of all answers at once: a table is read once
+        # Many small objects would start the garbage collection, although none of them is garbage.
+        with without_collection():
+            records = iter(self.records(modality, rows))  # The rows of all answers are read at once.
             return [
                 Answer(Hit(rank, score, next(records)) for rank, score in enumerate(scores.tolist(), 1))
                 for _, scores in answers
             ]
 
     def _require_fit(self, modality: Modality, queries: Items) -> Gallery:
-        """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
-        InputError where the one vector of a query is zero."""
+        """Return the gallery of a modality for these `queries`.
+
+        Raises IntegrityError if the gallery is empty or has other dimensions than the queries, and InputError if the
+        only vector of a query is zero.
+        """
         gallery = self.gallery(modality)
         vectors = queries.array if isinstance(queries, MultiVectors) else queries
         if vectors.shape[1] != gallery.dim or not len(gallery):
             raise IntegrityError(
-                f"the model in {self.index.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"
-                f" has {len(gallery)} items of {gallery.dim}; {REBUILD}"
+                f"The model in {self.index.folder} computes vectors of {vectors.shape[1]} dimensions, but the index of"
+                f" {modality} has {len(gallery)} items of {gallery.dim} dimensions. {REBUILD}"
             )
         if isinstance(queries, np.ndarray) and not queries.any(axis=1).all():
             raise InputError(NO_DIRECTION)
         return gallery
 
     def nearest(self, modality: Modality, queries: Items, top: int, where: str | None = None) -> list[Answer]:
-        """The hits of each of the vectors `queries` among the `images` or `sentences` that `where` allows."""
+        """Find the `top` nearest `images` or `sentences` to each of the joint-space vectors `queries`."""
         return self._rank(modality, queries, top, self.allowed(modality, where))
 
     def _rank(self, modality: Modality, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:
@@ -376,18 +421,20 @@ class Searcher(QueryEncoder):
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
-    """(1, c) of unit length, along (1 - weight) `image` + weight `sentence`, (1, c), whose lengths do not count.
+    """Return the weighted sum of the unit vectors of an image and a text, scaled to unit length.
 
-    Raises InputError where nothing is left.
+    `image` (1, c) and `sentence` (1, c) are first scaled to unit length. The sum is (1 - weight) * image + weight *
+    sentence. Raises InputError if it is zero.
     """
     return _unit((1 - weight) * _unit(image[0]).astype(np.float64)[0] + weight * _unit(sentence[0])[0])
 
 
 def compose(image: np.ndarray, minus: np.ndarray, plus: np.ndarray) -> np.ndarray:
-    """(1, c) of unit length: (q - w_n + w_p) / |q - w_n + w_p| (Kiros et al. 2014, eq. 15).
+    """Subtract and add word vectors to the vector of an image: (q - w_n + w_p) / |q - w_n + w_p|.
 
-    Paper to code: q `image` (1, c); w_n the rows of `minus` (a, c) and w_p those of `plus` (b, c), one for each word;
-    all of unit length. Raises InputError where nothing is left.
+    This is eq. 15 of Kiros et al. 2014. q is `image` (1, c), w_n is the sum of the rows of `minus` (a, c), and w_p is
+    the sum of the rows of `plus` (b, c), with one row for each word. All vectors must have unit length. Raises
+    InputError if the result is zero.
     """
     query = image[0].astype(np.float64) - minus.sum(axis=0, dtype=float) + plus.sum(axis=0, dtype=float)
     return _unit(query)
@@ -396,5 +443,5 @@ def compose(image: np.ndarray, minus: np.ndarray, plus: np.ndarray) -> np.ndarra
 def _unit(query: np.ndarray) -> np.ndarray:
     length = np.linalg.norm(query)
     if length < np.sqrt(np.finfo(np.float32).eps):
-        raise InputError("the image and the words cancel each other out; use other words")
+        raise InputError("The photo and the words cancel each other out. Use other words.")
     return (query / length).astype(np.float32)[None]

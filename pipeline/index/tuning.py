@@ -1,4 +1,4 @@
-"""The search parameters of an index, its recall and speed by them, and the fastest setting above a recall floor."""
+"""Measuring the recall and the speed of an index, and finding the fastest search parameters above a recall floor."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -17,29 +17,40 @@ if TYPE_CHECKING:
     import torch
 
 NEIGHBOURS = 10
-"""Index recall is measured at this many neighbours."""
-EQUALS = 100
-"""Neighbours among which those that score as well as the true last one are looked for."""
-REFINED = (2, 4, 8, 16, 32, 64)
-"""Multiples of k that a refined index takes from its first stage."""
-STALLED = 0.004
-"""Recall that twice the effort must gain; otherwise the recall at the greatest effort decides whether to go on."""
-PROSPECT_VECTORS, PROSPECT_QUERIES = 1 << 27, 50
-"""Vectors that may be compared to measure the recall at the greatest effort, and its minimum number of queries."""
-MOST_SEARCHED = 4096
-"""Vertices of a graph that a search keeps at most."""
-LEAST_ALONE, ALONE, ALONE_SECONDS = 10, 40, 1
-"""Queries that measure the latency of one query alone: at least and at most so many, and what they may take between."""
-ASKED_AGAIN = 3
-"""Times that each of them is asked; the soonest answer counts, for another program may have had the processor."""
-REPEATS = 5
-"""Times that settings which all reach the recall floor are compared."""
+"""Number of neighbours at which the recall of an index is measured."""
+MAX_TIED_NEIGHBOURS = 100
+"""Number of exact neighbours among which vectors with the same score as the last neighbour are sought."""
+K_FACTORS = (2, 4, 8, 16, 32, 64)
+"""Values of `k_factor` to try: how many times k candidates a refined index takes from its first stage."""
+MIN_RECALL_GAIN = 0.004
+"""Recall that twice the effort must gain. Otherwise the recall at the greatest effort is measured to decide whether
+more effort is tried."""
+PROSPECT_VECTORS = 1 << 27
+"""Number of vectors that may be compared to measure the recall at the greatest effort."""
+PROSPECT_QUERIES = 50
+"""Smallest number of queries with which the recall at the greatest effort is measured."""
+MAX_EF_SEARCH = 4096
+"""Largest value of `efSearch` to try."""
+MIN_LATENCY_QUERIES = 10
+"""Smallest number of queries with which the latency of a single query is measured."""
+MAX_LATENCY_QUERIES = 40
+"""Approximate largest number of queries with which the latency of a single query is measured."""
+LATENCY_SECONDS = 1
+"""Seconds that measuring the latency may take, unless MIN_LATENCY_QUERIES need longer."""
+LATENCY_REPEATS = 3
+"""Number of times that each query is measured for the latency. The shortest time counts, because another program may
+have used the CPU."""
+TIMING_REPEATS = 5
+"""Number of times that the settings which reach the recall floor are timed alternately."""
 
 
 @dataclass(frozen=True)
 class SearchSetting:
-    """FAISS's search parameters of an index: `nprobe` lists are visited, `efSearch` vertices of a graph kept, and
-    `k_factor` times as many candidates as neighbours refined. None where the index has no such parameter."""
+    """The values of FAISS's search parameters.
+
+    A search visits `nprobe` lists, keeps `efSearch` candidate vertices of a graph, and refines `k_factor` times as many
+    candidates as neighbours. A value is None if the index does not have the parameter.
+    """
 
     nprobe: int | None = None
     efSearch: int | None = None
@@ -52,12 +63,16 @@ class SearchSetting:
 
 
 NOWHERE = SearchSetting()
+"""No setting: the search for a good setting has no starting point."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """Recall and speed of an index at a setting: `recall` is the share of a query's true `NEIGHBOURS` nearest that it
-    finds, `seconds` the processor time of one query of a batch, on one thread."""
+    """The recall and the speed of an index at a setting of its search parameters.
+
+    `recall` is the share of the NEIGHBOURS exact neighbours of a query that the index finds. `seconds` are the CPU
+    seconds per query in a batch on one thread.
+    """
 
     setting: SearchSetting
     recall: float
@@ -66,8 +81,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Questions:
-    """Real queries (q, c), how many neighbours `k` they ask for, and the rows (q, t) that are right answers: those that
-    score as well as the true k-th, so that equal vectors may stand for each other; -1 fills up."""
+    """Real queries (q, c) with the rows that count as right results.
+
+    `k` is the number of neighbours that are sought. `right` (q, t) are the rows whose score is at least the score of
+    the k-th exact neighbour, so that a vector with an equal score also counts. Missing rows are -1.
+    """
 
     queries: np.ndarray
     k: int
@@ -77,8 +95,8 @@ class Questions:
 def ask(
     queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str, gpu: "torch.device | None" = None
 ) -> Questions:
-    """The questions, their right answers found by exact search among all `blocks`, `count` vectors in all."""
-    nearest = search_exact(queries, blocks, min(EQUALS, count), metric, gpu)
+    """Find the right results of `queries` (q, c) by an exact search in all `blocks`, which have `count` vectors."""
+    nearest = search_exact(queries, blocks, min(MAX_TIED_NEIGHBOURS, count), metric, gpu)
     k = min(NEIGHBOURS, count)
     last = nearest.scores[:, k - 1, None]
     right = nearest.scores >= last - 1e-6 * np.maximum(np.abs(last), 1)
@@ -86,15 +104,15 @@ def ask(
 
 
 def recall_of(rows: np.ndarray, questions: Questions) -> float:
-    """The share of right answers among `rows` (q, k), -1 where there are fewer."""
+    """Return the share of right results among `rows` (q, k). A missing result has the row -1."""
     hits = (rows[:, :, None] == questions.right[:, None, :]) & (rows[:, :, None] >= 0)
     return float(hits.any(axis=2).mean())
 
 
 def timed_search(index: faiss.Index, questions: Questions) -> tuple[np.ndarray, float]:
-    """The rows (q, k) that `index` finds, and the processor seconds of one query on one thread.
+    """Search an index on one thread. Return the rows (q, k) that it finds, and the CPU seconds per query.
 
-    Processor time, unlike that of the wall clock, is hardly longer where other programs run.
+    CPU time is used because, unlike wall time, it changes little if other programs run.
     """
     with threadpool_limits(1):
         start = time.process_time()
@@ -105,7 +123,7 @@ def timed_search(index: faiss.Index, questions: Questions) -> tuple[np.ndarray, 
 
 @dataclass(frozen=True)
 class Stages:
-    """The parts of an index that have search parameters; None for each that is missing."""
+    """The parts of an index that have search parameters. A part is None if the index does not have it."""
 
     refine: faiss.IndexRefine | None
     inverted: faiss.IndexIVF | None
@@ -113,7 +131,7 @@ class Stages:
 
 
 def stages_of(index: faiss.Index) -> Stages:
-    """The parts of `index`, whatever it is wrapped in."""
+    """Find the parts of `index` that have search parameters, also inside other indexes."""
     parts = list(parts_of(index))
     return Stages(
         refine=next((part for part in parts if isinstance(part, faiss.IndexRefine)), None),
@@ -123,7 +141,7 @@ def stages_of(index: faiss.Index) -> Stages:
 
 
 def apply(index: faiss.Index, setting: SearchSetting) -> None:
-    """Set the search parameters; they are saved with the index."""
+    """Set the search parameters of an index. They are stored with the index."""
     stages = stages_of(index)
     if stages.inverted is not None and setting.nprobe is not None:
         stages.inverted.nprobe = min(setting.nprobe, stages.inverted.nlist)
@@ -134,18 +152,23 @@ def apply(index: faiss.Index, setting: SearchSetting) -> None:
 
 
 def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSetting = NOWHERE) -> Operation:
-    """The fastest operation that reaches `floor`, or the one of the best recall where none does; it is applied.
+    """Find the fastest setting whose recall reaches `floor`, set it in the index, and return its measurements.
 
-    The least effort that reaches it is sought for each refinement, and these are then compared in turn. The search
-    begins `near` a setting that is likely, from a quarter of its refinement and half of its lists or vertices on.
+    If no setting reaches the floor, the setting with the highest recall is chosen. For each `k_factor`, the smallest
+    number of lists or vertices that reaches the floor is found. These settings are then timed alternately. The search
+    starts close to the setting `near`: with a quarter of its `k_factor`, and half of its lists or vertices.
     """
     stages = stages_of(index)
     if stages.inverted is not None:
-        name, least, most = "nprobe", 1, stages.inverted.nlist
+        name = "nprobe"
+        least = 1
+        most = stages.inverted.nlist
     else:
-        name, least, most = "efSearch", questions.k, MOST_SEARCHED
+        name = "efSearch"
+        least = questions.k
+        most = MAX_EF_SEARCH
     tried: list[Operation] = []
-    factors = [factor for factor in REFINED if 4 * factor >= (near.k_factor or 0)]
+    factors = [factor for factor in K_FACTORS if 4 * factor >= (near.k_factor or 0)]
 
     def operate(setting: SearchSetting) -> Operation:
         apply(index, setting)
@@ -157,7 +180,7 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
         return [operation for operation in tried if operation.recall >= floor]
 
     def hopeless(refined: SearchSetting) -> bool:
-        """Whether some of the queries miss the floor even at the greatest effort."""
+        """Return whether a sample of the queries misses the floor even at the greatest effort."""
         rows = evenly_spaced(len(questions.queries), max(PROSPECT_QUERIES, PROSPECT_VECTORS // max(1, index.ntotal)))
         some = Questions(questions.queries[rows], questions.k, questions.right[rows])
         apply(index, replace(refined, **{name: most}))
@@ -182,7 +205,11 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
 
 
 def _fastest(index: faiss.Index, questions: Questions, operations: list[Operation]) -> Operation:
-    """The fastest of the `operations`, of those that differ in effort alone the one of least, compared in turn."""
+    """Return the fastest of the `operations`.
+
+    If several settings have the same `k_factor`, only the setting with the least effort is considered. The remaining
+    settings are timed alternately.
+    """
     least: dict[int | None, Operation] = {}
     for operation in sorted(operations, key=lambda o: o.setting.effort):
         least.setdefault(operation.setting.k_factor, operation)
@@ -194,7 +221,8 @@ def _fastest(index: faiss.Index, questions: Questions, operations: list[Operatio
     finalists = list(least.values())
     if len(finalists) == 1:
         return finalists[0]
-    rounds = [[ask_again(operation) for operation in finalists] for _ in range(REPEATS)]  # a busy minute meets all
+    # Timing them alternately lets a load by other programs affect all of them.
+    rounds = [[ask_again(operation) for operation in finalists] for _ in range(TIMING_REPEATS)]
     seconds = np.median(rounds, axis=0).tolist()
     measured = [replace(operation, seconds=value) for operation, value in zip(finalists, seconds, strict=True)]
     return min(measured, key=lambda o: o.seconds)
@@ -204,38 +232,43 @@ def find_least(
     operate: Callable[[int], Operation], hopeless: Callable[[], bool],
     least: int, most: int, floor: float, limit: float, start: int = 0,
 ) -> None:  # fmt: skip
-    """Tries efforts, which are whole numbers from `least` to `most`. More effort gives more recall and takes longer.
+    """Try efforts from `least` to `most` to find the smallest effort whose recall reaches `floor`.
 
-    The effort is halved from `start` on until the recall is below `floor`. Then it is doubled until the recall reaches
-    the floor, until a search takes longer than `limit`, or until the recall stalls and is `hopeless`. Then the
-    smallest effort that reaches the floor is found by bisection, to within an eighth.
+    An effort is an integer, such as a number of lists. More effort gives more recall and takes longer.
+    `operate(effort)` measures an effort. Starting from `start`, the effort is halved until the recall is below the
+    floor. Then it is doubled until the recall reaches the floor, until a query takes longer than `limit` seconds, or
+    until the recall stops growing and `hopeless()` says that no effort reaches the floor. Finally, the smallest effort
+    that reaches the floor is found by bisection, to within an eighth.
     """
-    operate, hopeless = cache(operate), cache(hopeless)
+    operate = cache(operate)
+    hopeless = cache(hopeless)
     effort = min(max(start, least), most)
     while effort > least and operate(effort).recall >= floor:
         effort = max(effort // 2, least)
     last = operate(effort)
     while last.recall < floor and effort < most and last.seconds < limit:
         effort = min(2 * effort, most)
-        before, last = last, operate(effort)
-        stalled = last.recall < floor and effort > 8 * least and last.recall - before.recall < STALLED
+        before = last
+        last = operate(effort)
+        stalled = last.recall < floor and effort > 8 * least and last.recall - before.recall < MIN_RECALL_GAIN
         if stalled and hopeless():
             return
-    low, high = effort // 2 + 1, effort
+    low = effort // 2 + 1
+    high = effort
     while last.recall >= floor and effort > least and low < high and high - low >= high // 8:
         middle = (low + high) // 2
         low, high = (low, middle) if operate(middle).recall >= floor else (middle + 1, high)
 
 
 def latency(index: faiss.Index, questions: Questions) -> float:
-    """The 95th percentile of the seconds, of the wall clock, that one query alone takes."""
-    queries = questions.queries[:: max(1, len(questions.queries) // ALONE), None]
+    """Measure the latency of a single query: the 95th percentile of its wall time in seconds."""
+    queries = questions.queries[:: max(1, len(questions.queries) // MAX_LATENCY_QUERIES), None]
 
     def answer(query: np.ndarray) -> float:
         start = time.perf_counter()
         index.search(query, questions.k)
         return time.perf_counter() - start
 
-    affordable = int(ALONE_SECONDS / (ASKED_AGAIN * max(answer(queries[0]), 1e-9)))
-    chosen = queries[: max(LEAST_ALONE, affordable)]
-    return float(np.percentile([min(answer(query) for _ in range(ASKED_AGAIN)) for query in chosen], 95))
+    affordable = int(LATENCY_SECONDS / (LATENCY_REPEATS * max(answer(queries[0]), 1e-9)))
+    chosen = queries[: max(MIN_LATENCY_QUERIES, affordable)]
+    return float(np.percentile([min(answer(query) for _ in range(LATENCY_REPEATS)) for query in chosen], 95))

@@ -1,4 +1,4 @@
-"""Charts as SVG inside the page: they take its colours, light or dark, and need no font or script."""
+"""Charts as SVG elements for an HTML page. They use the colours of its style sheet, and need no font or script."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,36 @@ from html import escape
 
 from pipeline.storage.json_files import JsonObject
 
-WIDTH, HEIGHT = 360, 220
-LEFT, RIGHT, TOP, BOTTOM = 44, 14, 10, 38
-"""Margins around the plot of lines, where the ticks and what they count stand."""
+WIDTH = 360
+"""Width of a chart of lines in its own units."""
+HEIGHT = 220
+"""Height of a chart of lines."""
+LEFT = 44
+"""Left margin of the plot of lines, for the tick labels."""
+RIGHT = 14
+"""Right margin of the plot of lines."""
+TOP = 10
+"""Upper margin of the plot of lines."""
+BOTTOM = 38
+"""Lower margin of the plot of lines, for the tick labels and the name of the axis."""
 TICKS = 4
-"""About how many on each axis."""
+"""Approximate number of ticks on each axis."""
 COLOURS = 6
-"""Classes `line-0` to `line-5` of the style sheet."""
-ROW_WIDTH, NAMES, EDGE = 640, 180, 80
-"""Of a chart with a row a name, of the names on its left, and of the room right of the plot, in its units."""
-STEP, HEAD = 26, 24
-LONGEST_NAME = 30
+"""Number of colours of lines: the classes `line-0` to `line-5` of the style sheet."""
+ROW_WIDTH = 640
+"""Width of a chart with one row per name."""
+NAMES_WIDTH = 180
+"""Width of the names on the left of such a chart."""
+VALUES_WIDTH = 80
+"""Width of the values on the right of such a chart."""
+ROW_HEIGHT = 26
+"""Height of a row of such a chart."""
+HEAD_HEIGHT = 24
+"""Height above the first row, for the tick labels."""
+MAX_NAME_CHARACTERS = 30
+"""Number of characters of a name that are drawn."""
 PERCENTS = (0, 20, 40, 60, 80, 100)
+"""Ticks of an axis in percent."""
 
 Measured = tuple[float, tuple[float, float] | None]
 """A value and its interval, in percent."""
@@ -26,7 +44,7 @@ Measured = tuple[float, tuple[float, float] | None]
 
 @dataclass(frozen=True)
 class Line:
-    """Points (x, y) from left to right; `label` stands in the legend."""
+    """A line through `points` (x, y) from left to right. The legend shows its `label`."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -34,7 +52,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one pair of axes; with `logarithmic`, x (above 0) is drawn by its logarithm."""
+    """A chart of several lines with the same axes, whose names are `x` and `y`.
+
+    With `logarithmic`, the x axis is logarithmic, and all x must be positive.
+    """
 
     title: str
     x: str
@@ -44,7 +65,7 @@ class Chart:
 
     @property
     def svg(self) -> str:
-        """The chart without its title and legend."""
+        """The SVG element of the chart, without a visible title and without a legend."""
         xs = [x for line in self.lines for x, _ in line.points]
         ys = [y for line in self.lines for _, y in line.points]
         x_ticks = _decades(xs) if self.logarithmic else _ticks(xs)
@@ -69,14 +90,14 @@ class Chart:
 
 
 def _scale(values: Sequence[float], start: float, end: float):
-    """The linear map of the range of `values` to that from `start` to `end`."""
+    """Return the linear function that maps the smallest of `values` to `start` and the largest to `end`."""
     low, high = min(values), max(values)
     span = high - low or 1.0
     return lambda value: start + (value - low) / span * (end - start)
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Round numbers that span `values`: steps of 1, 2 or 5 times a power of ten."""
+    """Return round numbers that span `values`. Their step is 1, 2 or 5 times a power of ten."""
     low, high = min(values), max(values)
     rough = (high - low or abs(high) or 1.0) / TICKS
     power = 10.0 ** math.floor(math.log10(rough))
@@ -85,15 +106,18 @@ def _ticks(values: Sequence[float]) -> list[float]:
 
 
 def _decades(values: Sequence[float]) -> list[float]:
-    """The powers of ten around `values`."""
+    """Return the powers of ten that span `values`."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return [10.0**power for power in range(low, high + 1)]
 
 
 def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
-    """Charts of the training logs, model -> log, of what the logs have numbers for: the best recall sum on dev at every
-    image ridge, whatever the other choices; for each model the correlation of every dimension in training and held out;
-    and the recall sum on dev after every epoch."""
+    """Draw charts of the training logs, which are given by model.
+
+    There are up to three kinds of charts, if the logs have their numbers: the best recall sum on dev for each image
+    ridge, the correlation of each dimension on training pairs and held-out pairs (one chart per model), and the recall
+    sum on dev after each epoch.
+    """
     charts, ridges, curves = [], [], []
     for name, log in logs.items():
         best: dict[float, float] = {}
@@ -107,7 +131,7 @@ def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
             lines = [Line(side, list(enumerate(values, start=1))) for side, values in sides.items() if values]
             charts.append(Chart(f"Correlations of {name}", "dimension", "correlation", lines))
         history = log.get("history", ())
-        judged = "dev" in (history or [{}])[0] and "recall_sum" in log["chosen"]  # a refit is judged by nothing
+        judged = "dev" in (history or [{}])[0] and "recall_sum" in log["chosen"]  # A refit is not evaluated on dev.
         if len(history) > 1 and judged:
             curves.append(Line(name, [(epoch["epoch"] + 1, epoch["dev"]) for epoch in history]))
     if ridges:
@@ -119,18 +143,21 @@ def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
 
 
 def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Sequence[str]) -> str:
-    """Dots with their intervals from 0 to 100 percent: for each name a dot in the colour of each of `lines`, which
-    stand in a legend elsewhere, and the values in figures."""
-    height = HEAD + STEP * len(rows)
-    across = _scale([0, 100], NAMES, ROW_WIDTH - EDGE)
+    """Draw a chart of values with their intervals, from 0 to 100 percent, with one row per name.
+
+    Each of the values in a row has a dot and an interval in the colour of one of `lines`. The names of the lines are
+    used in the text that is shown when the pointer rests on a dot. The chart has no legend.
+    """
+    height = HEAD_HEIGHT + ROW_HEIGHT * len(rows)
+    across = _scale([0, 100], NAMES_WIDTH, ROW_WIDTH - VALUES_WIDTH)
     parts = []
     for tick in PERCENTS:
-        parts.append(f'<path class="grid" d="M{across(tick):.1f} {HEAD - 6}V{height}"/>')
+        parts.append(f'<path class="grid" d="M{across(tick):.1f} {HEAD_HEIGHT - 6}V{height}"/>')
         parts.append(_text("x", across(tick), 12, str(tick)))
-    for place, (name, values) in enumerate(rows.items()):
-        parts.append(_name(name, place))
+    for row, (name, values) in enumerate(rows.items()):
+        parts.append(_name(name, row))
         for number, (value, interval) in enumerate(values):
-            y = HEAD + STEP * (place + (number + 1) / (len(values) + 1))
+            y = HEAD_HEIGHT + ROW_HEIGHT * (row + (number + 1) / (len(values) + 1))
             parts.append(f'<g class="line-{number}">')
             if interval is not None:
                 low, high = (across(min(max(end, 0.0), 100.0)) for end in interval)
@@ -138,30 +165,34 @@ def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Se
             said = escape(f"{name}, {lines[number]}: {value:.1f}")
             parts.append(f'<circle cx="{across(value):.1f}" cy="{y:.1f}" r="3.5"><title>{said}</title></circle></g>')
         figures = " / ".join(f"{value:.0f}" for value, _ in values)
-        parts.append(_text("", ROW_WIDTH - EDGE + 6, HEAD + STEP * (place + 0.65), figures))
+        parts.append(_text("", ROW_WIDTH - VALUES_WIDTH + 6, HEAD_HEIGHT + ROW_HEIGHT * (row + 0.65), figures))
     return _svg(title, ROW_WIDTH, height, parts)
 
 
 def draw_bars(title: str, rows: Mapping[str, tuple[float, str]]) -> str:
-    """A bar for each name, as long as its value beside the greatest, with what is written beside it."""
-    across = _scale([0, *(value for value, _ in rows.values())], NAMES, ROW_WIDTH - EDGE)
+    """Draw a bar for each name, whose length is proportional to its value. `rows` have the value and a text that is
+    written at the end of the bar."""
+    across = _scale([0, *(value for value, _ in rows.values())], NAMES_WIDTH, ROW_WIDTH - VALUES_WIDTH)
     parts = []
-    for place, (name, (value, text)) in enumerate(rows.items()):
-        y = HEAD + STEP * place - 12
-        width = across(value) - NAMES
-        parts.append(_name(name, place - 0.63))
-        parts.append(f'<rect class="bar" x="{NAMES}" y="{y:.1f}" width="{width:.1f}" height="{STEP - 10}"/>')
+    for row, (name, (value, text)) in enumerate(rows.items()):
+        y = HEAD_HEIGHT + ROW_HEIGHT * row - 12
+        width = across(value) - NAMES_WIDTH
+        size = f'width="{width:.1f}" height="{ROW_HEIGHT - 10}"'
+        parts.append(_name(name, row - 0.63))
+        parts.append(f'<rect class="bar" x="{NAMES_WIDTH}" y="{y:.1f}" {size}/>')
         parts.append(_text("", across(value) + 6, y + 12.5, text))
-    return _svg(title, ROW_WIDTH, STEP * len(rows) + 12, parts)
+    return _svg(title, ROW_WIDTH, ROW_HEIGHT * len(rows) + 12, parts)
 
 
-def _name(name: str, place: float) -> str:
-    short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-    return _text("y", NAMES - 8, HEAD + STEP * (place + 0.65), short, name)
+def _name(name: str, row: float) -> str:
+    """Draw the name of a row. A long name is shortened, and is shown in full when the pointer rests on it."""
+    short = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - 1]}…"
+    return _text("y", NAMES_WIDTH - 8, HEAD_HEIGHT + ROW_HEIGHT * (row + 0.65), short, name)
 
 
 def _text(kind: str, x: float, y: float, text: str, whole: str = "") -> str:
-    """`whole` is shown where a pointer rests on the text; the class `kind` says how it stands at (x, y)."""
+    """Draw a text at (x, y). The class `kind` of the style sheet says how it is aligned. `whole` is shown when the
+    pointer rests on the text."""
     title = f"<title>{escape(whole)}</title>" if whole else ""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}{title}</text>'
 

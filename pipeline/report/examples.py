@@ -1,4 +1,4 @@
-"""Examples for people: what queries find, where images lie on a map, and what generators say of the same photos."""
+"""Examples for the report: results of queries, a map of the photos, and captions by several generators."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from pipeline.storage.pairs import SplitPairs
 from pipeline.storage.tables import Row
 
 QUERIES = 5
-"""Examples of each direction."""
+"""Number of example queries in each direction."""
 FAILURES = 3
-"""Of the sentences whose images come last, and of those whose images come first."""
+"""Number of captions whose photo is ranked worst, and of captions whose photo is ranked best."""
 TOP = 5
-"""Answers shown for each, and the best right one where it is not among them."""
-PLACES = 64
-"""Photographs shown; the others are dots."""
-DOTS = 600
-"""Images that are shown as dots."""
-DESCRIBED = 6
-"""Photographs, at even distances through those that generators have described."""
+"""Number of results that are shown for a query. The best right result is added if it is not among them."""
+MAX_MAP_PHOTOS = 64
+"""Number of photos that are shown on the map."""
+MAX_MAP_DOTS = 600
+"""Number of photos that are shown as dots on the map."""
+MAX_GENERATED_PHOTOS = 6
+"""Number of photos whose generated captions are shown."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: `what` was found, its rank from 1, its score, and whether it is right."""
+    """A result of a query: the photo or the caption `what`, its rank from 1, its score, and whether it is right."""
 
     what: ReportPicture | str
     rank: int
@@ -40,7 +40,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Example:
-    """A query, its best answers, and the rank from 1 of its best right answer; ties count against the model."""
+    """A query with its best results, and the rank from 1 of its best right result.
+
+    A wrong result with the same score as the right result counts as better.
+    """
 
     query: ReportPicture | str
     answers: Sequence[Answer]
@@ -49,10 +52,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """Queries of `model` in both directions, among the images and sentences of `split`.
+    """Example queries of `model` in both directions, among the images and captions of `split`.
 
-    `successes` are sentences whose images come first, or as near to it as any do, at even distances among these;
-    `failures` are the sentences whose images come last, the worst first. Each is of another image.
+    `by_sentence` and `by_image` are evenly spaced queries. `successes` are evenly spaced among the captions with the
+    best ranks of their image. `failures` are the captions with the worst ranks of their image, the worst first. All
+    `successes`, and all `failures`, are captions of different images.
     """
 
     model: str
@@ -67,7 +71,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class AtlasPoint:
-    """A photograph on the map; x and y in percent from the left and from the top."""
+    """A photo on the map. x and y are its position in percent from the left and from the top."""
 
     what: ReportPicture
     x: float
@@ -76,7 +80,8 @@ class AtlasPoint:
 
 @dataclass(frozen=True)
 class Atlas:
-    """Photographs and dots (x, y), in percent, and the share of the variance (percent) that the two axes show."""
+    """A map of photos: the photos `places`, the `dots` (x, y) in percent, and the percentage of the variance that the
+    two axes explain."""
 
     places: Sequence[AtlasPoint]
     dots: Sequence[tuple[float, float]]
@@ -84,9 +89,11 @@ class Atlas:
 
 
 class SplitGallery:
-    """The images of a split and their sentences in the space of a model: the rows of the manifest's tables, and the
-    vectors, one or several of each, of the Embeddings `stored` for the SplitPairs of `split`, both of pipeline.storage.
-    `picture` shows a row of the images."""
+    """The captioned images of a split with their captions, and their vectors in the joint space of a model.
+
+    `stored` are the embeddings of the model, and `pairs` the images and captions of `split`. `picture(row)` returns
+    the picture for a row of the images' table.
+    """
 
     def __init__(
         self, stored: Embeddings, pairs: SplitPairs, split: str, picture: Callable[[Row], ReportPicture]
@@ -99,12 +106,12 @@ class SplitGallery:
         self.owners: np.ndarray = pairs.owners
 
     def examples(self) -> Examples:
-        """Queries at even distances through the gallery, good ones, and the worst whose first answer is wrong."""
+        """Choose example queries: evenly spaced ones, the best ones, and the worst ones whose first result is wrong."""
         n, m = self.images.num_rows, len(self.owners)
         if not m:
             return Examples(self.model, self.split, n, 0, (), (), (), ())
         ranks = rank(self.image_vectors, self.sentence_vectors, self.owners, self.comparison).sentence_to_image
-        worst, best = (self._one_an_image(np.argsort(sign * ranks, kind="stable")) for sign in (-1, 1))
+        worst, best = (self._one_per_image(np.argsort(sign * ranks, kind="stable")) for sign in (-1, 1))
         worst = worst[ranks[worst] > 1]
         good = np.sort(best[: max(FAILURES, int((ranks[best] == ranks[best[0]]).sum()))])
         return Examples(
@@ -115,8 +122,8 @@ class SplitGallery:
             failures=[self._of_sentence(row) for row in worst[:FAILURES]],
         )  # fmt: skip
 
-    def _one_an_image(self, rows: np.ndarray) -> np.ndarray:
-        """Return the first sentence of each image among some `rows` of sentences, in their order."""
+    def _one_per_image(self, rows: np.ndarray) -> np.ndarray:
+        """Return the first of the captions `rows` of each image, in the given order."""
         _, first = np.unique(self.owners[rows], return_index=True)
         return rows[np.sort(first)]
 
@@ -134,7 +141,10 @@ class SplitGallery:
         return list(map(self.picture, self.images.take(rows).to_pylist()))
 
     def atlas(self) -> Atlas | None:
-        """The images by principal components; None where there are fewer than three, or not two dimensions."""
+        """Place the images by their first two principal components.
+
+        Returns None if there are fewer than three images or two dimensions, or if all images are equal.
+        """
         vectors = one_vector_each(self.image_vectors)
         n, dim = vectors.shape
         if n < 3 or dim < 2:
@@ -144,12 +154,12 @@ class SplitGallery:
         if values[-1] <= 0:
             return None
         flat = centred @ axes[:, :-3:-1]
-        # Ranks rather than values: a map of what lies beside what, without a heap in the middle.
+        # Ranks are used in place of values, so that the photos do not crowd in the middle of the map.
         spread = np.argsort(np.argsort(flat, axis=0), axis=0) / (len(flat) - 1)
         percent = np.round(100 * spread, 1).tolist()
-        rows = evenly_spaced(len(flat), PLACES)
+        rows = evenly_spaced(len(flat), MAX_MAP_PHOTOS)
         places = [AtlasPoint(what, *percent[row]) for what, row in zip(self._pictures(rows), rows, strict=True)]
-        dots = [tuple(percent[row]) for row in evenly_spaced(len(flat), DOTS)]
+        dots = [tuple(percent[row]) for row in evenly_spaced(len(flat), MAX_MAP_DOTS)]
         return Atlas(places, dots, float(100 * values[-2:].sum() / values.sum()))
 
 
@@ -159,22 +169,26 @@ def _ask(
     right: np.ndarray,
     show: Callable[[np.ndarray], Sequence[ReportPicture | str]],
 ) -> Example:
-    """The example of one query from the `scores` of the gallery (g,) and which of it is `right` (g,)."""
+    """Make the example of one query.
+
+    `scores` (g,) are the scores of all items of the gallery, `right` (g,) bool says which items are right results, and
+    `show(rows)` returns the pictures or captions of items.
+    """
     best_right = np.flatnonzero(right)[scores[right].argmax()]
     rank = 1 + int((scores[~right] >= scores[best_right]).sum())
-    order = np.lexsort((right, -scores))  # a wrong answer comes before a right one of equal score
+    order = np.lexsort((right, -scores))  # If scores are equal, wrong results come before right results.
     shown = order[:TOP] if right[order[:TOP]].any() else np.append(order[:TOP], best_right)
-    places = [*range(1, TOP + 1), rank]
+    ranks = [*range(1, TOP + 1), rank]
     answers = [
-        Answer(what, place, float(scores[row]), bool(right[row]))
-        for row, what, place in zip(shown, show(shown), places, strict=False)
+        Answer(what, number, float(scores[row]), bool(right[row]))
+        for row, what, number in zip(shown, show(shown), ranks, strict=False)
     ]
     return Example(query, answers, rank)
 
 
 @dataclass(frozen=True)
 class Generated:
-    """A photograph and the best sentence of each generator, (generator, sentence, whether it is copied)."""
+    """A photo with the best caption of each generator: (generator, caption, whether it is copied from training)."""
 
     what: ReportPicture
     sentences: Sequence[tuple[str, str, bool]]
@@ -185,8 +199,11 @@ def compare_generators(
     pick: Callable[[np.ndarray], Sequence[Row]],
     picture: Callable[[Row], ReportPicture],
 ) -> list[Generated]:
-    """Photographs that all of `descriptions` (the JSON of `describe`, one a generator) describe; `pick` finds the rows
-    of some images by their ids."""
+    """Choose photos for which all generators have generated captions.
+
+    `descriptions` are the JSON objects that `describe` writes, one per generator. `pick(ids)` returns the rows of
+    images by their ids, and `picture(row)` the picture for a row.
+    """
     best = [
         {one["image_id"]: one["sentences"][0] for one in each["images"] if one["sentences"] and one["box"] is None}
         for each in descriptions
@@ -200,5 +217,5 @@ def compare_generators(
                 for each, own in zip(descriptions, best, strict=True)
             ],
         )
-        for row in pick(common[evenly_spaced(len(common), DESCRIBED)])
+        for row in pick(common[evenly_spaced(len(common), MAX_GENERATED_PHOTOS)])
     ]

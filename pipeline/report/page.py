@@ -1,5 +1,7 @@
-"""Pages for people that need nothing else, no script, no font, no image from elsewhere: the report, what generators
-say, and what transfer finds."""
+"""HTML pages in a single file, without scripts and without fonts or images from elsewhere.
+
+The pages are the report of a run, generated captions, the comparison of runs, and the results of transfer.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -27,13 +29,14 @@ from pipeline.storage.json_files import Json, JsonObject
 from pipeline.storage.records import RuleCost
 from pipeline.text.vocabulary import Coverage
 
-ASKED = ("by_sentence", "by_image", "successes", "failures")
-"""The examples of an Examples."""
+EXAMPLE_LISTS = ("by_sentence", "by_image", "successes", "failures")
+"""The attributes of pipeline.report.examples.Examples that are lists of examples."""
 INDEXED = ("images", "sentences", "regions", "words")
+"""The names of FAISS indexes on a card."""
 
 
 class Sections(Protocol):
-    """The sections of the page. Its template reads more of them."""
+    """The sections of the report that this module uses. The template uses further attributes."""
 
     title: str
     manifest: JsonObject
@@ -55,9 +58,9 @@ class Sections(Protocol):
 
 
 def render(report: Sections) -> str:
-    """Render the page of a run. `report` gives the sections: see pipeline.run.reading.report.
+    """Render the report of a run as an HTML page. `report` has its sections (see pipeline.run.reading.report).
 
-    Every text from outside is escaped.
+    Texts from outside are escaped.
     """
     template = _templates().get_template("page.html")
     return template.render(
@@ -75,7 +78,7 @@ def render(report: Sections) -> str:
 
 
 def as_json(report: Sections) -> str:
-    """The figures of the page, without its pictures."""
+    """Return the numbers of the report as JSON, without its pictures."""
     values = {
         "name": report.title,
         "best_model": report.examples.model,
@@ -84,7 +87,10 @@ def as_json(report: Sections) -> str:
         "rejects": report.reasons,
         "coverage": report.coverage,
         "retrieval": report.comparisons,
-        "examples": {"split": report.examples.split, **{name: getattr(report.examples, name) for name in ASKED}},
+        "examples": {
+            "split": report.examples.split,
+            **{name: getattr(report.examples, name) for name in EXAMPLE_LISTS},
+        },
         "encoders": report.encoders,
         "features": report.health,
         "indices": {card.model: _indexes(card) for card in report.cards},
@@ -104,14 +110,21 @@ def _indexes(card: Card) -> dict[str, Json]:
 
 
 def render_descriptions(value: JsonObject, pictures: Sequence[str | None]) -> str:
-    """The page of the first images of `value`, what `describe` writes; `pictures` are their `data:` addresses."""
+    """Render the captions that a generator has generated as an HTML page.
+
+    `value` is the JSON object that `describe` writes. Its first images are shown, whose `data:` addresses are
+    `pictures`. An address is None if the image cannot be read.
+    """
     pairs = list(zip(value["images"], pictures, strict=False))
     return _templates().get_template("descriptions.html").render(value=value, pairs=pairs)
 
 
 def descriptions_as_text(value: JsonObject) -> str:
-    """The name and box of every image, then its sentences with their scores and the nearest training sentences,
-    without what a terminal would obey."""
+    """Return the captions that a generator has generated as text, without control characters.
+
+    Each image has a line with its name and box, and a line for each caption with its score and the nearest training
+    caption.
+    """
     lines = []
     for image in value["images"]:
         box = "" if image["box"] is None else f" [{' '.join(f'{side:g}' for side in image['box'])}]"
@@ -124,24 +137,30 @@ def descriptions_as_text(value: JsonObject) -> str:
 
 
 def render_transfer(cases: Sequence[JsonObject], picture: Callable[[int], ReportPicture]) -> str:
-    """The page of the `transfer` that `study` has recorded (Gong et al. 2014, Figures 3 and 4); `picture` shows an
-    image by its id."""
+    """Render the results of the `transfer` experiment of `study` as an HTML page (Gong et al. 2014, Figures 3 and 4).
+
+    `picture(image_id)` returns the picture of an image.
+    """
     return _templates().get_template("transfer.html").render(cases=cases, picture=picture)
 
 
 def render_compared(
     rows: Sequence[ComparedRow], reference: ComparedSystem, split: str, protocol: str, warnings: Sequence[str]
 ) -> str:
-    """Renders the rows that `compare_systems` returns as a page, which begins with the `warnings`."""
+    """Render the rows that `compare_systems` returns as an HTML page, which begins with the `warnings`."""
     values = {"rows": rows, "reference": reference, "split": split, "protocol": protocol, "warnings": warnings}
     return _templates().get_template("compared.html").render(values, directions=DIRECTIONS)
 
 
 def compared_as_text(rows: Sequence[ComparedRow]) -> str:
-    """A heading, and a line for each system: its recalls, their sum, and its difference with the interval."""
+    """Return the comparison of systems as text.
+
+    After a heading, there is a line for each system with its recalls, their sum, and the difference of the sum from
+    the reference with its interval.
+    """
     names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
     lines = [
-        "recall@1, 5, 10 image-to-sentence and sentence-to-image, their sum, and its difference from the reference:"
+        "Recall@1, 5, 10 image-to-sentence and sentence-to-image, their sum, and its difference from the reference:"
     ]
     for name, row in zip(names, rows, strict=True):
         cells = ["    -" if value is None else f"{value:5.1f}" for value in (*row["system"].recalls, row["system"].sum)]
@@ -150,13 +169,13 @@ def compared_as_text(rows: Sequence[ComparedRow]) -> str:
         lines.append(f"{name:{max(map(len, names))}}  {' '.join(cells)}{difference}{interval}")
     if any(row["minus"] and "ci95" not in row["minus"] for row in rows):
         lines.append(
-            "a difference has no interval where the two were tested on different photos, or no ranks are known"
+            "A difference has no interval if the two systems were tested on different photos, or if ranks are unknown."
         )
     return "\n".join(lines)
 
 
 def _templates() -> Environment:
-    """Return the templates of this package, which escape every text from outside."""
+    """Return the templates of this package, which escape all texts that are inserted."""
     environment = Environment(
         loader=PackageLoader("pipeline.report"),
         autoescape=True,
@@ -170,32 +189,32 @@ def _templates() -> Environment:
 
 
 def _shortened(example: Example) -> list[Answer]:
-    """Three of an example's answers, among them the best right one."""
+    """Return three results of an example. The best right result is one of them."""
     right = next((answer for answer in example.answers if answer.right), None)
     first = list(example.answers[:3])
     return first if right is None or right in first else [*first[:2], right]
 
 
 def _recalls(comparison: Comparison) -> str:
-    """Recall@10 of each model in both directions, the greatest sum first."""
+    """Draw recall@10 of each model in both directions. The model with the greatest sum comes first."""
     found = {model: [own[one]["recall@10"] for one in DIRECTIONS] for model, own in comparison.cells.items()}
     ordered = sorted(found, key=lambda model: -sum(cell.value for cell in found[model]))
     rows = {model: [(cell.value, cell.interval) for cell in found[model]] for model in ordered}
-    return draw_intervals(f"Recall@10 of {len(rows)} models with intervals", rows, list(map(spoken, DIRECTIONS)))
+    return draw_intervals(f"Recall@10 of {len(rows)} models with 95% intervals", rows, list(map(spoken, DIRECTIONS)))
 
 
 def _times(costs: Sequence[RuleCost]) -> str:
-    """A bar for each stage that has run, the longest first."""
+    """Draw the time of each stage as a bar. The longest time comes first."""
     took = {row["rule"].replace("_", "-"): row["seconds"] for row in costs if row["seconds"]}
     rows = {name: (seconds, duration(seconds)) for name, seconds in sorted(took.items(), key=lambda item: -item[1])}
     return draw_bars("Time by stage", rows) if rows else ""
 
 
 def _size(count: int) -> str:
-    """`1.2 MB` for bytes."""
+    """Format a number of bytes, as in `1.2 MB`."""
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
 
 
 def _figure(value: float, measure: str) -> str:
-    """Recall always with one decimal, ranks only where they have one."""
+    """Format a measure: a recall with one decimal, and a rank with a decimal only if it is not an integer."""
     return f"{round(value, 1):g}" if measure == "median_rank" else f"{value:.1f}"

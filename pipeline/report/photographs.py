@@ -1,4 +1,4 @@
-"""Photographs small enough to stand inside a page: thumbnails, samples of the collection, and contact sheets."""
+"""Photos for HTML pages: thumbnails as `data:` addresses, samples of the collection, and contact sheets."""
 
 import base64
 import colorsys
@@ -20,27 +20,29 @@ from pipeline.index.exact import evenly_spaced
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.tables import Row
 
-SIDE = 240
-"""Pixels of the longer side: twice what most screens show of it."""
-DRAWING_SIDE = 1600
-"""Likewise of a drawing's width."""
-QUALITY = 70
+THUMBNAIL_SIDE = 240
+"""Longer side of a thumbnail in pixels, which is twice the displayed size, for sharp display on dense screens."""
+MAX_DRAWING_WIDTH = 1600
+"""Largest width of a drawing in pixels."""
+JPEG_QUALITY = 70
 SAMPLES = 8
-"""Photographs of each kind: with sentences, and with weak text."""
-SENTENCES = 2
-"""Sentences shown of each."""
+"""Number of sampled photos with captions, and of sampled photos with weak text."""
+SAMPLE_CAPTIONS = 2
+"""Number of captions that are shown for a sampled photo."""
 CELL = 256
 """Side in pixels of the square for an image on a contact sheet."""
 LINE = 14
-"""Height in pixels of the line of text below it."""
+"""Height in pixels of the line of text below an image on a contact sheet."""
 GOLDEN = 0.381966
-"""Of the colour circle, from one hue to the next, which keeps neighbours far apart."""
-DARK, LIGHT = (24, 24, 28), (235, 235, 235)
+"""Step between the hues of successive colours, as a share of the colour circle. Neighbours then differ clearly."""
+DARK = (24, 24, 28)
+LIGHT = (235, 235, 235)
 
 
 @dataclass(frozen=True)
 class ReportPicture:
-    """A photograph: its name, a `data:` address, or None if it could not be read, and what is seen in it, if known."""
+    """A photo on a page: its name, its `data:` address or None if it could not be read, and its caption if it has
+    one."""
 
     name: str
     address: str | None
@@ -53,11 +55,11 @@ class ReportPicture:
 
 
 class Photographs:
-    """Thumbnails of rows of the images' table, by `read(path, offset, size)`; `shown` says of each image_id whether it
-    could be read.
+    """Makes thumbnails for rows of the images' table.
 
-    Where the collection has `moved`, a file of that name may be another photograph: its sha256 must be the row's.
-    `caption(image_id)` is what is seen in one, or None.
+    `read(path, offset, size)` reads the bytes of a photo. If the collection has `moved`, a file with the same name may
+    be another photo, so a photo is only shown if it has the sha256 of the row. `caption(image_id)` returns the caption
+    of a photo or None. `shown` records for each image_id whether its photo could be shown.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class Photographs:
         self.shown: dict[int, bool] = {}
 
     def __call__(self, row: Row, box: Sequence[float] | None = None) -> ReportPicture:
-        """The photograph of a row, or its part within a box; without its address where it cannot be read."""
+        """Return the picture for a row, or for the part of its photo within `box` (x1, y1, x2, y2 in pixels).
+
+        The picture has no address if the photo cannot be read.
+        """
         photograph, address = Photograph.from_row(row), None
         with suppress(InputError):
             data = self._read(*photograph.location)
@@ -82,32 +87,35 @@ class Photographs:
 
 
 def drawing(name: str, image: Image.Image) -> ReportPicture:
-    """A drawing of our own, as a JPEG no wider than DRAWING_SIDE."""
+    """Return a drawn image as a JPEG that is at most MAX_DRAWING_WIDTH wide."""
     image = image.convert("RGB")
-    image.thumbnail((DRAWING_SIDE, image.height))
+    image.thumbnail((MAX_DRAWING_WIDTH, image.height))
     return ReportPicture(name, _jpeg_address(image))
 
 
 def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = None) -> str:
-    """A `data:` address of the encoded image `data`, or of its part within `box` (x1, y1, x2, y2 in pixels), as a small
-    JPEG. Raises UnreadableImage."""
+    """Make a small JPEG of an encoded image, and return its `data:` address.
+
+    `data` are the bytes of the image. With `box` (x1, y1, x2, y2 in pixels), only this part is shown. Raises
+    UnreadableImage if the image cannot be decoded.
+    """
     image = decode(data, limits)
     if box is not None:
         left, top, right, bottom = map(round, box)
         image = image.crop((left, top, right, bottom))
-    image.thumbnail((SIDE, SIDE))
+    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
     return _jpeg_address(image)
 
 
 def _jpeg_address(image: Image.Image) -> str:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=QUALITY)
+    image.save(buffer, "JPEG", quality=JPEG_QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 @dataclass(frozen=True)
 class CollectionSample:
-    """A photograph, its split, and its first sentences, or its title, tags and description by name."""
+    """A sampled photo with its split, and its first captions, or its title, tags and description by name."""
 
     what: ReportPicture
     split: str
@@ -116,13 +124,14 @@ class CollectionSample:
 
 
 def draw_samples(manifest: Manifest, picture: Callable[[Row], ReportPicture]) -> list[CollectionSample]:
-    """Choose images with sentences at even distances, and then images with weak texts. Only their shards are read."""
+    """Choose evenly spaced images with captions, and evenly spaced images with weak text. Only their shards are
+    read."""
     samples = []
     for name in ("sentences", "documents"):
         rows = evenly_spaced(int(manifest.bounds(name)[-1]), SAMPLES)
         for image in manifest.pick(manifest.rows(name, rows)["image_id"].unique().to_numpy()):
             texts = manifest.of_image(name, image["image_id"]).to_pylist()
-            sentences = [row["text"] for row in texts[:SENTENCES]] if name == "sentences" else []
+            sentences = [row["text"] for row in texts[:SAMPLE_CAPTIONS]] if name == "sentences" else []
             weak = texts[0] if name == "documents" else {}
             document = {key: weak[key] for key in ("title", "tags", "description") if weak.get(key)}
             samples.append(CollectionSample(picture(image), image["split"], sentences, document))
@@ -130,15 +139,16 @@ def draw_samples(manifest: Manifest, picture: Callable[[Row], ReportPicture]) ->
 
 
 def first_sentence(manifest: Manifest, image_id: int) -> str | None:
-    """Return the first sentence of an image, or None if the image has no sentence."""
+    """Return the first caption of an image, or None if the image has no caption."""
     sentences = manifest.of_image("sentences", image_id)
     return sentences["text"][0].as_py() if len(sentences) else None
 
 
 class SheetPicture(NamedTuple):
-    """An RGB image, its regions and scores (best first), and the line of text below.
+    """An RGB image on a contact sheet, with the `boxes` (n, 4) and `scores` (n,) of its regions, the best first.
 
-    `image` is None if it could not be read; the line then says why. `labels` (n,) replace the scores in the drawing.
+    `line` is the text below the image. If the image could not be read, it is None, and `line` gives the reason. The
+    `labels` (n,) are drawn in place of the scores.
     """
 
     image: Image.Image | None
@@ -148,12 +158,13 @@ class SheetPicture(NamedTuple):
     labels: Sequence[str] | None = None
 
 
-def picture_spoken_of(
+def picture_with_texts(
     image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
 ) -> SheetPicture:
-    """The `top` regions with the greatest sum of `scores`, each labelled with all its texts.
+    """Return a picture of an image with the `top` boxes that have the largest sums of scores.
 
-    boxes (n, 4), texts (n,) and scores (n,); several texts may share a box.
+    `boxes` (n, 4), `texts` (n,) and `scores` (n,) belong together, and several texts may have the same box. Each box
+    is labelled with all its texts.
     """
     by_box: dict[tuple[float, ...], list[int]] = {}
     for number, box in enumerate(np.asarray(boxes).tolist()):
@@ -165,7 +176,10 @@ def picture_spoken_of(
 
 
 def draw_sheet(pictures: Iterable[SheetPicture], columns: int) -> Image.Image:
-    """All pictures, at least one, on one RGB image with `columns` columns; one photograph is held at a time."""
+    """Draw all pictures, at least one, on one RGB image with `columns` columns.
+
+    Only one full-size photo is in memory at a time.
+    """
     cells = list(map(_draw, pictures))
     rows = -(-len(cells) // columns)
     sheet = Image.new("RGB", (columns * CELL, rows * (CELL + LINE)), DARK)
@@ -175,7 +189,8 @@ def draw_sheet(pictures: Iterable[SheetPicture], columns: int) -> Image.Image:
 
 
 def _draw(picture: SheetPicture) -> Image.Image:
-    """One picture, (CELL, CELL + LINE): the image scaled to fit, its boxes with the best on top, and its line."""
+    """Draw one picture of CELL x (CELL + LINE) pixels: the scaled image, its boxes with the best on top, and its
+    line."""
     cell = Image.new("RGB", (CELL, CELL + LINE), DARK)
     pen = ImageDraw.Draw(cell)
     if picture.image is not None:

@@ -1,4 +1,4 @@
-"""What the report's tables hold."""
+"""The contents of the tables in the report, and the comparison of systems of several runs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,28 +16,28 @@ from pipeline.storage.json_files import JsonObject
 from pipeline.storage.records import RuleCost
 
 COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "median"}
-"""Measure -> heading, for each direction."""
-EXAMPLES = 3
-"""Files named for each reason of a rejection."""
+"""The heading of each measure, for each direction."""
+MAX_REJECT_FILES = 3
+"""Number of files that are named for each reason of rejection."""
 JUDGEMENTS = {
     **{f"bleu_{n}": f"BLEU-{n}" for n in range(1, 5)},
     **{"rouge_l": "ROUGE-L", "cider": "CIDEr", "meteor": "METEOR", "copied": "copied", "length": "words"},
 }
-"""Measure of a generator -> heading in the table of judged sentences."""
+"""The heading of each measure in the table of generated captions."""
 FINDINGS = {
-    "leak": "near copies in different splits",
-    "copy": "near copies within a split",
+    "leak": "near-duplicates in different splits",
+    "copy": "near-duplicates within a split",
     "caption": "single captions that are probably wrong",
     "captions": "photos whose captions are probably all wrong",
 }
-"""Kinds of findings of an audit."""
-MINUTES = 600
-"""From so many on, hours are enough."""
+"""A text for each kind of finding of an audit."""
+MAX_MINUTES = 600
+"""Longer durations are given in hours."""
 
 
 @dataclass(frozen=True)
 class ReportCell:
-    """A measure with its interval, if there is one; `best` where no other model does better."""
+    """The value of a measure with its interval, or None. `best` says that no other model has a better value."""
 
     value: float
     interval: tuple[float, float] | None
@@ -46,9 +46,9 @@ class ReportCell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models evaluated on the same queries: `cells[model][direction][measure]`.
+    """The measures of models that were evaluated on the same queries: `cells[model][direction][measure]`.
 
-    `chance[direction]` has the measures of a random order, where these are recorded.
+    `chance[direction]` has the measures of a random ranking if they were recorded.
     """
 
     split: str
@@ -60,12 +60,16 @@ class Comparison:
 
 
 def is_probable(finding: JsonObject) -> bool:
-    """Whether an audit's finding is a copy, or a caption that is probably wrong; others are the next worst."""
+    """Return whether a finding of an audit is a near-duplicate, or captions that are probably wrong.
+
+    Other findings are the next worst captions, which are listed without being called wrong.
+    """
     return finding["captions"] is None or finding["score"] <= finding["threshold"]
 
 
 def compare_models(evaluations: Iterable[JsonObject]) -> list[Comparison]:
-    """A comparison for each split and protocol: the test split first, then in the order given."""
+    """Return a comparison of the models for each split and protocol. The test split comes first, and the others follow
+    in the given order."""
     comparisons = []
     for (split, protocol), group in reported_first(with_folds(evaluations)):
         cells = {
@@ -89,23 +93,31 @@ def _cell(measures: JsonObject, others: Sequence[JsonObject], name: str) -> Repo
 
 
 def best_model(evaluations: Sequence[JsonObject], models: Collection[str]) -> str:
-    """The one of `models` with the greatest sum of recalls on dev, or on the first split where there is no dev."""
+    """Return the model with the greatest sum of recalls on dev, or on the first split if none was evaluated on dev.
+
+    Raises IntegrityError if none of `models` was evaluated.
+    """
     known = [evaluation for evaluation in evaluations if evaluation["model"] in models]
     if not known:
-        raise IntegrityError(f"the summary has no evaluation of {', '.join(models)}; evaluate and summarise them")
+        raise IntegrityError(
+            f"The summary has no evaluation of {', '.join(models)}. Run `jointspace run CONFIG`, which evaluates them."
+        )
     _, group = by_setting([e for e in known if e["split"] == "dev"] or known)[0]
     return max(group, key=recall_sum)["model"]
 
 
 def count_reasons(rejects: Iterable[JsonObject]) -> list[dict[str, Any]]:
-    """`what` was rejected for which `reason`, the `count`, the most common first, and some of the `files`. What follows
-    a reason's colon is of one file alone."""
+    """Count the rejects by reason, the most common reason first.
+
+    Each result says `what` was rejected, the `reason`, the `count`, and some of the `files`. The text after the colon
+    of a reason belongs to a single file, and is ignored.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     files: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for reject in rejects:
         key = (str(reject["what"]), str(reject["reason"]).partition(":")[0])
         counts[key] += 1
-        if len(files[key]) < EXAMPLES:
+        if len(files[key]) < MAX_REJECT_FILES:
             files[key].append(str(reject["file"]))
     return [
         {"what": what, "reason": reason, "count": count, "files": files[what, reason]}
@@ -114,9 +126,12 @@ def count_reasons(rejects: Iterable[JsonObject]) -> list[dict[str, Any]]:
 
 
 def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Describe each model whose training log has the settings that were `chosen` on dev: the `registered` model, a
-    line `about` it (from `kinds`), and the mean correlation of the dimensions of a fitted model on train and on dev.
-    `models` maps a name to the record of its training."""
+    """Describe the models whose training log has the settings that were chosen on dev.
+
+    `models` are the records of the trainings by name, and `kinds` has a line about each model type. Each description
+    has the `name`, the `registered` model type, the line `about` it, the `chosen` settings, and the mean correlation of
+    the dimensions on train and on dev, which is None for models without correlations.
+    """
     notes = []
     for name, details in models.items():
         log, registered = details.get("training_log", {}), details.get("registered", name)
@@ -125,9 +140,9 @@ def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) 
         notes.append(
             {
                 "name": name,
-                "registered": ", ".join(filter(None, [registered, _in_words(details.get("named", {}))])),
+                "registered": ", ".join(filter(None, [registered, _format_settings(details.get("named", {}))])),
                 "about": kinds.get(registered, ""),
-                "chosen": _in_words({**log["chosen"], **log["chosen"].get("transfer", {})}),
+                "chosen": _format_settings({**log["chosen"], **log["chosen"].get("transfer", {})}),
                 "train_correlation": _mean(log.get("train_correlations")),
                 "dev_correlation": _mean(log.get("dev_correlations")),
             }
@@ -140,8 +155,8 @@ def _mean(values: Sequence[float] | None) -> float | None:
 
 
 def describe_encoders(cards: Iterable[Card]) -> list[dict[str, Any]]:
-    """Describe the encoders on the cards: the `network` and its layer, the origin of its `weights`, and whether it is
-    `untrained`."""
+    """Describe the image encoders on the cards: the `name`, the `network` and its layer, the origin of the `weights`,
+    and whether the encoder is `untrained`."""
     notes = []
     for name, encoder in {name: stored for card in cards for name, stored in card.encoders.items()}.items():
         weights = encoder.weights.to_json()
@@ -156,12 +171,12 @@ def describe_encoders(cards: Iterable[Card]) -> list[dict[str, Any]]:
 
 
 def shorten(value: str) -> str:
-    """A SHA-256 abbreviated."""
+    """Abbreviate a SHA-256. Other texts are returned unchanged."""
     return f"{value[:12]}…" if len(value) == 64 else value
 
 
-def _in_words(chosen: JsonObject) -> str:
-    """The chosen combination in words, whatever axes it has."""
+def _format_settings(chosen: JsonObject) -> str:
+    """Format settings as text, such as `image ridge 0.1, dimensions 128`. Nested settings are left out."""
     values = {key.replace("_", " "): value for key, value in chosen.items() if not isinstance(value, Mapping)}
     return ", ".join(
         f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
@@ -169,8 +184,11 @@ def _in_words(chosen: JsonObject) -> str:
 
 
 def measure_rows(rows: np.ndarray) -> dict[str, float]:
-    """Measure n >= 1 sampled rows of features (n, dim): their number `sampled`, the mean `length` and its standard
-    deviation `spread`, the numbers of rows that are `zero` or `equal` to another, and of `constant` columns."""
+    """Measure n >= 1 sampled rows of features (n, dim).
+
+    Returns their number `sampled`, the mean `length` of a row and its standard deviation `spread`, the number of rows
+    that are `zero`, the number of rows that are `equal` to another row, and the number of `constant` columns.
+    """
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     return {
         "sampled": len(rows),
@@ -183,7 +201,10 @@ def measure_rows(rows: np.ndarray) -> dict[str, float]:
 
 
 def explain_dashes(judged: Sequence[JsonObject]) -> list[tuple[list[str], str]]:
-    """The metrics that some of `judged` (the JSON of `evaluate-descriptions`) lack, by the reason for it."""
+    """Return the metrics that were not measured, grouped by the reason.
+
+    `judged` are the JSON objects that `evaluate-descriptions` writes.
+    """
     reasons: dict[str, dict[str, None]] = {}
     for one in judged:
         for name, reason in one.get("not_measured", {}).items():
@@ -192,7 +213,7 @@ def explain_dashes(judged: Sequence[JsonObject]) -> list[tuple[list[str], str]]:
 
 
 def with_total(costs: Sequence[RuleCost]) -> list[RuleCost]:
-    """The rows of pipeline.storage.records.add_up, at least one, and below them their total."""
+    """Return the rows of pipeline.storage.records.cost_by_rule, at least one, followed by their total."""
     total: RuleCost = {
         "rule": "total",
         "jobs": sum(cost["jobs"] for cost in costs),
@@ -204,25 +225,26 @@ def with_total(costs: Sequence[RuleCost]) -> list[RuleCost]:
 
 
 def duration(seconds: float) -> str:
-    """`2 min 5 s`, or `0.4 s`."""
+    """Format a number of seconds, as in `0.4 s`, `2 min 5 s` or `12 h`."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < MINUTES else f"{seconds / 3600:,.0f} h"
+    return f"{minutes} min {rest} s" if minutes < MAX_MINUTES else f"{seconds / 3600:,.0f} h"
 
 
-# --- systems of several runs, and of somebody else's table, beside one of them
+# --- comparing systems of several runs, and of a table of other results
 
 RECALL_COLUMNS = [(direction, measure) for direction in DIRECTIONS for measure in RECALLS]
 HEADINGS = [f"{direction}_{measure}" for direction, measure in RECALL_COLUMNS]
-"""The headings of a table of figures of another system, after `model`."""
+"""The headings of a CSV file with results of other systems, after the heading `model`."""
 
 
 @dataclass(frozen=True)
 class ComparedSystem:
-    """A system with its `recalls` in percent, in the order of RECALL_COLUMNS. A recall that is not known is None.
+    """A system with its `recalls` in percent, in the order of RECALL_COLUMNS. An unknown recall is None.
 
-    If its ranks are stored, `draw` has them, for the photos with the sha256 `photos` (n,), in ascending order.
+    If the ranks of the system are stored, `draw` has the ranks, and `photos` (n,) has the sorted sha256 of the photos
+    on which it was tested.
     """
 
     name: str
@@ -233,13 +255,16 @@ class ComparedSystem:
 
     @property
     def sum(self) -> float | None:
-        """The sum of all recalls; None if one is not known."""
+        """The sum of all recalls, or None if one of them is unknown."""
         known = [recall for recall in self.recalls if recall is not None]
         return sum(known) if len(known) == len(self.recalls) else None
 
     def minus(self, reference: "ComparedSystem", bootstrap: Bootstrap) -> dict[str, Any]:
-        """By how much its sum of recalls is above that of the `reference`, with the paired 95 % interval over photos if
-        both were tested on the same ones; empty where one has no sum."""
+        """Return the difference of the sums of recalls of this system and of `reference`.
+
+        If both were tested on the same photos, the result also has the paired 95% interval over photos. It is empty if
+        one of the sums is unknown.
+        """
         if self.sum is None or reference.sum is None:
             return {}
         photos = [system.photos for system in (self, reference) if system.photos is not None]
@@ -251,7 +276,10 @@ class ComparedSystem:
 def measured_system(
     source: str, evaluation: JsonObject, ranks: Mapping[str, np.ndarray], photos: Sequence[str]
 ) -> ComparedSystem:
-    """A model of the run `source`, from its evaluation, its ranks, and the sha256 of the split's photos (n,)."""
+    """Return a model of the run `source` as a system.
+
+    `evaluation` is its evaluation, `ranks` are its ranks, and `photos` (n,) are the sha256 of the photos of the split.
+    """
     hashes, numbers = np.unique(np.asarray(photos), return_inverse=True)
     images = {"image_to_sentence": numbers, "sentence_to_image": numbers[ranks["owners"]]}
     recalls = [evaluation[direction][measure] for direction, measure in RECALL_COLUMNS]
@@ -259,15 +287,17 @@ def measured_system(
 
 
 class ComparedRow(TypedDict):
-    """A system, and its difference from the reference, which is empty if the sum of one is not known."""
+    """A system and its difference from the reference. The difference is empty if one of the sums is unknown."""
 
     system: ComparedSystem
     minus: dict[str, Any]
 
 
 def compare_systems(systems: Iterable[ComparedSystem], bootstrap: Bootstrap) -> list[ComparedRow]:
-    """A row for each system, the greatest sum first and those without a sum last; `minus` compares each with the first
-    of `systems`."""
+    """Compare each system with the first system, which is the reference.
+
+    Returns a row for each system. The greatest sum comes first, and systems without a sum come last.
+    """
     reference, *others = systems
     rows: list[ComparedRow] = [{"system": reference, "minus": {}}]
     rows += [ComparedRow(system=other, minus=other.minus(reference, bootstrap)) for other in others]

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
-from pipeline.index.conditions import OURS
+from pipeline.index.conditions import BUILT_IN_COLUMNS
 from pipeline.index.search import Answer
 from pipeline.storage.tables import Row
 
@@ -166,5 +166,5 @@ def describe_image(model: str, row: Row, caption: str | None) -> dict[str, Any]:
         "photograph": f"/api/models/{quote(model, safe='')}/photographs/{row['image_id']}",
         "width": row.get("width"),
         "height": row.get("height"),
-        "columns": {name: row[name] for name in row if name not in OURS and row[name] is not None},
+        "columns": {name: row[name] for name in row if name not in BUILT_IN_COLUMNS and row[name] is not None},
     }

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
-from pipeline.index.conditions import LONGEST
+from pipeline.index.conditions import MAX_CHARACTERS
 from pipeline.index.search import Answer
 from pipeline.serve import answers
 from pipeline.serve.gallery import Describer, OfGallery, R, ServedGallery, Service
@@ -77,7 +77,7 @@ async def _photograph(
 
 
 Asked = Annotated[ServedGallery, Depends(_gallery)]
-Where = Annotated[str | None, Query(description=WHERE, max_length=LONGEST)]
+Where = Annotated[str | None, Query(description=WHERE, max_length=MAX_CHARACTERS)]
 Uploaded = Annotated[bytes | OfGallery, Depends(_photograph)]
 
 

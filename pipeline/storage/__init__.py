@@ -1,1 +1,1 @@
-"""Files: atomic, checksummed, sharded. Knows neither torch nor faiss."""
+"""Reading and writing files: atomic, checksummed and sharded. No module here imports torch or faiss."""

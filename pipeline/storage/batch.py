@@ -1,10 +1,12 @@
 """Publishes several files together, so that readers never see a mixture of old and new files.
 
-Each file is written under a temporary name in its own folder and synced. Only when all of them are there does
-`os.replace` give each its name, so a full disk is noticed before any older file is touched. Plain Python file objects
-do the writing: the writers of numpy, faiss and HDF5 can report success on a full disk.
+Each file is written under a temporary name in its own folder and synced. When all files of the batch are written,
+`os.replace` gives each file its final name, so a full disk is noticed before any older file is touched. All files are
+written through plain Python file objects, because the writers of numpy, faiss and HDF5 can report success on a full
+disk.
 
-A temporary name, `.<name>.tmp.<machine>-<process>`, says who writes the file: several machines may share a disk.
+A temporary name is `.<name>.tmp.<machine>-<process>`. It contains the machine, because several machines may share a
+disk.
 """
 
 import errno
@@ -24,11 +26,11 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.storage.files import is_regular
 
 OCCUPIED = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST)
-"""Errors that more disk space does not cure."""
+"""Error numbers of writing for which more disk space is not a remedy."""
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>[1-9]\d*)", re.DOTALL)
-"""Temporary names. Earlier versions did not write the machine."""
+"""Pattern of temporary names. Earlier versions did not write the machine."""
 ABANDONED_SECONDS = 30 * 24 * 3600
-"""Age at which the temporary file of another machine counts as left by a dead process."""
+"""Age at which a temporary file of another machine counts as left behind by a dead process."""
 
 
 class FileSum(TypedDict):
@@ -39,7 +41,10 @@ class FileSum(TypedDict):
 
 
 class FileBatch:
-    """`add` every file, then `publish`. Until then, older files of these names stay whole."""
+    """Several files that get their names together: call `add` for each file, and then `publish`.
+
+    Older files with these names stay intact until `publish` is called.
+    """
 
     def __init__(self) -> None:
         self._written: dict[Path, Path] = {}
@@ -47,11 +52,10 @@ class FileBatch:
         self._orphans: dict[Path, dict[str, list[Path]]] = {}  # by folder and name, found when it is first written to
 
     def add(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> FileSum:
-        """Write `data`, in parts if it is an iterator, under a temporary name beside `path`. Return the `bytes` and
-        `sha256` of the file for its commit.
+        """Write `data` under a temporary name in the folder of `path`. Return the size and the sha256 of the file.
 
-        A `commit` vouches for files that were added before it. Raises JointspaceError if `data` cannot be written, and
-        then removes everything in the batch.
+        An iterator is written part by part. `commit` marks a commit record, which vouches for files that were added
+        before it. Raises JointspaceError if `data` cannot be written, and then removes all files of the batch.
         """
         path = Path(path)
         temporary = self._written[path] = _temporary(path)
@@ -75,13 +79,16 @@ class FileBatch:
         return {"bytes": size, "sha256": digest.hexdigest()}
 
     def link(self, path: Path, source: Path) -> None:
-        """Add another name of the file `source`. Raises OSError where the file system has no such links."""
+        """Add the existing file `source` under the name `path`, as a hard link.
+
+        Raises OSError if the file system does not support hard links.
+        """
         self._sweep(path)
         os.link(source, _temporary(path))
         self._written[path] = _temporary(path)
 
     def _sweep(self, path: Path) -> None:
-        """Make the folder of `path`, and remove the orphans (see `is_orphan`) of that file."""
+        """Create the folder of `path`, and remove the temporary files of `path` that dead processes have left."""
         try:
             if path.parent not in self._orphans:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,23 +96,24 @@ class FileBatch:
                 for orphan in filter(is_orphan, path.parent.glob(".*.tmp.*")):
                     if match := TEMPORARY.fullmatch(orphan.name):
                         orphans.setdefault(match["name"], []).append(orphan)
-            # A killed process of this number may have left a link to another file, which must not be overwritten.
+            # A killed process with the same number may have left a hard link under the temporary name. Writing to it
+            # would overwrite another file.
             for orphan in (*self._orphans[path.parent].pop(path.name, ()), *filter(is_regular, [_temporary(path)])):
                 orphan.unlink(missing_ok=True)
         except OSError as error:
             raise cannot_write(path, 0, error) from error
 
     def publish(self) -> None:
-        """Give all files their names.
+        """Give all files their final names.
 
-        The older commits are removed first, the last one at once, and then the files are renamed in the order in which
-        they were added. If the process is killed on the way, or a rename fails, some files are new and others old or
-        missing. Readers never see a mixture all the same, because every commit that is then there, old or new, vouches
-        for files that are there as it says. The older artefacts whose commits are gone have to be made again. In a
-        batch without commits, each file is either old or new.
+        The older commit records are removed first, in reverse order. Then the files are renamed in the order in which
+        they were added. If the process is killed during this, or a rename fails, some files are new and others are old
+        or missing. Readers still never see a mixture, because each commit record that exists at that moment, old or
+        new, vouches for files that match it. Older artefacts without a commit record have to be made again. In a batch
+        without commit records, each file is either old or new.
 
-        Raises JointspaceError, and removes the temporary files, if a rename fails, for instance because a folder has
-        one of the names.
+        Raises JointspaceError if a rename fails, for example because a folder has one of the names, and then removes
+        the temporary files.
         """
         path = Path()
         try:
@@ -116,7 +124,8 @@ class FileBatch:
         except OSError as error:
             self.discard()
             raise cannot_write(path, 0, error) from error
-        self._written, self._commits = {}, []
+        self._written = {}
+        self._commits = []
 
     @contextmanager
     def discarded_on_error(self) -> Iterator[None]:
@@ -128,32 +137,35 @@ class FileBatch:
             raise
 
     def discard(self) -> None:
+        """Remove the temporary files. Older files keep their names."""
         for temporary in self._written.values():
-            with suppress(OSError):  # the caller gets the error that made the batch fail
+            with suppress(OSError):  # The caller already gets the error that made the batch fail.
                 temporary.unlink(missing_ok=True)
-        self._written, self._commits = {}, []
+        self._written = {}
+        self._commits = []
 
 
 def publish_bytes(path: Path, data: bytes | memoryview | Iterator[bytes]) -> None:
-    """Write a file atomically, at once or in parts, without a commit."""
+    """Write one file atomically, without a commit record. An iterator is written part by part."""
     batch = FileBatch()
     batch.add(path, data)
     batch.publish()
 
 
 def publish_text(path: Path, text: str) -> None:
+    """Write one text file atomically, as UTF-8 and without a commit record."""
     publish_bytes(path, text.encode())
 
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Yield a folder that becomes `output` if the block succeeds, and is removed otherwise. Folders that killed
-    processes left of `output` are removed. The caller holds the lock of `output`.
+    """Yield a temporary folder that is renamed to `output` if the block succeeds, and removed otherwise.
 
-    Raises UsageError where `output` exists, and JointspaceError if it cannot be written.
+    Temporary folders of `output` that killed processes left behind are removed. The caller must hold the lock of
+    `output`. Raises UsageError if `output` exists, and JointspaceError if it cannot be written.
     """
     if os.path.lexists(output):
-        raise UsageError(f"{output} exists; give --output a new folder")
+        raise UsageError(f"{output} already exists. Name a folder that does not exist yet.")
     folder = _temporary(output)
     for path in output.parent.glob(f".{glob.escape(output.name)}.tmp.*"):
         if path.is_dir() and not path.is_symlink() and (path == folder or _is_abandoned(path)):
@@ -171,27 +183,31 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def files_below(folder: Path) -> list[Path]:
+    """Return all files in a folder and its subfolders, sorted by path."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def sync(paths: Iterable[Path]) -> None:
-    """Have the bytes of files written to their disk."""
+    """Wait until the content of these files is on the disk (fsync)."""
     for path in paths:
         with open(path, "rb") as file:
             os.fsync(file.fileno())
 
 
 def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root") -> JointspaceError:
-    """The error to raise if `size` bytes cannot be written to `path`, which the configuration's `key` places."""
+    """Return the error to raise if `size` bytes could not be written to `path`.
+
+    `key` is the configuration key, or the option, with which the user chooses another folder.
+    """
     if error.errno in OCCUPIED:
         return JointspaceError(
-            f"cannot write {path} ({error.strerror}); move away what is there, correct its permissions, or choose"
-            f" another {key}"
+            f"Cannot write {path} ({error.strerror}). Move the existing file or folder away, correct its permissions,"
+            f" or choose another {key}."
         )
     there = next(folder for folder in path.absolute().parents if folder.is_dir())
     return JointspaceError(
-        f"cannot write {path} ({size:,} bytes, {shutil.disk_usage(there).free:,} free on its disk):"
-        f" {error.strerror or error}; make room or choose another {key}"
+        f"Cannot write {path} ({size:,} bytes needed, {shutil.disk_usage(there).free:,} free on its disk):"
+        f" {error.strerror or error}. Free some disk space, or choose another {key}."
     )
 
 
@@ -200,18 +216,18 @@ def _temporary(path: Path) -> Path:
 
 
 def _machine() -> str:
-    """Return 8 hexadecimal digits for this machine."""
+    """Return 8 hexadecimal digits that identify this machine: a hash of its host name."""
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def open_no_link(path: str, flags: int) -> int:
-    """An `opener` that never writes through a link."""
+    """Open a file for writing, as an `opener` of `open`. Raises OSError if the path is a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def _rename(temporary: Path, path: Path) -> None:
     os.replace(temporary, path)
-    temporary.unlink(missing_ok=True)  # which stays where both are names of one file
+    temporary.unlink(missing_ok=True)  # os.replace does nothing if both are hard links to one file.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -220,14 +236,17 @@ def _rename(temporary: Path, path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the orphans (see `is_orphan`) in a folder."""
+    """Remove the temporary files in a folder that dead processes have left (see `is_orphan`)."""
     for path in filter(is_orphan, Path(folder).glob(".*.tmp.*")):
         path.unlink(missing_ok=True)
 
 
 def is_orphan(path: Path) -> bool:
-    """Whether `path` is the temporary file of a dead process. A process of another machine cannot be seen from here; it
-    counts as dead if its file has not changed for ABANDONED_SECONDS."""
+    """Return whether `path` is the temporary file of a dead process.
+
+    This machine cannot see the processes of other machines. Such a process counts as dead if its file has not changed
+    for ABANDONED_SECONDS.
+    """
     return is_regular(path) and _is_abandoned(path)
 
 
@@ -235,14 +254,16 @@ def _is_abandoned(path: Path) -> bool:
     match = TEMPORARY.fullmatch(path.name)
     if match is None or match["machine"] in (None, _machine()):
         return match is not None and not is_alive(int(match["pid"]))
-    with suppress(FileNotFoundError):  # published meanwhile
+    with suppress(FileNotFoundError):  # The file was published in the meantime.
         return time.time() - os.lstat(path).st_mtime > ABANDONED_SECONDS
     return False
 
 
 def remove_own(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove the files of `folder` whose whole name matches `names`, the orphans (see `is_orphan`), and the folder if
-    it is empty then. All other files stay."""
+    """Remove the files directly in `folder` whose whole name matches `names`, and leftover temporary files.
+
+    Then removes the folder if it is empty. All other files stay, and a link to a folder is left alone.
+    """
     if folder.is_symlink() or not folder.is_dir():
         return
     sweep(folder)
@@ -254,11 +275,11 @@ def remove_own(folder: Path, names: re.Pattern[str]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a local process has the number `pid`."""
+    """Return whether a process with the number `pid` runs on this machine."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # The process exists and belongs to another user.
         pass
     return True

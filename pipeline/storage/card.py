@@ -1,7 +1,7 @@
-"""The card of an index shard, `card.json`: its inputs, its files, and the measurements of its FAISS indexes.
+"""The card of an index shard, `card.json`: the shard's inputs and files, and the measurements of its FAISS indexes.
 
-A card may come from a stranger. `read_card` checks its form, and readers use its typed attributes. `make_card` is the
-one function that constructs a card.
+A card may come from an untrusted source. `read_card` checks its form, and readers use its typed attributes.
+`make_card` is the only function that constructs a card for writing.
 """
 
 import json
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pipeline.config.registry import IMPORT_PATH, MAX_SIDE, MODELS
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileSum
-from pipeline.storage.files import inside
+from pipeline.storage.files import REBUILD, inside
 from pipeline.storage.json_files import CHECK, Count, File, Finite, Form, Json, check_form, read_json
 
 CARD = "card.json"
@@ -24,7 +24,7 @@ INDEXED = {
     "global": {"images": "images", "sentences": "sentences"},
     "fragments": {"images": "regions", "sentences": "words"},
 }
-"""Kind of index -> modality -> the name of its FAISS index."""
+"""The name of the FAISS index, for each kind of index shard and each modality."""
 Modality = Literal["images", "sentences"]
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
@@ -38,21 +38,25 @@ MAX_CARD_BYTES = 1 << 24
 MAX_FILES = 1 << 10
 """Maximum number of files, of inputs and of encoders on a card."""
 FACTORY = r"^(IVF[0-9]{1,6}|[A-Za-z_,()]+[0-9]{0,4})+$"
-"""Pattern of FAISS's factory strings in which all numbers are small, because they are sizes."""
+"""Pattern of the accepted FAISS factory strings. Their numbers are sizes, so the pattern limits their digits."""
 
 
 class CardPart(Form):
-    """A part of a card. Keys that this version does not know are kept."""
+    """A JSON object within a card. Keys that this version does not know are kept."""
 
     model_config = ConfigDict(extra="allow")
 
     def to_json(self) -> dict[str, Json]:
-        """Return the JSON object that the part was read or constructed from."""
+        """Return the JSON object from which this part of the card was read or constructed."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
 class ShortlistCard(CardPart):
-    """The shortlist of a multi-vector model's index, and its recall. It is null if all items are scored."""
+    """The settings and the recall of a multi-vector model's shortlist: the items that are scored exactly.
+
+    `nearest` vectors are found for each query vector, and at most `shortlist` items are scored. Both are null if all
+    items are scored.
+    """
 
     nearest: Positive | None
     shortlist: Positive | None
@@ -78,9 +82,9 @@ class PreprocessingCard(CardPart):
 
 
 class EncoderCard(CardPart):
-    """The settings of an image encoder: the keys that the report shows, and the keys that hold sizes.
+    """The settings of an image encoder: the keys that the report shows, and the keys that are sizes.
 
-    The encoder checks its other settings.
+    The encoder itself checks its other settings when it is loaded.
     """
 
     architecture: str
@@ -96,12 +100,13 @@ class TextEncoderCard(CardPart):
 
 
 class IndexCard(CardPart):
-    """One FAISS index, and its measurements.
+    """One FAISS index and its measurements.
 
-    `recall` is the share of a query's true nearest neighbours that the index finds. It was measured with vectors of
-    captions or of images, as `measured_with` says. `queries_per_second` is the number of queries of a batch that one
-    core answers, in CPU seconds. `latency_ms` is the 95th percentile of one query alone. `nprobe`, `efSearch` and
-    `k_factor` are the search parameters that the index was tuned to; an index without a parameter has null.
+    `recall` is the share of a query's 10 exact nearest neighbours that are among the 10 results of the index. The
+    queries are vectors of captions or of images, as `measured_with` says. `queries_per_second` counts the queries of a
+    batch that one core answers per CPU second. `latency_ms` is the 95th percentile of the time for a single query, in
+    milliseconds. `nprobe`, `efSearch` and `k_factor` are the search parameters to which the index was tuned. A
+    parameter is null if the index type does not have it.
     """
 
     factory: Annotated[str, Field(pattern=FACTORY, max_length=256)]
@@ -128,8 +133,8 @@ class ScoreCard(CardPart):
 
 
 class TrainedOn(CardPart):
-    """The training data of the model: `images` with `sentences` of the `splits` of the run `run`, and the fingerprint
-    of its manifest."""
+    """The training data of the model: the name of its run, the splits, how many images and captions they have, and the
+    fingerprint of the manifest."""
 
     run: str
     splits: list[str]
@@ -139,7 +144,7 @@ class TrainedOn(CardPart):
 
 
 class CalibrationCard(CardPart):
-    """The line above which answers are likely: see pipeline.index.calibration."""
+    """The threshold above which results count as likely matches (see pipeline.index.calibration)."""
 
     version: Literal[1]
     coverage: Share
@@ -148,14 +153,14 @@ class CalibrationCard(CardPart):
 
 
 class PartCard(CardPart):
-    """The number of an index shard among the shards that were built together."""
+    """The `number` of an index shard, from 0, among the `of` shards that were built together."""
 
     number: Count
     of: Annotated[int, Field(gt=0, le=1 << 16)]
 
 
 class MeasuredIndexes(CardPart):
-    """The FAISS indexes of an index shard by their names, and how their items score."""
+    """The FAISS indexes of an index shard by name, and the rule that scores the items of a multi-vector model."""
 
     kind: Literal["global", "fragments"] = "global"
     score: ScoreCard | None = None
@@ -165,12 +170,12 @@ class MeasuredIndexes(CardPart):
     words: IndexCard | None = None
 
     def index_name(self, modality: Modality) -> str:
-        """Return the name of the FAISS index of `images` or `sentences`: `regions` or `words` for a multi-vector
-        model."""
+        """Return the name of the FAISS index of a modality. A multi-vector model has `regions` for `images`, and
+        `words` for `sentences`."""
         return INDEXED[self.kind][modality]
 
     def index_of(self, modality: Modality) -> IndexCard | None:
-        """Return the index of `images` or `sentences`, or None if there is none."""
+        """Return the card of the FAISS index of `images` or `sentences`, or None if the shard has no such index."""
         return getattr(self, self.index_name(modality))
 
 
@@ -195,7 +200,10 @@ class Card(MeasuredIndexes):
 
     @property
     def says_likely(self) -> bool:
-        """Whether the shard was built by a version that calibrates; `calibration` is null if that was impossible."""
+        """Whether the shard was built by a version that calibrates.
+
+        The value of `calibration` is None if such a version could not calibrate this shard.
+        """
         return "calibration" in self.model_fields_set
 
     @model_validator(mode="after")
@@ -205,16 +213,16 @@ class Card(MeasuredIndexes):
         if self.kind == "fragments":
             needed = [*indexes, self.score, *(index and index.shortlist for index in indexes)]
         if None in needed:
-            raise ValueError(f"its kind is {self.kind}, and a part of that is missing")
+            raise ValueError(f"its kind is {self.kind}, but the card lacks a key that this kind needs")
         if any((index.dim, index.metric) != (self.dim, self.metric) for index in indexes if index):
-            raise ValueError("its indexes are of other dimensions or another metric")
+            raise ValueError("its indexes do not have the dimensions and the metric of the card")
         if self.registered not in {spec.name for spec in MODELS} and not re.match(IMPORT_PATH, self.registered):
-            raise ValueError(f"its model {self.registered} is not a registered one")
+            raise ValueError(f"its model type {self.registered} is not registered")
         return self
 
 
 class CardFacts(TypedDict, total=False):
-    """The keys of a card that a writer gives."""
+    """The keys of a card that its writer passes to `make_card`."""
 
     model: str
     registered: str
@@ -241,30 +249,31 @@ def make_card(
     but: Collection[str] = (),
     **facts: Unpack[CardFacts],
 ) -> Card:
-    """Construct the card `path` of an index shard with the `files`.
+    """Construct the card of an index shard. Nothing is written: `path` is only named in errors.
 
-    `measured` describes its FAISS indexes, and `facts` are further keys. All other keys are copied from `source`, the
-    card of the shard that this shard is made from, except the keys in `but`. Raises IntegrityError for a value that no
-    reader would accept, for example of an encoder that is not part of jointspace.
+    `files` are the size and the sha256 of the shard's files by name, `measured` describes its FAISS indexes, and
+    `facts` are further keys. All other keys are copied from `source`, the card of the shard from which this shard is
+    derived, except the keys in `but`. Raises IntegrityError for a value that `read_card` would not accept, for example
+    settings of an encoder that is not part of jointspace.
     """
     own = {"files", CHECK, *but}
     values = {} if source is None else {key: value for key, value in source.to_json().items() if key not in own}
     values |= {} if measured is None else measured.to_json()
     values = json.loads(json.dumps({**values, **facts, "files": files}))
-    return check_form(values, Card, path, "correct what makes this value", "cannot be written")
+    return check_form(values, Card, path, "Correct the model or the encoder that sets this value.", "cannot be written")
 
 
 def read_card(folder: Path) -> Card:
     """Read the card of the index shard in `folder`.
 
-    Raises IntegrityError if it does not have the form of Card, or names a file outside of the folder.
+    Raises IntegrityError if the card does not have the form of Card, or names a file outside the folder.
     """
     path = folder / CARD
-    remedy = "name the folder of an index, or run build-index again"
-    with suppress(OSError):  # read_json explains it
+    remedy = f"Name the folder of an index. {REBUILD}"
+    with suppress(OSError):  # read_json reports this error.
         if path.stat().st_size > MAX_CARD_BYTES:
-            raise IntegrityError(f"{path} is not an index's card: it has more than {MAX_CARD_BYTES:,} bytes; {remedy}")
-    card = check_form(read_json(path), Card, path, remedy, "is not an index's card")
+            raise IntegrityError(f"{path} is not the card of an index: it exceeds {MAX_CARD_BYTES:,} bytes. {remedy}")
+    card = check_form(read_json(path), Card, path, remedy, "is not the card of an index")
     for name in card.files:
         inside(folder, name, path)
     return card

@@ -1,17 +1,18 @@
-"""Commits: which files an artefact has, where it lies, what made it, and from what.
+"""Commit records: the files of an artefact, its path in the run, the stage that made it, and its inputs.
 
-The commit of an artefact is a JSON file beside it, or the artefact itself where that is JSON:
+The commit record of an artefact is a JSON file next to it. An artefact that is itself a JSON file is its own record.
 
-    place      its own path below the folder of the run: "embeddings/ncca/shard-00003.h5.json"
-    made_by    {stage, version, keys}: what decided the result
-    inputs     {place: digest} of the commits that it was made from. "moments/target/shard-*.h5.json" stands for the
-               shards of all numbers, "manifest/shards/00003.json#images" for what that commit says under `images`
-    files      {name: {bytes, sha256}} of the files that it vouches for, beside it or below
-    digest     of all that readers get: the files and everything else here but `made_by` and `inputs`
+    place      the path of the record below the folder of the run: "embeddings/ncca/shard-00003.h5.json"
+    made_by    {stage, version, keys}: the stage, and the configuration keys that decide the result
+    inputs     {place: digest} of the records of the inputs. "moments/target/shard-*.h5.json" means the records of all
+               shards, and "manifest/shards/00003.json#images" means the value under the key `images` of that record
+    files      {name: {bytes, sha256}} of the files for which it vouches, in its folder or below
+    digest     the hash of everything that readers get: the files, and all other keys except `made_by` and `inputs`
 
-A commit is valid if it lies at its place, its files are as they were written, and its inputs are what is there now. An
-artefact is written under temporary names, its commit last; without that it does not exist. If the whole folder of an
-input is gone, somebody has deleted it on purpose; what was made from it stays valid.
+A commit record is valid if it is at its `place`, its files have not changed since they were written, and the digests
+of its inputs are the current ones. The files of an artefact are written under temporary names, and its record is
+written last. Without a record, the artefact does not exist. If the whole folder of an input is missing, a user has
+deleted it on purpose, and the artefacts that were made from it stay valid.
 """
 
 import hashlib
@@ -27,22 +28,26 @@ from typing import Any, NamedTuple, TypedDict
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, FileSum
-from pipeline.storage.files import REMEDY, file_sha256, is_regular, plain, read_bytes, refusing
+from pipeline.storage.files import REMEDY, RUN_FIRST, file_sha256, is_regular, plain, read_bytes, refusing
 from pipeline.storage.json_files import File, Form, Json, canonical_json, fingerprint, read_json, require_form, to_json
 
 TABLES = "tables"
-"""The kind of an artefact for people, which `reproduce` includes: tables in Markdown."""
+"""The kind of an artefact of Markdown tables, which `reproduce` includes in its report."""
 MANIFEST = "manifest/manifest.json"
 CARRIED = "commit"
-"""The key of an index's card that holds its commit: an index travels, and its card has a form of its own."""
-KEPT = 1 << 12
-"""Commits that a process keeps once they are read."""
+"""The key of an index's card that contains the commit record. The card itself has another form, because an index may be
+copied away from its run."""
+MAX_CACHED_COMMITS = 1 << 12
+"""Number of commit records, and of file hashes, that a process keeps in memory."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The origin of an artefact in the run `root`: `stage`, its `version`, the `keys` that decide the result, and the
-    `inputs` (place -> digest)."""
+    """The origin of an artefact in the run whose folder is `root`.
+
+    `stage` and `version` say which code makes it, `keys` are the configuration keys that decide the result, and
+    `inputs` are the digests of the inputs by place.
+    """
 
     root: Path
     stage: str
@@ -56,12 +61,12 @@ class Provenance:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint by which a rerun finds its own unfinished work."""
+        """The fingerprint of the origin. A rerun recognises its own unfinished work by it."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
 
 class About(TypedDict, total=False):
-    """The arguments that a writer of an artefact passes on to `publish`."""
+    """The keyword arguments that functions that write an artefact pass on to `publish`."""
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None
@@ -69,6 +74,8 @@ class About(TypedDict, total=False):
 
 
 class CommitForm(Form):
+    """The form of a commit record."""
+
     place: str
     made_by: dict[str, Any]
     inputs: dict[str, str]
@@ -79,7 +86,7 @@ class CommitForm(Form):
 
 @dataclass(frozen=True)
 class Commit:
-    """The commit in the file `path`, whose `value` is as the module says."""
+    """The commit record in the file `path`. `value` is its JSON object, whose keys the module describes."""
 
     path: Path
     value: Mapping[str, Any]
@@ -108,22 +115,26 @@ class Commit:
 
     @cached_property
     def root(self) -> Path | None:
-        """The folder of the run by the place; None for a commit that lies elsewhere."""
+        """The folder of the run, derived from the place. None if the record is at another path."""
         path = Path(os.path.abspath(self.path))
         parts = len(Path(self.place).parts)
         return path.parents[parts - 1] if path.as_posix().endswith(f"/{self.place}") else None
 
 
 class Fault(NamedTuple):
-    """A fault of the file `path`. Its `reason` begins with truncated, changed, missing, misplaced or mixed."""
+    """A fault of the file `path`. Its `reason` begins with truncated, changed, missing, misplaced, mixed or
+    unreadable. `gone` marks the missing commit record of an input."""
 
     path: Path
     reason: str
-    gone: bool = False  # a commit that something here was made from
+    gone: bool = False
 
 
 def commit_path(path: Path) -> Path:
-    """`shard-00000.h5.json` beside `shard-00000.h5`, but `model.json` beside `model.safetensors`."""
+    """Return the path of the commit record of the artefact `path`.
+
+    The record of `shard-00000.h5` is `shard-00000.h5.json`, but the record of `model.safetensors` is `model.json`.
+    """
     path = Path(path)
     return path.with_suffix(".json") if path.suffix == ".safetensors" else path.with_name(path.name + ".json")
 
@@ -142,9 +153,11 @@ def publish(
     beside: Mapping[str, bytes | memoryview] = MappingProxyType({}),
     batch: FileBatch | None = None,
 ) -> Commit:
-    """Write an artefact, files `beside` it (name -> bytes) and their commit; an older one stays whole until then.
+    """Write an artefact, further files in its folder, and their commit record.
 
-    With a `batch`, all become visible when that is published. Without `provenance` it is no part of a run.
+    `data` is the content of the file `path`, and `beside` the contents of the further files by name. An older version
+    of the artefact stays intact until all files are written. With a `batch`, the files become visible when the caller
+    publishes the batch. An artefact without `provenance` does not belong to a run.
     """
     value = {"kind": kind, "rows": rows, "details": dict(details or {})}
     return publish_record(commit_path(path), value, {path.name: data, **beside}, provenance, batch=batch)
@@ -158,8 +171,12 @@ def publish_record(
     files: Mapping[str, FileSum] = MappingProxyType({}),
     batch: FileBatch | None = None,
 ) -> Commit:
-    """Write a JSON object that is its own commit, and the files `beside` it (name -> bytes). It vouches for these, and
-    for the `files` that are written already, as `describe_file` describes them."""
+    """Write the JSON object `value`, which is its own commit record, and files next to it.
+
+    `beside` has the contents of the files to be written by name. The record vouches for these files, and for `files`
+    that are already written, which are described as by `describe_file`. The `batch` has the meaning that it has for
+    `publish`.
+    """
     writer = FileBatch() if batch is None else batch
     written = {name: writer.add(path.with_name(name), data) for name, data in beside.items()}
     commit = seal(path, value, {**files, **written}, provenance)
@@ -170,7 +187,7 @@ def publish_record(
 
 
 def describe_file(path: Path) -> FileSum:
-    """Return the size and the sha256 of a file, as a commit records them."""
+    """Return the size and the sha256 of a file, as a commit record lists them."""
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
@@ -181,7 +198,10 @@ def seal(
     provenance: Provenance | None,
     digest: str | None = None,
 ) -> Commit:
-    """The commit that is to be written as `path`, of `files` and all that `value` says."""
+    """Return the commit record of `value` and `files`, for the caller to write to `path`.
+
+    The digest is computed from the content unless the caller passes one.
+    """
     place = path.name if provenance is None else Path(os.path.relpath(path, provenance.root)).as_posix()
     rest = {**value, "place": place, "files": dict(files)}
     made_by = provenance.made_by if provenance and provenance.stage else {}
@@ -192,7 +212,7 @@ def seal(
 
 
 def carry(provenance: Provenance, path: Path, digest: str) -> dict[str, Any]:
-    """Return what the card `path` of an index with the fingerprint `digest` has under CARRIED."""
+    """Return the value under the key CARRIED for the card `path` of an index with the fingerprint `digest`."""
     commit = seal(path, {}, {}, provenance, digest)
     return {key: value for key, value in commit.value.items() if key != "files"}
 
@@ -203,8 +223,11 @@ def _digest(content: Mapping[str, Json]) -> str:
 
 
 def remove_artefact(path: Path, alone: bool = False) -> None:
-    """Remove the files that the commit `path` vouches for, as far as they are what it says, and then the commit, which
-    goes `alone` where others vouch for the files. What is not ours stays, and nothing is removed through a link."""
+    """Remove the files for which the commit record `path` vouches, and then the record.
+
+    With `alone`, only the record is removed, because another record vouches for its files. A file that differs from
+    the record stays, so does a file that is not a commit record, and nothing is removed through a link.
+    """
     try:
         commit = read_commit(path) if is_regular(path) else None
     except IntegrityError:
@@ -219,8 +242,11 @@ def remove_artefact(path: Path, alone: bool = False) -> None:
 
 
 def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False) -> None:
-    """Remove what is numbered from `first` on, by the commits `path_of(number)`, as `remove_artefact` does; the last
-    goes first, so that a kill leaves no gap behind which something stays."""
+    """Remove the artefacts with the numbers `first`, `first + 1` and so on, as `remove_artefact` does.
+
+    `path_of(number)` is the path of a commit record. The artefact with the highest number is removed first. If the
+    process is killed during this, the remaining numbers therefore have no gap, and the next call finds them.
+    """
     numbers = takewhile(lambda number: is_regular(path_of(number)), count(first))
     for number in reversed(list(numbers)):
         remove_artefact(path_of(number), alone)
@@ -230,13 +256,16 @@ def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False)
 
 
 def read_commit(path: Path) -> Commit:
-    """The commit in the file `path`. Raises IntegrityError if it is not there, damaged, or not a commit."""
-    with refusing(path, missing="does not exist; run its stage first"):
+    """Read the commit record in the file `path`.
+
+    Raises IntegrityError if the file does not exist, is damaged, or is not a commit record.
+    """
+    with refusing(path):
         status = os.stat(path)
     return _read(os.path.abspath(path), status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-@lru_cache(KEPT)
+@lru_cache(MAX_CACHED_COMMITS)
 def _read(name: str, *_: int) -> Commit:
     path = Path(name)
     value = read_json(path)
@@ -246,49 +275,57 @@ def _read(name: str, *_: int) -> Commit:
         if own.get("digest") != value.get("fingerprint"):
             raise IntegrityError(
                 f"{path.parent} was changed by `remove` or `add` after the run had built it. `jointspace run CONFIG`"
-                " builds it again, and leaves out the removed photos"
+                " builds it again, without the removed photos."
             )
-    require_form(own, CommitForm, path, what="is not a commit of this version")
+    require_form(own, CommitForm, path, what="is not a commit record of this version")
     for file in own["files"]:
         plain(file, path)
     return Commit(path, value, own["place"], own["made_by"], own["inputs"], own["files"], own["digest"])
 
 
 def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhere: bool = False) -> Commit:
-    """The commit of the artefact `path` of a `kind`, before anything reads that; without a kind `path` is the commit.
-    Raises IntegrityError if it is not valid, or of another kind.
+    """Read the commit record of the artefact `path`, and check the artefact, before its files are read.
 
-    A part of an index may lie `anywhere`, made from what is not here: the index's card has vouched for it.
+    `path` is an artefact of the `kind`, or, without a kind, the commit record itself. With `hashed`, the files are
+    compared by their hashes and not only by their sizes. With `anywhere`, the record need not be at its place, and
+    its inputs are not checked: a file of an index may be copied away from its run, and the card of the index vouches
+    for it. Raises IntegrityError if the record is not valid, or is of another kind.
     """
     commit = read_commit(path if kind is None else commit_path(path))
     if kind is not None and commit.kind != kind:
-        raise IntegrityError(f"{path} holds {commit.kind or 'a record'}, not {kind}; name the right file")
+        raise IntegrityError(
+            f"{path} contains {commit.kind or 'a record'}, but {kind} are expected. Name a file or folder of {kind}."
+        )
     if kind is not None and not (
         isinstance(commit.value.get("details"), Mapping) and type(commit.value.get("rows")) is int
     ):
-        raise IntegrityError(f"{commit.path} is not a commit of this version; {REMEDY}")
+        raise IntegrityError(f"{commit.path} is not a commit record of this version. {REMEDY}")
     if anywhere or commit.root is None:
         faults = file_faults(commit, hashed) if anywhere else iter([_misplaced(commit)])
     else:
         faults = Commits(commit.root).faults(commit.place, hashed)
     for fault in faults:
-        raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
+        raise IntegrityError(f"{fault.path} is {fault.reason}. {REMEDY}")
     return commit
 
 
 def read_record(path: Path, anywhere: bool = False) -> Any:
-    """The JSON object in `path`, which is its own commit. Raises IntegrityError if that is not valid; a part of an
-    index may lie `anywhere`, as `open_commit` says."""
+    """Read the JSON object in the file `path`, which is its own commit record.
+
+    Raises IntegrityError if the record is not valid. `anywhere` has the meaning that it has for `open_commit`.
+    """
     return open_commit(path, anywhere=anywhere).value
 
 
 def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes, Commit]:
-    """Return the bytes of a (small) artefact, and its commit, as `open_commit` checks them. Raises IntegrityError, too,
-    if another process has replaced the bytes after the check."""
+    """Read a small artefact into memory. Return its bytes and its commit record.
+
+    Raises IntegrityError as `open_commit` does, and if another process replaced the file during the call.
+    """
     commit = open_commit(path, kind, anywhere=anywhere)
     data = read_bytes(path)
-    if file_fault(path, commit.files[path.name]):  # which hashes it again only if it is another file now
-        raise IntegrityError(f"{path} was replaced while it was read; run the same command again")
+    if file_fault(path, commit.files[path.name]):  # This hashes the file again only if it is a new file.
+        raise IntegrityError(f"{path} was replaced while it was read. Run the same command again.")
     return data, commit
 
 
@@ -296,8 +333,11 @@ def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes,
 
 
 class Commits:
-    """The commits under the folder `root` of a run, as they are now. Each digest and each check is made once and kept,
-    so that an answer does not depend on earlier questions."""
+    """The commit records below the folder `root` of a run.
+
+    Each digest and each check is computed once and kept. The answer to a question does not depend on which questions
+    were asked before.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
@@ -306,10 +346,11 @@ class Commits:
         self._mixed: dict[tuple[str, bool], Fault | None] = {}
 
     def faults(self, place: str, hashed: bool = False, deep: bool = False) -> Iterator[Fault]:
-        """Whatever makes the commit at `place` invalid; nothing for a valid one. This alone decides. Its files are
-        compared by size, or `hashed`; if `deep`, what its inputs were made from has to be what is there, too.
+        """Yield the faults of the commit record at `place`. A record is valid if it has no fault.
 
-        Raises IntegrityError where there is no commit.
+        Its files are compared by size, and, with `hashed`, also by hash. The digests of its inputs must be the current
+        ones. With `deep`, the same must hold for the inputs of its inputs, and so on. Raises IntegrityError if there
+        is no commit record at `place`.
         """
         commit = read_commit(self.root / place)
         if commit.place != place:
@@ -319,7 +360,10 @@ class Commits:
             yield fault
 
     def is_done(self, path: Path, provenance: Provenance) -> bool:
-        """Whether the artefact whose commit is `path` was made like this, from what is there now, and is whole."""
+        """Return whether the artefact whose commit record is `path` is complete and up to date.
+
+        It is up to date if its record has the stage, the version, the keys and the inputs of `provenance`.
+        """
         try:
             commit = read_commit(path)
         except IntegrityError:
@@ -329,25 +373,29 @@ class Commits:
         return same and commit.root is not None and not any(file_faults(commit, False))
 
     def require(self, source: str) -> str:
-        """Return the digest of an input, as it is now. Raises IntegrityError if one of its commits is not valid."""
+        """Return the current digest of the input `source`.
+
+        Raises IntegrityError if one of its commit records does not exist or is not valid.
+        """
         if source not in self._valid:
             faults = [self.faults(place, deep=True) for place in self.places(source)]
             faults += [self.faults(part, hashed=True) for part in self._parts(source)]
             for fault in chain.from_iterable(faults):
-                raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
+                raise IntegrityError(f"{fault.path} is {fault.reason}. {REMEDY}")
             self._valid.add(source)
         if (digest := self.digest(source)) is None:
-            raise IntegrityError(f"{self.root / source} does not exist; run its stage first")
+            raise IntegrityError(f"{self.root / source} does not exist. {RUN_FIRST}")
         return digest
 
     def digest(self, source: str) -> str | None:
-        """Return the digest of the input `source` as it is now, or None if a commit lacks it or is missing."""
+        """Return the current digest of the input `source`, or None if a commit record is missing or has no such
+        digest."""
         if source not in self._digests:
             self._digests[source] = self._find(source)
         return self._digests[source]
 
     def places(self, source: str) -> Iterable[str]:
-        """The commits that an input is of: one, or that of each shard."""
+        """Return the places of the commit records of an input: one record, or the record of each shard."""
         place, _, _ = source.partition("#")
         if "*" not in place:
             return [place]
@@ -355,8 +403,12 @@ class Commits:
         return (place.replace("*", f"{number:05d}") for number in range(shards))
 
     def _parts(self, source: str) -> Iterator[str]:
-        """The commits that vouch for those of the shards, if `source` is all shards: a stage that was killed while it
-        made some of them anew has left the others, and the commits of their parts, as they were."""
+        """Yield the records `part-00000.json` and so on, which vouch for the records of the shards, if `source` is all
+        shards.
+
+        If a stage was killed while it made some shards again, the other shards and the records of their parts are
+        still old. These records must be checked as well.
+        """
         folder = Path(source).parent
         places = (f"{folder}/part-{number:05d}.json" for number in count()) if "*" in source else ()
         return takewhile(lambda place: (self.root / place).exists(), places)
@@ -372,28 +424,29 @@ class Commits:
             return None
         if not all(isinstance(digest, str) for digest in digests):
             return None
-        return combined(digests) if "*" in source else digests[0]
+        return combine_digests(digests) if "*" in source else digests[0]
 
     def _mixture(self, place: str, deep: bool) -> Fault | None:
-        """Say why a commit was not made from what is there now; None if it was."""
+        """Return the fault if the inputs of a commit record have changed or are missing, or None."""
         if (place, deep) in self._mixed:
             return self._mixed[place, deep]
-        commit, fault = read_commit(self.root / place), None
+        commit = read_commit(self.root / place)
+        fault = None
         for source, digest in commit.inputs.items():
             now = self.digest(source)
             if now is None:
                 fault = self._missing(source)
             elif now != digest:
-                fault = Fault(commit.path, f"mixed: made from another {source} than is there")
+                fault = Fault(commit.path, f"mixed: it was made from another version of {source}")
             elif deep and any(self._mixture(one, deep) for one in self.places(source)):
-                fault = Fault(commit.path, f"mixed: {source}, from which it was made, is out of date")
+                fault = Fault(commit.path, f"mixed: it was made from {source}, which is out of date")
             if fault is not None:
                 break
         self._mixed[place, deep] = fault
         return fault
 
     def _missing(self, source: str) -> Fault | None:
-        """The commit of an input that is gone, although its folder is there."""
+        """Return the fault if a commit record of an input is missing although its folder exists, or None."""
         place = source.partition("#")[0]
         folder = (self.root / place).parent
         if not folder.is_dir():
@@ -402,21 +455,21 @@ class Commits:
             paths = [self.root / one for one in self.places(source)]
         except IntegrityError:
             paths = [self.root / MANIFEST]
-        path = next((path for path in paths if not path.exists()), None)  # a damaged one speaks for itself
-        return Fault(path, "missing: what is here was made from it", gone=True) if path else None
+        path = next((path for path in paths if not path.exists()), None)  # A damaged record is a fault of its own.
+        return Fault(path, "missing: other files of this run were made from it", gone=True) if path else None
 
 
-def combined(digests: Iterable[str]) -> str:
-    """One digest of several, in their order."""
+def combine_digests(digests: Iterable[str]) -> str:
+    """Return one digest of several digests. It depends on their order."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def _misplaced(commit: Commit) -> Fault:
-    return Fault(commit.path, f"misplaced: it belongs at {commit.place}, and was moved or copied here")
+    return Fault(commit.path, f"misplaced: it belongs at {commit.place}, but was moved or copied to another place")
 
 
 def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
-    """Yield the faults of the files that a commit vouches for."""
+    """Yield the faults of the files for which a commit record vouches."""
     for name, about in commit.files.items():
         path = commit.path.parent / name
         if reason := file_fault(path, about, hashed):
@@ -424,23 +477,25 @@ def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
 
 
 def file_fault(path: Path, about: FileSum, hashed: bool = True) -> str:
-    """Say how a file differs from the `bytes` and, if it is to be `hashed`, the `sha256` in `about`. Return an empty
-    text if it does not differ. A process hashes the same file once."""
+    """Return how a file differs from the size, and with `hashed` from the sha256, in `about`.
+
+    The text is empty if the file does not differ. A process hashes the same file only once.
+    """
     try:
         status = path.stat()
         if status.st_size < about["bytes"]:
             return f"truncated: {status.st_size:,} of {about['bytes']:,} bytes"
         if status.st_size > about["bytes"]:
-            return f"changed: {status.st_size:,} bytes where {about['bytes']:,} were written"
+            return f"changed: {status.st_size:,} bytes, but {about['bytes']:,} were written"
         if hashed and _sha256(str(path), status.st_mtime_ns, status.st_size, status.st_ino) != about["sha256"]:
-            return "changed: other bytes than were written"
+            return "changed: its content is not what was written"
     except FileNotFoundError:
-        return "missing: its commit is there"
+        return "missing: its commit record exists"
     except OSError as error:
         return f"unreadable: {error.strerror}"
     return ""
 
 
-@lru_cache(KEPT)
+@lru_cache(MAX_CACHED_COMMITS)
 def _sha256(name: str, *_: int) -> str:
     return file_sha256(Path(name))

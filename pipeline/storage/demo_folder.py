@@ -1,4 +1,4 @@
-"""The folder of a generated collection, which we may replace, and which `demo.json` commits."""
+"""The folder of a generated demo collection. Its commit record is `demo.json`, and `make-demo` may replace it."""
 
 import os
 import re
@@ -11,12 +11,14 @@ from pipeline.storage.commit import describe_file, file_faults, publish_record, 
 from pipeline.storage.files import is_regular
 from pipeline.storage.json_files import Json
 
-MARK = ".jointspace-demo"  # a folder with this file may be replaced
-IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")  # names of the images
+MARK = ".jointspace-demo"
+"""The file that marks a folder that may be replaced."""
+IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
+"""Pattern of the names of the images."""
 
 
 class DemoFolder:
-    """Write it in this order: `claim`, `add` for every image, `commit`."""
+    """Writer of the folder of a demo collection. Call `claim`, then `add` for each image, and then `commit`."""
 
     def __init__(self, folder: Path, version: int, settings: Mapping[str, Json]) -> None:
         self.folder = Path(folder)
@@ -24,7 +26,8 @@ class DemoFolder:
         self._images: set[str] = set()
 
     def is_complete(self) -> bool:
-        """Whether the folder is as it was committed, and made from the same settings."""
+        """Return whether the folder has a commit record with the same version and settings, and its files have not
+        changed since."""
         try:
             commit = read_commit(self.folder / "demo.json")
         except IntegrityError:
@@ -33,11 +36,16 @@ class DemoFolder:
         return same and not any(file_faults(commit, hashed=True))
 
     def claim(self) -> None:
-        """Mark the folder as ours and remove its commit. Raises UsageError if it holds somebody else's files."""
+        """Mark the folder as a demo collection, and remove its commit record.
+
+        Raises UsageError if the folder contains files and does not have the mark, or if its subfolder `images` is a
+        link.
+        """
+        remedy = "Set data_root to another folder for the demo, or set demo.generate to false to read this folder."
         if (self.folder / "images").is_symlink():
-            raise UsageError(f"{self.folder / 'images'} is a link; name another folder, or set demo.generate to false")
+            raise UsageError(f"{self.folder / 'images'} is a link, so the demo is not written there. {remedy}")
         if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
-            raise UsageError(f"{self.folder} holds other files; name another folder, or set demo.generate to false")
+            raise UsageError(f"{self.folder} contains other files, so the demo is not written there. {remedy}")
         try:
             (self.folder / "images").mkdir(parents=True, exist_ok=True)
             (self.folder / MARK).touch()
@@ -47,7 +55,7 @@ class DemoFolder:
         sweep(self.folder)
 
     def add(self, name: str, jpeg: bytes) -> None:
-        """Write an image. Raises JointspaceError where the disk is full."""
+        """Write the image file `name` into the folder `images`. Raises JointspaceError if it cannot be written."""
         path = self.folder / "images" / name
         try:
             with open(path, "wb", opener=open_no_link) as file:
@@ -58,11 +66,14 @@ class DemoFolder:
         self._images.add(name)
 
     def commit(self, texts: Mapping[str, str]) -> None:
-        """Write the text files (name -> content), and commit them and the images as `demo.json`."""
+        """Write the text files, given as name -> content, and the commit record of all text files and images.
+
+        Images of an earlier demo that were not added again are removed.
+        """
         for path in (self.folder / "images").iterdir():
             if IMAGE.fullmatch(path.name) and is_regular(path) and path.name not in self._images:
-                path.unlink()  # from an earlier, larger demo; ingest would read it
-        # One sync for all files: syncing thousands one by one takes minutes, and a killed run starts over anyway.
+                path.unlink()  # An earlier, larger demo wrote it, and `ingest` would read it.
+        # Syncing thousands of files one by one takes minutes. After a kill, the demo is written from the start anyway.
         os.sync()
         for name, text in texts.items():
             publish_text(self.folder / name, text)

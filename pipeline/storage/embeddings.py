@@ -1,10 +1,13 @@
-"""The joint-space vectors of one model, by image and by sentence, over all shards of a manifest.
+"""The joint-space vectors of one model for the images and the captions of a manifest, in one file per shard.
 
-A shard of kind `embeddings` has `images` (n, c) float32, `sentences` (m, c), `image_id` (n,) and `sentence_id` (m,). A
-multi-vector model's shard, of kind `fragments`, has `images` (total regions, c), where image i has the rows
-[image_offsets[i], image_offsets[i + 1]), the first for the whole image; their `boxes` (total regions, 4) x1, y1, x2, y2
-in original pixels; `sentences` (total words, c) with `sentence_offsets` likewise; and, if the model has them,
-`image_globals` (n, g) and `sentence_globals` (m, g).
+A shard of the kind `embeddings` has n images and m captions with c dimensions. Its arrays are `images` (n, c) float32,
+`sentences` (m, c) float32, `image_id` (n,) and `sentence_id` (m,).
+
+A shard of the kind `fragments` belongs to a multi-vector model. `images` (total regions, c) contains the vectors of all
+regions. Image i has the rows [image_offsets[i], image_offsets[i + 1]), and the first of them is the whole image.
+`boxes` (total regions, 4) contains x1, y1, x2, y2 of each region in pixels of the original image. `sentences` (total
+words, c) contains the vectors of all words, with `sentence_offsets` in the same way. If the model has global vectors,
+these are `image_globals` (n, g) and `sentence_globals` (m, g).
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +43,11 @@ def write_embeddings(
     *,
     provenance: Provenance | None = None,
 ) -> Commit:
-    """Publish the `images` and `sentences` of one shard, and their `ids`; a multi-vector model has a `rule`. `details`
-    hold the digest of the model under `made_of`."""
+    """Write the vectors of one shard with their commit record.
+
+    `sides` and `ids` have the keys `images` and `sentences`. `rule` scores the items of a multi-vector model and is
+    None for other models. `details` must contain the digest of the model under `made_of`.
+    """
     arrays: dict[str, np.ndarray] = {}
     for name, one in SIDES.items():
         side = sides[name]
@@ -60,16 +66,20 @@ def write_embeddings(
 
 
 class Embeddings:
-    """The shards `<folder>/shard-00000.h5`. `name` is the model's in the configuration, `registered` its name in the
-    registry, `model` the digest of its files; `comparison` is how its vectors compare, `multi_vector` whether an item
-    has several, `dim` is c; `refits` the model that it refits, or None; `vocabulary` that of its sentences. `shards`
-    are opened, and hashed, when they are used.
+    """The embeddings of a model in the files `<folder>/shard-00000.h5` and so on.
 
-    Raises IntegrityError if a shard is not valid when it is opened.
+    `name` is the name of the model in the configuration, `registered` is its model type, and `model` is the digest of
+    its files. `multi_vector` says whether an item has several vectors, `dim` is their number of dimensions, and
+    `metric` or `rule` compares them. `refits` is the name of the model that it refits on more data, or None.
+    `vocabulary` is the digest of the vocabulary of its captions, or None.
+
+    A shard is opened, and its hash is checked, when it is first used. Raises IntegrityError if the opened shard is not
+    valid.
     """
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
-        self.folder, self.manifest = Path(folder), manifest
+        self.folder = Path(folder)
+        self.manifest = manifest
         first = open_commit(commit_path(shard_path(self.folder, 0)), hashed=False)
         details = first.details
         self.kind = first.kind
@@ -92,18 +102,20 @@ class Embeddings:
 
     @property
     def comparison(self) -> Comparison:
+        """The scoring rule of a multi-vector model, or the metric of any other model."""
         return self.rule or self.metric
 
     def require_unseen(self, split: str) -> None:
-        """Raises UsageError for the dev split of a refit, whose training data includes it."""
+        """Raise UsageError if `split` is dev and the model is a refit, because a refit is trained on dev too."""
         if self.refits and split == "dev":
             raise UsageError(
-                f"{self.name} learned from the dev split and cannot be evaluated there; use {self.refits}, or test"
+                f"{self.name} was trained on the dev split, so it cannot be evaluated there. Evaluate {self.refits}"
+                " instead, or use the test split."
             )
 
     @cached_property
     def inputs(self) -> dict[str, str]:
-        """The inputs of an index: the manifest, and the digest of each shard."""
+        """The inputs of an index of these embeddings: the fingerprint of the manifest, and the digest of each shard."""
         shards = {}
         for number in range(len(self.shards)):
             commit = open_commit(shard_path(self.folder, number), self.kind, hashed=False)
@@ -111,38 +123,51 @@ class Embeddings:
         return {"manifest": self.manifest.fingerprint, **shards}
 
     def read(self, modality: str, ids: np.ndarray) -> Items:
-        """The `images` or `sentences` with the `ids` (k,): (k, c) float32, or MultiVectors."""
+        """Read the vectors of the `images` or `sentences` with these ids (k,).
+
+        Returns (k, c) float32, or MultiVectors for a multi-vector model.
+        """
         vectors = self.rows_of(modality, ids)[:]
         outline = self.outline(modality, ids)
         return vectors if outline is None else replace(outline, vectors=vectors)
 
     def outline(self, modality: str, ids: np.ndarray) -> MultiVectors | None:
-        """All but the vectors of a multi-vector model's items; None for other models."""
+        """Read offsets, global vectors and boxes of a multi-vector model's items, but not their vectors.
+
+        Returns None for a model with one vector per item.
+        """
         if not self.multi_vector:
             return None
-        whole, boxes = f"{SIDES[modality]}_globals", None
+        whole = f"{SIDES[modality]}_globals"
+        boxes = None
         if modality == "images":
-            boxes = self._chained("boxes")[self._places(modality, ids)]
+            boxes = self._chained("boxes")[self._vector_rows(modality, ids)]
         globals_ = self._chained(whole)[ids] if whole in self.shards[0] else None
         return MultiVectors(None, offsets_of(self._lengths(modality, ids)), globals_, boxes)
 
     def rows_of(self, modality: str, ids: np.ndarray) -> ChosenRows:
-        """(n, c) the vectors of some `images` or `sentences`, one item after another, not yet read."""
-        return ChosenRows(self._chained(modality), self._places(modality, ids))
+        """Return the vectors (n, c) of the `images` or `sentences` with these ids, one item after another.
 
-    def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
-        """Return the places of the vectors of some items in the concatenated shards."""
+        They are read from the shards when the result is indexed.
+        """
+        return ChosenRows(self._chained(modality), self._vector_rows(modality, ids))
+
+    def _vector_rows(self, modality: str, ids: np.ndarray) -> np.ndarray:
+        """Return the rows of the items' vectors in the concatenated shards."""
         if not self.multi_vector:
             return ids
         lengths = self._lengths(modality, ids)
         return runs(self._offsets[modality][ids], lengths)
 
     def _lengths(self, modality: str, ids: np.ndarray) -> np.ndarray:
-        """Return how many vectors each item of a multi-vector model has. Raises IndexError as Chained."""
+        """Return the number of vectors (k,) of each item of a multi-vector model.
+
+        Raises IndexError as Chained does.
+        """
         return Chained([np.diff(self._offsets[modality])])[ids]
 
     def _chained(self, name: str) -> Chained:
-        """The datasets `name` of all shards."""
+        """Return the datasets `name` of all shards as one array, which reads only the requested rows."""
         bounds = None if self.multi_vector else self.manifest.bounds(name)
         arrays = OpenedOnUse(len(self.shards), lambda number: self.shards[number][name])
         return Chained(arrays, np.float32, bounds)

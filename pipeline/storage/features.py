@@ -1,5 +1,7 @@
-"""Features of images: shards of `features` (n, dim) and `image_id` (n,), written part by part, so that a killed job
-loses at most one part."""
+"""Feature shards: files with the arrays `features` (n, dim) and `image_id` (n,).
+
+A shard is computed and stored in parts, so that a killed job loses at most the work of one part.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +20,22 @@ from pipeline.storage.parameters import origin_of
 from pipeline.storage.shards import FEATURES, OpenedOnUse, Shard, shard_path, write_shard
 
 PART = "features-part"
-PARTS = re.compile(r"\d{7}\.h5(\.json)?")  # files in the folder of a shard's parts
+PARTS = re.compile(r"\d{7}\.h5(\.json)?")
+"""Pattern of the file names in the folder of the parts."""
 
 
 class UnfinishedShard:
-    """A feature shard of the images `image_id` (n,), of which `part_rows` at a time are written to `<path>.parts`.
+    """A feature shard that is being computed. Its parts of `part_rows` images each are stored in `<path>.parts`.
 
-    Parts that an earlier process published of the same provenance and rows are kept; `missing` are the rows of the
-    others, at least one, the last of which goes into the shard at once.
+    `image_id` (n,) are the images of the shard. Parts that an earlier process stored with the same provenance and rows
+    are used again. `missing` lists the rows of the other parts, and always contains at least one. The last missing
+    part is not stored on its own but goes directly into the published shard.
     """
 
     def __init__(self, path: Path, provenance: Provenance, image_id: np.ndarray, part_rows: int) -> None:
-        self.path, self.provenance, self.image_id = Path(path), provenance, image_id
+        self.path = Path(path)
+        self.provenance = provenance
+        self.image_id = image_id
         self.folder = _parts_of(self.path)
         self._parts = [
             range(start, min(start + part_rows, len(image_id))) for start in range(0, len(image_id), part_rows)
@@ -37,43 +43,47 @@ class UnfinishedShard:
         self._made: dict[range, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]] = {}
         sweep(self.folder)
         commits = Commits(self.folder)
-        there = [commits.is_done(commit_path(self._file(rows)), self._of(rows)) for rows in self._parts]
-        self.missing = [rows for rows, done in zip(self._parts, there, strict=True) if not done] or self._parts[-1:]
+        stored = [commits.is_done(commit_path(self._file(rows)), self._provenance_of(rows)) for rows in self._parts]
+        self.missing = [rows for rows, done in zip(self._parts, stored, strict=True) if not done] or self._parts[-1:]
 
     def keep(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Json] | None = None) -> None:
-        """Keep a part: the arrays of the images `rows`, `features` (len(rows), dim) in their stored dtype, and what
-        UnfinishedRegions says of its own."""
+        """Store the part with these `rows`.
+
+        `arrays` has `features` (len(rows), dim) in the dtype in which they are stored. A part of a region shard has
+        the arrays and details that UnfinishedRegions describes.
+        """
         self._made[rows] = arrays, details or {}
         if rows != self.missing[-1]:
-            write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows), details=details)
+            provenance = self._provenance_of(rows)
+            write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=provenance, details=details)
 
     def publish(self, details: Mapping[str, Json]) -> Commit:
-        """Publish the shard, then remove its parts."""
+        """Write the complete shard with its commit record, and then remove its parts."""
         features = np.concatenate([arrays["features"] for arrays, _ in self._all()])
         commit = write_features(self.path, features, self.image_id, self.provenance, details)
         remove_unfinished(self.path)
         return commit
 
     def _all(self) -> list[tuple[Mapping[str, np.ndarray] | Shard, Mapping[str, Any]]]:
-        """The arrays and details of all parts, of which those of an earlier process are read."""
+        """Return the arrays and the details of all parts. The parts of an earlier process are read from disk."""
         shards = {rows: Shard(self._file(rows), PART) for rows in self._parts if rows not in self._made}
         return [self._made.get(rows) or (shards[rows], shards[rows].details) for rows in self._parts]
 
     def _file(self, rows: range) -> Path:
         return self.folder / f"{rows.start:07d}.h5"
 
-    def _of(self, rows: range) -> Provenance:
+    def _provenance_of(self, rows: range) -> Provenance:
         """Return the provenance of the part with these `rows`."""
         return Provenance(self.folder, PART, 1, {"rows": [rows.start, rows.stop], "of": self.provenance.fingerprint})
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove the parts of the published shard `path`; a kill just after its publication leaves them behind."""
+    """Remove the parts of the published shard `path`. A process that is killed just after publishing leaves them."""
     remove_own(_parts_of(Path(path)), PARTS)
 
 
 def has_unfinished(path: Path) -> bool:
-    """Whether there is, or was, work on the shard `path`."""
+    """Return whether parts of the shard `path` or its commit record exist: work on it has begun."""
     return _parts_of(path).is_dir() or commit_path(path).exists()
 
 
@@ -84,16 +94,21 @@ def _parts_of(path: Path) -> Path:
 def write_features(
     path: Path, features: np.ndarray, image_id: np.ndarray, provenance: Provenance, details: Mapping[str, Json]
 ) -> Commit:
-    """Publish a whole feature shard."""
-    arrays, details = {"features": features, "image_id": image_id}, {"dim": features.shape[1], **details}
+    """Write a complete feature shard with its commit record: `features` (n, dim) of the images `image_id` (n,)."""
+    arrays = {"features": features, "image_id": image_id}
+    details = {"dim": features.shape[1], **details}
     return write_shard(path, FEATURES, arrays, rows=len(features), provenance=provenance, details=details)
 
 
 def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str = "extract.storage") -> np.ndarray:
-    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image whose features are not finite, or
-    do not fit it, and the `key` of the configuration that chooses another."""
+    """Convert features (n, dim) from float32 to the stored `dtype`.
+
+    `names` are the n images or texts. Raises InputError that names the first of them whose features are not finite,
+    overflow in this type, or are all smaller than its smallest normal number. The message also names `key`, the
+    configuration key that chooses the type.
+    """
     if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
-        raise InputError(f"the features of {names[bad[0]]} are not finite; check the encoder's weights")
+        raise InputError(f"The features of {names[bad[0]]} are not finite. Check the encoder's weights.")
     with np.errstate(over="ignore", under="ignore"):
         stored = features.astype(dtype)
     largest = np.abs(features).max(axis=1, initial=0)
@@ -101,8 +116,8 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
     if not fits.all():
         row = np.flatnonzero(~fits)[0]
         raise InputError(
-            f"the features of {names[row]} do not fit {dtype} (the largest is {largest[row]:.3g});"
-            f" set {key} to float32, or check the encoder's weights"
+            f"The features of {names[row]} do not fit into {dtype} (the largest is {largest[row]:.3g})."
+            f" Set {key} to float32, or check the encoder's weights."
         )
     return stored
 
@@ -111,9 +126,9 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
 
 
 class Features:
-    """The feature shards of a manifest: `shard-00000.h5` and so on in the folder `folder_of(encoder)`.
+    """The feature shards of a manifest: the files `shard-00000.h5` and so on in the folder `folder_of(encoder)`.
 
-    The last shard of each encoder stays open.
+    The shard that was opened last stays open for each encoder.
     """
 
     def __init__(self, manifest: Manifest, folder_of: Callable[[str], Path]) -> None:
@@ -123,7 +138,10 @@ class Features:
         self._last: dict[str, tuple[int, Shard]] = {}
 
     def open(self, encoder: str, number: int) -> Shard:
-        """Shard `number` of `encoder`. Raises IntegrityError where two shards were computed in different precisions."""
+        """Open the shard `number` of `encoder`.
+
+        Raises IntegrityError if it was computed in another precision than a shard that was opened before.
+        """
         if self._last.get(encoder, (None,))[0] == number:
             return self._last[encoder][1]
         shard = Shard(shard_path(self.folder_of(encoder), number), FEATURES)
@@ -131,17 +149,19 @@ class Features:
         path, first = self._computed.setdefault(encoder, (shard.path, precision))
         if precision != first:
             raise IntegrityError(
-                f"{shard.path} was computed in {precision} and {path} in {first}, since precision auto depends on the"
-                " machine; set extract.precision and run extract again"
+                f"{shard.path} was computed in {precision} and {path} in {first}, because precision auto depends on"
+                " the machine. Set extract.precision in the configuration, and extract the features again with"
+                " `jointspace run CONFIG`."
             )
         self._last[encoder] = number, shard
         return shard
 
 
 class FeatureRows(ChosenRows):
-    """One encoder's features (n, dim) for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
+    """One encoder's features (n, dim) of the images `image_id` (n,). `rows[[3, 1]]` reads only these two images.
 
-    `origin` is what made them (pipeline.storage.parameters). Raises as `Features.open` does.
+    `origin` says what computed the features (see pipeline.storage.parameters). Raises IntegrityError as
+    `Features.open` does.
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:

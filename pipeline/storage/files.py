@@ -1,8 +1,8 @@
-"""Reading files: regular files only, by names that lead nowhere else, and every failure is a full sentence.
+"""Safe reading of files: only regular files are opened, and file names from untrusted files are checked.
 
-A pipe would wait for a writer forever, and a device never ends; both are refused without waiting. Names that stand in a
-file, such as an index's card or a model's list of encoders, may be a stranger's: joined to a folder unchecked, they
-could lead anywhere.
+Reading a pipe could wait forever for its writer, and a device may never end, so both are refused without waiting. A
+file name inside another file, such as the card of an index, may come from an untrusted source. Without a check, such a
+name could lead out of the folder to which it is joined.
 """
 
 import errno
@@ -19,20 +19,30 @@ from pathlib import Path
 from pipeline.errors import IntegrityError
 from pipeline.foreign.files import kind_of
 
-REMEDY = "run its stage again by the command that `jointspace verify` prints for its run"
+REMEDY = "Run `jointspace verify RUN`, which prints the command that makes the file again."
+"""The remedy for a damaged file of a run, in messages."""
+REBUILD = "Copy the index again, or rebuild it with the command that `jointspace verify RUN` prints for its run."
+"""The remedy for a damaged file of an index, in messages."""
+RUN_FIRST = "Run the stage that makes it, or `jointspace run CONFIG`, which runs all missing stages."
+"""The remedy for a missing file of a run, in messages."""
 REASONS = {
-    errno.EISDIR: "it is a folder, not a file); move it away and",
-    errno.ENOTDIR: "a file is in the place of a folder); move it away and",
-    errno.ELOOP: "links lead in a circle); remove the link and",
+    errno.EISDIR: "it is a folder, not a file). Move it away.",
+    errno.ENOTDIR: "a file is where a folder should be). Move that file away.",
+    errno.ELOOP: "its symbolic links form a circle). Remove the link.",
 }
+"""The reason and the first step of the remedy, for some errors of opening a file."""
 DRIVE = re.compile(r"[A-Za-z]:")
+"""Pattern of a drive of Windows."""
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
-NO_LINK = "put the file or folder itself there"
-SHOWN = 120  # characters of a name that an error quotes
+"""Pattern that matches in a name with which no index may refer to a photo."""
+GET_AGAIN = "Copy that file again from its source."
+NO_LINK = "Replace the link by the file or folder itself."
+MAX_NAME_CHARACTERS = 120
+"""Number of characters of a name that an error quotes."""
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open the file `path` for reading. Raises OSError also if it is not a regular file."""
+    """Open the file `path` for reading. The caller must close it. Raises OSError also if it is not a regular file."""
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
     if (other := kind_of(os.fstat(file.fileno()).st_mode)) is not None:
         file.close()
@@ -46,7 +56,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextmanager
 def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> Iterator[None]:
-    """Turn an OSError from reading `path` into an IntegrityError; `missing` replaces the message for no such file."""
+    """Turn an OSError from reading `path` into an IntegrityError with the message of `explain`."""
     try:
         yield
     except OSError as error:
@@ -54,40 +64,44 @@ def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> It
 
 
 def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
-    """Describe an `error` from reading `path` in a sentence."""
+    """Describe an `error` from reading `path` in sentences that end with the `remedy`.
+
+    If the file does not exist, the message is `path`, followed by the text `missing` if there is one.
+    """
     if error.errno == errno.ENOENT:
-        return f"{path} {missing or 'does not exist; run the stage that makes it'}"
+        return f"{path} {missing or f'does not exist. {RUN_FIRST}'}"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"cannot read {path} (permission denied); allow this user to read it"
-    other = f"{error.strerror or error}); check it and its disk, then"
-    return f"cannot read {path} ({REASONS.get(error.errno or 0, other)} {remedy}"
+        return f"Cannot read {path} (permission denied). Allow this user to read it."
+    other = f"{error.strerror or error}). Check the file and its disk."
+    return f"Cannot read {path} ({REASONS.get(error.errno or 0, other)} {remedy}"
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read all bytes of a file. Raises IntegrityError."""
+    """Read all bytes of a file. Raises IntegrityError if that fails."""
     with refusing(path), open_regular(path) as file:
         return file.read()
 
 
 def map_hashed(path: Path) -> tuple[memoryview, str]:
-    """A memory map of a file that is never written again, and its SHA-256. Raises OSError as `open_regular` does.
+    """Return a memory map of a file, and its SHA-256. The file must never be written again.
 
-    The file is read for the hash, since what is read through a map stays in memory.
+    The hash is computed by reading the file, because pages that are read through a map stay in memory. Raises OSError
+    as `open_regular` does.
     """
     with open_regular(path) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        empty = not os.fstat(file.fileno()).st_size  # cannot be mapped
+        empty = not os.fstat(file.fileno()).st_size  # An empty file cannot be mapped.
         return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), sha256
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file. Raises OSError as `open_regular` does."""
+    """Return the SHA-256 of a file as 64 hexadecimal digits. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_regular(path: Path) -> bool:
-    """Whether `path` is itself a regular file: not a link to one."""
+    """Return whether `path` is a regular file. A link to a regular file does not count."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -95,8 +109,11 @@ def is_regular(path: Path) -> bool:
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
-    """Everything below `folder` except folders, ordered by name, with its own status (that of a link, not of its
-    target); and what cannot be examined, with its error."""
+    """Yield all files and links below `folder`, sorted by name within each folder, with their status.
+
+    The status of a link is the link's own, not its target's. A path that cannot be examined is yielded with its
+    OSError in place of a status.
+    """
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append):
         folders.sort()
@@ -110,60 +127,64 @@ def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
 
 
 def require_no_links(top: Path, folder: Path) -> None:
-    """Raise IntegrityError naming a link in `folder`, however deep, or between it and the folder `top`.
+    """Raise IntegrityError if `folder`, any file or folder in it, or a folder between `top` and it is a link.
 
-    What is in an index of a stranger could otherwise be a link to a file of this user's, which is then copied, or to a
-    folder, which is then changed. `top` itself, which the user has named, may be a link.
+    An index from an untrusted source could otherwise contain a link to a private file of this user, which would be
+    copied, or to a folder, which would be changed. `top` itself may be a link, because the user has named it.
     """
     link = next((part for part in (folder, *folder.parents) if top in part.parents and part.is_symlink()), None)
     link = link or next((os.path.join(*found) for found in _links_in(folder)), None)
     if link is not None:
-        raise IntegrityError(f"{link} is a link, and nothing in an index may be one; {NO_LINK}")
+        raise IntegrityError(f"{link} is a link, but an index must not contain links. {NO_LINK}")
 
 
 def _links_in(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the links in `folder`, however deep, as folder and name."""
+    """Yield the folder and the name of each link in `folder` and its subfolders."""
     for parent, folders, names in os.walk(folder):
         yield from ((parent, name) for name in (*names, *folders) if os.path.islink(os.path.join(parent, name)))
 
 
 def plain(name: object, source: Path | str) -> str:
-    """`name`, read from the file `source`, if it is relative, with forward slashes and plain parts.
+    """Check a file name that was read from the file `source`, and return it.
 
-    Raises IntegrityError for an absolute path, `..`, a drive, a backslash, NUL, or a value that is not a string.
+    Raises IntegrityError if the name is not a string, is absolute, has a drive, an empty part, `.` or `..`, or
+    contains a backslash or NUL.
     """
     usable = isinstance(name, str) and not {"\\", "\0"} & set(name) and not DRIVE.match(name)
     if not isinstance(name, str) or not usable or any(part in ("", ".", "..") for part in name.split("/")):
-        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which is not a plain name; get the file again")
+        quoted = repr(name)[:MAX_NAME_CHARACTERS]
+        raise IntegrityError(f"{source} names the file {quoted}, which is not a plain relative name. {GET_AGAIN}")
     return name
 
 
 def name_fault(name: str, listed: bool = False) -> str | None:
-    """Say why no index may hold `name`, the relative path of a photo or a member of a shard; None if an index may.
+    """Return why an index must not contain `name`, or None if it may.
 
-    A `listed` name comes from a list and may have backslashes and a drive: the file can have another name.
+    `name` is the relative path of a photo, or of a member of a tar shard. A `listed` name comes from a list of the
+    user. It may have backslashes and a drive, because the file that it means can have another name.
     """
     if not UNPLAIN.search(name):
         return None
     if not name or "\0" in name:
-        return f"no file name: {name!r}"
+        return f"not a file name: {name!r}"
     if name.startswith("/") or ".." in name.split("/"):
-        return f"outside: {name!r} leads out of the collection; use names relative to it"
+        return f"outside: {name!r} leads out of the collection. Use names that are relative to it."
     if listed:
         return None
     odd = "has a backslash" if "\\" in name else "begins with a letter and a colon, as a drive of Windows does"
-    return f"unusable name: {name!r} {odd}; rename the file"
+    return f"unusable name: {name!r} {odd}. Rename the file."
 
 
 def first_unplain(names: Sequence[str | None]) -> int | None:
-    """Find the first of `names` that `name_fault` refuses and return its position, or None if there is none."""
-    return next((place for place, name in enumerate(names) if name is not None and name_fault(name)), None)
+    """Return the position of the first name that `name_fault` refuses, or None if it refuses none of them."""
+    return next((position for position, name in enumerate(names) if name is not None and name_fault(name)), None)
 
 
 def inside(folder: Path, name: object, source: Path | str) -> Path:
-    """The path of the file `name` below `folder`, as the file `source` names it; it need not exist.
+    """Return the path of the file `name` below `folder`. The file need not exist.
 
-    Raises IntegrityError as `plain` does, and for a path that contains a link or leads out of `folder`.
+    The name was read from the file `source`. Raises IntegrityError as `plain` does, and for a path that contains a
+    link or leads out of `folder`.
     """
     folder = Path(folder)
     path = folder.joinpath(plain(name, source))
@@ -171,10 +192,12 @@ def inside(folder: Path, name: object, source: Path | str) -> Path:
     try:
         link = next((part for part in below if part.is_symlink()), None)
         within = path.resolve().is_relative_to(folder.resolve())
-    except (OSError, ValueError, RuntimeError):  # an impossible name, or a circle of links
-        link, within = None, False
+    except (OSError, ValueError, RuntimeError):  # The name is impossible, or links form a circle.
+        link = None
+        within = False
+    quoted = repr(name)[:MAX_NAME_CHARACTERS]
     if link is not None:
-        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, but {link} is a link; put the file itself there")
+        raise IntegrityError(f"{source} names the file {quoted}, but {link} is a link. {NO_LINK}")
     if not within:
-        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which cannot be in {folder}; get the file again")
+        raise IntegrityError(f"{source} names the file {quoted}, which cannot be in {folder}. {GET_AGAIN}")
     return path

@@ -1,7 +1,7 @@
-"""Changes of an index: the photos that it has, the photos that were removed, and new versions of its shards.
+"""Changing an index: its current and removed photos, and new versions of its shards.
 
-A revision is an index shard from which images and their sentences are removed. The shard that it replaces stays whole
-until the revision is complete.
+A revision is a new version of an index shard, without some images and their captions. The old shard stays intact until
+the revision is complete.
 """
 
 import re
@@ -33,18 +33,17 @@ if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
 
 DIGEST = re.compile(r"(.*?)(?:\t([0-9a-f]{64}))?", re.DOTALL)
-"""A line of a list of removed photos: the photo's name, and its sha256, by which `add` knows it in another folder.
-Earlier versions did not write the sha256."""
+"""Pattern of a line in the list of removed photos: the name of the photo, a tab, and its sha256, by which `add`
+recognises the photo in another folder. Earlier versions did not write the sha256."""
 KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}
 """The columns that identify a row in a manifest."""
 
 
 @dataclass(frozen=True)
 class ShardSide:
-    """The images or the sentences of an index shard: the name and the card of their FAISS index, and their table.
+    """The images or the captions of an index shard: the name and the card of their FAISS index, and their table.
 
-    The rows `alive` were not removed. `outline` says which vectors belong to which row of a multi-vector model; it is
-    None for other models.
+    `outline` says which vectors belong to which row if the model is a multi-vector model, and is None otherwise.
     """
 
     modality: Modality
@@ -55,12 +54,12 @@ class ShardSide:
 
     @property
     def ids(self) -> np.ndarray:
-        """The id (n,) of each row in the manifest."""
+        """The id (n,) that each row has in the manifest."""
         return self.table[NUMBER[self.modality]].to_numpy()
 
     @property
     def owners(self) -> np.ndarray:
-        """The image (n,) of each row."""
+        """The id of the image (n,) to which each row belongs."""
         return self.table["image_id"].to_numpy()
 
     @property
@@ -70,17 +69,18 @@ class ShardSide:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The ids of the vectors in the index: their rows, or, for a multi-vector model, numbers without gaps."""
+        """The ids of the vectors in the FAISS index: the numbers of their rows. The vectors of a multi-vector model are
+        numbered from 0 without gaps."""
         return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
 
     def without(self, rows: np.ndarray) -> "ShardSide":
-        """Return this side with only ids left in `rows` (k,)."""
+        """Return this side with `rows` (k,) removed: only their ids stay in the table."""
         less = None if self.outline is None else self.outline.without(rows)
         return replace(self, table=forget(self.table, rows), outline=less)
 
 
 def sides_of(shard: IndexShard) -> list[ShardSide]:
-    """Return the images, and the sentences if the shard has an index of them."""
+    """Return the images of the shard, and its captions if it has a FAISS index of them."""
     return [
         ShardSide(modality, shard.card.index_name(modality), card, shard.table(modality), shard.outline(modality))
         for modality in MODALITIES
@@ -89,8 +89,8 @@ def sides_of(shard: IndexShard) -> list[ShardSide]:
 
 
 def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings: "Embeddings") -> None:
-    """Raise IntegrityError unless `embeddings` are of the shard's model, and their manifest has the same ids for its
-    rows."""
+    """Raise IntegrityError unless `embeddings` come from the model of the shard, and their manifest gives its rows the
+    same ids."""
     models = {str(shard.folder): shard.model_digest, str(embeddings.folder): embeddings.model}
     require_same("model", models)
     for side in sides:
@@ -100,31 +100,31 @@ def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings:
         known = ids.max(initial=-1) < table.num_rows
         if not known or table.select(keys).take(ids) != side.table.select(keys).take(side.alive):
             raise IntegrityError(
-                f"{embeddings.manifest.folder} numbers its {side.modality} differently from {shard.folder}; give the"
-                " manifest that the index was made from, or a later one of the same run"
+                f"{embeddings.manifest.folder} numbers its {side.modality} differently from {shard.folder}. Use the"
+                " manifest from which the index was made, or a later manifest of the same run."
             )
 
 
 @dataclass(frozen=True)
 class Change:
-    """An `index` that is changed: what lies below the folder `home` is written below `root`."""
+    """An index that is being changed. A file below the folder `home` is written to the same path below `root`."""
 
     index: StoredIndex
     home: Path
     root: Path
 
     def folder(self, shard: IndexShard) -> Path:
-        """Return the folder that a shard is written to."""
+        """Return the folder to which the new version of a shard is written."""
         return self.root / shard.folder.relative_to(self.home)
 
 
 @contextmanager
 def changing(folder: Path, output: Path | None) -> Iterator[Change]:
-    """Open the index in `folder` to be changed in place, or give links to its files in the new folder `output`, which
-    appears when the block has changed them.
+    """Open the index in `folder` for a change, which the block makes in place or in a changed copy `output`.
 
-    An index that is changed in place is opened when its lock and the locks of its shards and additions are held, so
-    that it is as the last change has left it. Raises JointspaceError if another process holds one of the locks.
+    The copy has links to the unchanged files, and its folder appears when the block has ended without an error. An
+    index that is changed in place is opened after its lock and the locks of its shards and additions are acquired, so
+    that the result of the last change is read. Raises JointspaceError if another process holds one of the locks.
     """
     home = home_of(shards_in(folder))
     if output is None:
@@ -145,20 +145,20 @@ def changing(folder: Path, output: Path | None) -> Iterator[Change]:
 
 
 def link_shard(shard: IndexShard, output: Path) -> None:
-    """Write the same index shard to the folder `output`, with links to its files where the file system has links."""
+    """Copy an index shard to the folder `output`, as hard links to its files if the file system supports them."""
     writer = IndexWriter(output)
     writer.link(shard)
     writer.commit(source=shard.card, but=[CARRIED])
 
 
-def photographs_of(shards: Iterable[IndexShard]) -> set[str]:
+def photo_digests(shards: Iterable[IndexShard]) -> set[str]:
     """Return the sha256 of all photos in some index shards."""
     groups = (group for shard in shards for group in shard.packed_table("images").groups(["sha256"]))
     return {digest for group in groups for digest in group["sha256"].to_pylist() if digest}
 
 
 def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
-    """Go through the photos of an index that were not removed."""
+    """Yield the photos of an index that were not removed."""
     for shard, shift in zip(index.shards, index.shifts, strict=True):
         for group in shard.packed_table("images").groups(["image_id", "path", "member", "sha256"]):
             there = group.filter(group["path"].is_valid())
@@ -169,49 +169,58 @@ def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
 
 
 def read_removed(shard: IndexShard) -> dict[str, str]:
-    """Read what was removed from an index shard, as name -> sha256."""
+    """Read the list of photos that were removed from an index shard, as name -> sha256."""
     path = shard.folder / REMOVED
     return parse_removed(read_lines(path)) if path.exists() else {}
 
 
 def parse_removed(lines: Iterable[str]) -> dict[str, str]:
-    """Split the lines of a list of removed photos into names and sha256, which may be empty."""
+    """Parse the lines of a list of removed photos, as name -> sha256. A missing sha256 is an empty text."""
     pairs = (match.groups("") for line in lines if (match := DIGEST.fullmatch(line)))
     return {name.replace(r"\n", "\n").replace(r"\r", "\r"): digest for name, digest in pairs}
 
 
 def format_removed(removed: Mapping[str, str]) -> str:
-    """Return the text that `parse_removed` reads. A line break in a name is written with a backslash, which no name
-    has."""
+    """Format the list of removed photos that `parse_removed` reads.
+
+    A line break in a name is written as a backslash and a letter. This is unambiguous, because names have no
+    backslash.
+    """
     lines = (f"{name}\t{digest}" if digest else name for name, digest in removed.items())
     return "".join(line.replace("\n", r"\n").replace("\r", r"\r") + "\n" for line in lines)
 
 
 def removed_photos(shards: Iterable[IndexShard]) -> set[str]:
-    """Return the whole paths and the sha256 of all photos that were removed from some index shards."""
+    """Return the absolute paths and the sha256 of all photos that were removed from some index shards."""
     removed = [(shard.card.data_root, read_removed(shard)) for shard in shards]
     return {text for root, names in removed for name in names for text in (f"{root}/{name}", names[name]) if text}
 
 
 def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.ndarray:
-    """Return (n,) whether each of the images below the folder `root` is among the `removed_photos`."""
+    """Return which of n images were removed, as (n,) bool.
+
+    `images` is a table of images below the folder `root`, and `removed` is the result of `removed_photos`.
+    """
     rows = images.select(["path", "member", "sha256"]).to_pylist()
     return np.array([not removed.isdisjoint((row["sha256"], f"{root}/{listed_name(row)}")) for row in rows], bool)
 
 
 def hidden_photos(index: StoredIndex, folder: Path) -> list[int]:
-    """Return the ids of the photos of the index in a folder that an index of the same run lists as removed."""
+    """Return the ids of those photos of an index that any index of the same run lists as removed.
+
+    `folder` is the folder of the index.
+    """
     gone: set[str] = set()
     for other in indexes_of_run(folder):
-        with suppress(JointspaceError, OSError):  # another index that is damaged is no reason to serve none
+        with suppress(JointspaceError, OSError):  # Another index may be damaged, and this index is served regardless.
             gone |= removed_photos(open_index(other).shards)
     return [photo.image_id for photo in photos_of(index) if photo.whole in gone] if gone else []
 
 
 class Revision:
-    """The index `shard` with other FAISS indexes and tables, which is written to the folder `output`.
+    """A new version of an index shard with other FAISS indexes and tables, which is written to the folder `output`.
 
-    The old shard stays whole until the revision is committed.
+    Call `put` for each side, and then `commit`. The old shard stays intact until `commit` is called.
     """
 
     def __init__(self, shard: IndexShard, output: Path) -> None:
@@ -221,7 +230,7 @@ class Revision:
         self.outlines: dict[str, MultiVectors] = {}
 
     def put(self, side: ShardSide, data: memoryview, factory: str) -> None:
-        """Write the FAISS index and the table of a side."""
+        """Write the FAISS index `data`, which has the type `factory`, and the table of a side."""
         self.writer.add(f"{side.name}.faiss", data)
         self.writer.add_table(f"{side.modality}.parquet", side.table)
         changes = {"count": len(side.numbers), "bytes": len(data), "factory": factory}
@@ -230,7 +239,7 @@ class Revision:
             self.outlines[side.modality] = side.outline
 
     def commit(self) -> None:
-        """Link all other files, and write the card. The measurements of the indexes stay on it."""
+        """Link all other files of the old shard, and write the card. The old measurements stay on the card."""
         if self.outlines:
             self.writer.add_outlines(self.outlines)
         card = self.shard.card
@@ -243,6 +252,6 @@ class Revision:
 
 
 def is_removed(table: pa.Table) -> np.ndarray:
-    """Return (n,) which rows of an index's table were removed."""
+    """Return which rows of an index's table were removed, as (n,) bool."""
     key = "sha256" if "sha256" in table.column_names else "text"
     return table[key].is_null().to_numpy()

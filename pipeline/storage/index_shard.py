@@ -1,31 +1,34 @@
-"""An index shard: a folder with all that a program needs to search some photos, without the run.
+"""An index shard: a folder with all files that a program needs to search some photos without the run.
 
-    images.faiss       sentences.faiss         FAISS indexes; position i is row i of the table. Without sentences there
-                                               is no index of them, and their table is empty
-    images.parquet     sentences.parquet       the rows: id, path, split; id, image, text
-    images.tradeoff.json, ...                  how candidate indexes compared, if one was chosen among several
+    images.faiss       sentences.faiss         FAISS indexes, in which the vector with the id i belongs to row i of the
+                                               table. If there are no captions, the second index is missing
+    images.parquet     sentences.parquet       tables of the images (id, path, split) and captions (id, image, text).
+                                               The second table may be empty
+    images.tradeoff.json, ...                  measurements of candidate indexes, if the index was chosen among several
     model.safetensors  model.json              the model that embeds queries
-    text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
+    text_encoders/<name>/model.safetensors + .json  text encoders, which turn captions into vectors
     vocabulary.json                            the words of models that read tokens or trees
-    encoders/<name>/model.safetensors + .json  turns images into features
-    background.safetensors                     what scores are compared with (pipeline.index.calibration)
-    card.json                                  size and sha256 of every file, and what was measured
+    encoders/<name>/model.safetensors + .json  image encoders, which turn images into features
+    background.safetensors                     vectors with which scores are compared (pipeline.index.calibration)
+    card.json                                  the size and sha256 of every file, and the measurements
 
-An index `index/<model>/` is one such folder. An index of many millions of photos is several of them, each of some
-shards of the run, in `index/<model>/00/` and so on: see pipeline.storage.stored_index.
+An index `index/<model>/` is usually one such folder. An index of many millions of photos has several of them, in
+`index/<model>/00/` and so on, each for some shards of the run (see pipeline.storage.stored_index).
 
-A row keeps its meaning forever: if its image or sentence is removed, only the ids stay in it, and `count` in the card
-is smaller than the table.
+Row numbers never change. If an image or a caption is removed, its row stays with only its ids, and `count` on the card
+is smaller than the number of rows.
 
-The card is written last and removed first: a shard without it does not exist. All files are written under temporary
-names before the first is renamed, so an older shard in the folder stays intact until its successor is complete.
+The card is written last and removed first, because a shard without a card does not exist. All files are written under
+temporary names before the first of them is renamed, so an older shard in the folder stays intact until the new shard
+is complete.
 
-A multi-vector model (the card's `kind` is `fragments`) has, in place of the two indexes,
+A shard of a multi-vector model (`kind` on its card is `fragments`) has these files in place of the two indexes:
 
-    regions.faiss      words.faiss             position i is vector i, row after row, without gaps: removed rows have
-                                               no vectors
-    fragments.safetensors                      the rows of the vectors: `image_offsets`, `sentence_offsets`; the
-                                               regions' `boxes`; `image_globals` and `sentence_globals`, if any
+    regions.faiss      words.faiss             the vectors of row after row, with ids from 0 without gaps. Removed rows
+                                               have no vectors
+    fragments.safetensors                      the rows of the vectors (`image_offsets`, `sentence_offsets`), the
+                                               `boxes` of the regions, and `image_globals` and `sentence_globals` if
+                                               the model has them
 """
 
 import json
@@ -44,13 +47,13 @@ from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.card import CARD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
 from pipeline.storage.commit import read_commit, read_record
-from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
+from pipeline.storage.files import REBUILD, inside, map_hashed, read_bytes, refusing
 from pipeline.storage.index_folder import (
     CHANGING,
     COLUMNS,
-    IDS,
+    ID_COLUMNS,
     NUMBER,
-    PLACES,
+    PATH_COLUMNS,
     listed,
     remove_files,
     require_distinct,
@@ -65,13 +68,12 @@ from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 OUTLINES = "fragments.safetensors"
 RECORDS = ("model.json", "encoders/*/model.json", "text_encoders/*/model.json")
-"""Patterns of the commit records of the model and of the encoders."""
+"""Patterns of the commit records of the model and of the encoders in an index shard."""
 MODALITIES: tuple[Modality, ...] = ("images", "sentences")
-REBUILD = "run build-index again"
 
 
 class IndexWriter:
-    """Writes an index shard file by file, with one file in memory at a time; `commit` completes it."""
+    """Writer of an index shard. It adds one file after another, and `commit` completes the shard."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -79,17 +81,22 @@ class IndexWriter:
         self._batch = FileBatch()
 
     def add(self, name: str, data: bytes | memoryview) -> None:
-        """Write the file `name`, a path with forward slashes. Raises IntegrityError as `inside` does."""
+        """Write the file `name`, which is a path with forward slashes below the folder of the shard.
+
+        Raises IntegrityError as `inside` does.
+        """
         self.files[name] = self._batch.add(self._path(name), data)
 
     def add_table(self, name: str, table: pa.Table) -> None:
+        """Write a table as the Parquet file `name`."""
         self.add(name, to_parquet(table))
 
     def add_json(self, name: str, value: Json) -> None:
+        """Write a value as the JSON file `name`, without a `check`."""
         self.add(name, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode())
 
     def add_outlines(self, outlines: Mapping[str, MultiVectors]) -> None:
-        """Write which vectors belong to which `images` and `sentences` of a multi-vector model."""
+        """Write the offsets, boxes and global vectors of the `images` and `sentences` of a multi-vector model."""
         arrays = {"boxes": outlines["images"].boxes}
         for modality, one in SIDES.items():
             arrays |= {f"{one}_offsets": outlines[modality].offsets, f"{one}_globals": outlines[modality].globals}
@@ -97,16 +104,20 @@ class IndexWriter:
         self.add(OUTLINES, safetensors.numpy.save(arrays))
 
     def add_parameters(self, source: Path, prefix: str = "") -> None:
-        """Copy a model or an encoder from the folder `source`: its commit record and all files that this lists."""
+        """Copy a model or an encoder from the folder `source`: its commit record and all files that the record lists.
+
+        `prefix` is the path of its folder in the shard, with a slash at the end.
+        """
         commit = Path(source) / "model.json"
         for name in (*read_commit(commit).files, commit.name):
             self.add(prefix + name, read_bytes(inside(Path(source), name, commit)))
 
     def link(self, shard: "IndexShard", but: Collection[str] = ()) -> None:
-        """Add all files of another shard except `but`, without reading them where the file system has links.
+        """Add all files of another shard except `but`, as hard links if the file system supports them.
 
-        Readers check the files against the card. The files of a shard in the same folder are there already. Raises
-        JointspaceError if another process has changed that shard since it was opened.
+        The files are not checked, because readers check them against the card. The files of a shard in the same folder
+        need not be added again. Raises JointspaceError if another process has changed the other shard since it was
+        opened.
         """
         files = {name: shard.about(name) for name in shard.card.files if name not in but}
         if shard.folder == self.folder:
@@ -120,7 +131,7 @@ class IndexWriter:
                 except OSError:
                     self.add(name, shard.read(name))
             if read_card(shard.folder) != shard.card:
-                raise JointspaceError(f"{shard.folder} was changed while it was copied; run the same command again")
+                raise JointspaceError(f"{shard.folder} was changed while it was copied. Run the same command again.")
 
     def commit(
         self,
@@ -129,15 +140,16 @@ class IndexWriter:
         but: Collection[str] = (),
         **facts: Unpack[CardFacts],
     ) -> None:
-        """Write the card, as `make_card` constructs it, and publish all files in place of an older shard.
+        """Write the card that `make_card` constructs, and publish all files in place of an older shard.
 
-        No file of the older shard stays; all other files do. Raises IntegrityError for a link in place of a file.
+        The files of the older shard that are not part of the new one are removed. Files that do not belong to a shard
+        stay. Raises IntegrityError if one of the files is a link.
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = set(listed(self.folder))
         # Snakemake has removed the card of an older shard, but not the commit records of its model and encoders.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
-            with suppress(IntegrityError):  # a file of the user, which stays
+            with suppress(IntegrityError):  # The user has put this file here, so it stays.
                 names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))
                 former |= {(record.parent / name).relative_to(self.folder).as_posix() for name in names}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)
@@ -149,10 +161,11 @@ class IndexWriter:
 
 
 class IndexShard:
-    """A published index shard. Each file is checked against the card before it is parsed, on first use.
+    """A published index shard. Each file is checked against the card whenever it is read, before it is parsed.
 
-    A folder that holds one index shard, such as the folder of a run, stands for this shard. Raises IntegrityError
-    naming a file that is missing or changed, and for a card that names a file outside the folder.
+    `folder` is the shard, or a folder that contains exactly one shard, such as the folder of a run. Raises
+    IntegrityError if `folder` does not contain exactly one shard, if a file is missing or was changed, and if the card
+    names a file outside the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -165,42 +178,46 @@ class IndexShard:
     def model_digest(self) -> str:
         """The digest of the model's files. Raises IntegrityError if the card does not have it."""
         if (digest := self.card.inputs.get("model")) is None:
-            raise IntegrityError(f"{self.folder / CARD} has no inputs.model; {REBUILD}")
+            raise IntegrityError(f"{self.folder / CARD} has no key inputs.model. {REBUILD}")
         return digest
 
     def read(self, name: str) -> bytes:
+        """Read the file `name` after its size and hash were checked."""
         return bytes(self.map(name))
 
     def map(self, name: str) -> memoryview:
-        """A memory map of the file `name`, after its bytes were checked."""
+        """Return a memory map of the file `name` after its size and hash were checked.
+
+        Raises IntegrityError if the file is missing, is not on the card, or differs from the card.
+        """
         path = self._path(name)
         about = self.about(name)
-        with refusing(path, REBUILD, f"is missing although its card lists it; {REBUILD}"):
+        with refusing(path, REBUILD, f"is missing, although the card of its index lists it. {REBUILD}"):
             data, sha256 = map_hashed(path)
         if (len(data), sha256) != (about["bytes"], about["sha256"]):
-            raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; {REBUILD}")
+            raise IntegrityError(f"{path} was changed or damaged: it differs from the card of its index. {REBUILD}")
         return data
 
     def about(self, name: str) -> FileSum:
-        """Return the size and the sha256 of a file, as the card has them."""
+        """Return the size and the sha256 that the card lists for a file. Raises IntegrityError if it lists none."""
         if name not in self.card.files:
-            raise IntegrityError(f"{self.folder / CARD} lists no {name}; {REBUILD}")
+            raise IntegrityError(f"{self.folder / CARD} does not list the file {name}. {REBUILD}")
         file = self.card.files[name]
         return {"bytes": file.bytes, "sha256": file.sha256}
 
     def check(self) -> None:
-        """Raises IntegrityError for any file that is missing or changed."""
+        """Raise IntegrityError if any file is missing or was changed."""
         for name in self.card.files:
             self.map(name)
 
     def index(self, name: str) -> memoryview:
-        """Map the bytes of a FAISS index."""
+        """Return a memory map of the FAISS index `name` after it was checked as by `map`."""
         return self.map(f"{name}.faiss")
 
     def outline(self, modality: Modality) -> MultiVectors | None:
-        """Return which vectors of the index belong to which row of the table; None unless the model is multi-vector.
+        """Return which vectors of the index belong to which row of the table, or None if each row has one vector.
 
-        Raises IntegrityError if they do not fit the table or the index.
+        Raises IntegrityError if the offsets do not fit the table or the index.
         """
         if self.card.kind == "global":
             return None
@@ -210,24 +227,33 @@ class IndexShard:
         return read_outline(self.folder / OUTLINES, self.arrays(OUTLINES), SIDES[modality], rows, total)
 
     def table(self, modality: Modality) -> pa.Table:
-        """Return all rows, whose ids are distinct. Raises IntegrityError as `packed_table` does."""
+        """Read the whole table of a modality.
+
+        Raises IntegrityError as `packed_table` does, and if two rows have the same id.
+        """
         packed = self.packed_table(modality)
         table = packed.unpack()
         require_distinct(packed.path, table, NUMBER[modality])
         return table
 
     def check_rows(self) -> None:
-        """Raises IntegrityError for a row that `table` would refuse, whether anybody asks for it or not."""
+        """Raise IntegrityError if `table` would refuse any row of the shard's tables.
+
+        This reads only the columns that are checked.
+        """
         for modality in MODALITIES:
             packed = self.packed_table(modality)
-            rows = packed.groups([name for name in packed.schema.names if name in (*IDS, *PLACES)])
+            rows = packed.groups([name for name in packed.schema.names if name in (*ID_COLUMNS, *PATH_COLUMNS)])
             ids = [group.select([NUMBER[modality]]) for group in rows]
             if ids:
                 require_distinct(packed.path, pa.concat_tables(ids), NUMBER[modality])
 
     def packed_table(self, modality: Modality) -> PackedTable:
-        """Open the same table, whose rows are unpacked on request and checked by `require_plain_rows` as they are
-        read."""
+        """Open the table of a modality without unpacking it.
+
+        Rows are unpacked on request, and `require_plain_rows` checks them when they are read. Raises IntegrityError if
+        the file is damaged or lacks a column.
+        """
         name = f"{modality}.parquet"
         path = self.folder / name
         table = PackedTable(self.map(name), path, partial(require_plain_rows, path))
@@ -235,10 +261,11 @@ class IndexShard:
         return table
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """Read the arrays in the safetensors file `name`."""
         return load_tensors(self.read(name), self.folder / name, REBUILD)
 
     def vocabulary(self) -> JsonObject:
-        """Read the vocabulary of a model that reads words."""
+        """Read the vocabulary of a model that reads words, or the vocabularies of an ensemble."""
         self.read("vocabulary.json")
         path = self.folder / "vocabulary.json"
         value = read_record(path, anywhere=True)
@@ -257,7 +284,7 @@ class IndexShard:
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
-        self.read(prefix + "model.json")  # which in turn vouches for the tensors
+        self.read(prefix + "model.json")  # This checks the record, which vouches for the tensors.
         return read_parameters(self._path(f"{prefix}model.safetensors"), kind, anywhere=True)
 
     def _path(self, name: str) -> Path:
@@ -265,7 +292,7 @@ class IndexShard:
 
 
 def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Return `table` with only ids left in `rows` (k,)."""
+    """Return `table` with `rows` (k,) cleared: their ids stay, and all other columns are null."""
     gone = np.zeros(table.num_rows, bool)
     gone[rows] = True
     kept = pa.array(np.arange(table.num_rows), mask=gone)
@@ -274,5 +301,5 @@ def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def hide(table: pa.Table, image_ids: Sequence[int]) -> pa.Table:
-    """Return `table` with only ids left in the rows of these images and of their sentences."""
+    """Return `table` with the rows of these images, or of their captions, cleared as by `forget`."""
     return forget(table, np.flatnonzero(np.isin(table["image_id"], image_ids))) if image_ids else table

@@ -1,7 +1,7 @@
-"""One writer at a time: a lock beside what a command writes, which the kernel releases when its holder dies.
+"""Locks that let only one process at a time write a file or folder. The kernel releases the lock of a dead process.
 
-The lock of `models/ncca` is the file `models/.ncca.lock`. Only the kernel's lock on it counts: the file's content
-merely describes the holder, and the next holder takes over a file that a killed one left.
+The lock of `models/ncca` is the file `models/.ncca.lock`. Only the kernel's lock on this file counts. The content of
+the file only describes the holder for messages, and the next holder reuses a lock file that a killed process has left.
 """
 
 import errno
@@ -26,19 +26,23 @@ from pipeline.storage.files import is_regular
 
 log = logging.getLogger(__name__)
 LOCK = re.compile(r"\..+\.lock", re.DOTALL)
-SIGNED = {"host", "pid", "command", "since"}
-LONGEST_COMMAND, LONGEST_SIGNATURE = 200, 1 << 14
-"""Characters of the command in a signature, and bytes of a whole signature."""
-WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file systems without locks
+"""Pattern of the name of a lock file."""
+SIGNATURE_KEYS = {"host", "pid", "command", "since"}
+MAX_COMMAND_CHARACTERS = 200
+"""Number of characters of the command in a signature."""
+MAX_SIGNATURE_BYTES = 1 << 14
+"""Number of bytes of a lock file that are read."""
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Error numbers of file systems that do not support locks."""
 
 
 @contextmanager
 def hold(path: Path, wait: bool = False) -> Iterator[None]:
-    """Keep every other process and thread from writing the file or folder `path`.
+    """Hold the lock of the file or folder `path`, so that no other process or thread writes it.
 
-    Creates the folders above it, and in the end removes those that are still empty. If another process holds the lock,
-    raises JointspaceError at once, naming the process, or, with `wait`, waits until the lock is free. Only warns on a
-    file system without locks.
+    Creates the missing folders above `path`, and finally removes them again if they are still empty. If another
+    process holds the lock, this waits until the lock is free if `wait` is true. Otherwise it raises a JointspaceError
+    that names the process. On a file system without locks, it only logs a warning.
     """
     lock = path.resolve().with_name(f".{path.resolve().name}.lock")
     kernel = FileLock(lock, timeout=-1 if wait else 0, fallback_to_soft=False)
@@ -47,19 +51,24 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
         lock.parent.mkdir(parents=True, exist_ok=True)
         kernel.acquire()
     except Timeout:
-        raise JointspaceError(f"{path} is being written by {_holder(lock)}; wait for it, or stop it") from None
+        raise JointspaceError(
+            f"{path} is being written by {_holder(lock)}. Wait until that process has ended, or stop it."
+        ) from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise JointspaceError(
-                f"cannot write {path} (its lock {lock}: {error.strerror}); make room, correct the folder's permissions,"
-                " or write elsewhere"
+                f"Cannot write {path}, because its lock {lock} cannot be created ({error.strerror}). Free some disk"
+                " space, correct the permissions of the folder, or write to another folder."
             ) from error
-        log.warning("%s is on a file system without locks; make sure that no other run writes it", path)
+        log.warning("%s is on a file system without locks. Make sure that no other run writes to it.", path)
     if lock.exists() and not is_lock(lock):
         kernel.release()
-        raise JointspaceError(f"{lock} is in the place of a lock but is not one of ours; move it, or write elsewhere")
+        raise JointspaceError(
+            f"{lock} is not a lock file of jointspace, but the lock of {path} needs this name. Move the file away, or"
+            " write to another folder."
+        )
     try:
-        with suppress(OSError):  # a full disk: the lock holds all the same
+        with suppress(OSError):  # The disk may be full. The lock is valid without its description.
             lock.write_text(json.dumps(_signature()), encoding="utf-8")
         yield
     finally:
@@ -71,18 +80,18 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_lock(path: Path) -> bool:
-    """Whether `path` has the name of a lock, and holds a signature or nothing yet."""
+    """Return whether `path` has the name of a lock file, and contains a signature or nothing."""
     if not LOCK.fullmatch(path.name) or not is_regular(path):
         return False
     try:
-        text = path.read_bytes()[:LONGEST_SIGNATURE]
-        return not text or json.loads(text).keys() == SIGNED
+        text = path.read_bytes()[:MAX_SIGNATURE_BYTES]
+        return not text or json.loads(text).keys() == SIGNATURE_KEYS
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 
 def is_free(lock: Path, remove: bool = False) -> bool:
-    """Whether no process holds the lock file `lock`, which is then removed if that is asked for."""
+    """Return whether no process holds the lock file `lock`. With `remove`, a free lock file is deleted."""
     try:
         with FileLock(lock, timeout=0, fallback_to_soft=False):
             if remove:
@@ -97,17 +106,20 @@ def _signature() -> dict[str, str | int]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "command": textwrap.shorten(command, LONGEST_COMMAND, placeholder=" ..."),
+        "command": textwrap.shorten(command, MAX_COMMAND_CHARACTERS, placeholder=" ..."),
         "since": datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
     }
 
 
 def _holder(lock: Path) -> str:
-    """Who holds `lock`, if the file says: it may not be signed yet, or still by a holder that was killed."""
+    """Describe the process that holds `lock`.
+
+    The description is "another process" if the holder has not written its signature yet.
+    """
     try:
         signed = json.loads(lock.read_text(encoding="utf-8"))
         if signed["host"] == socket.gethostname() and not is_alive(signed["pid"]):
-            raise ValueError("signed by another holder")
+            raise ValueError("an earlier holder, which was killed, has written the signature")
         return f"process {signed['pid']} on {signed['host']} ({signed['command']}) since {signed['since']}"
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return "another process"

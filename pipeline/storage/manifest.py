@@ -1,11 +1,14 @@
-"""The manifest: which images, sentences and documents a run is made of. Its row order holds everywhere.
+"""The manifest: tables of all images, captions, documents (title, tags, description) and boxes of a run.
 
-`image_id` counts from 0, `sentence_id` likewise, ordered by image. Shard k holds the images [k * shard_size, (k + 1) *
-shard_size) and what belongs to them: `shards/00000.images.parquet`, `shards/00000.sentences.parquet` and so on, a file
-for each table in which it has rows. Their commit, `shards/00000.json`, says which rows of all these are, and has
-fingerprints of their contents, so that images added at the end leave the earlier shards, and whatever was made from
-them, valid. `manifest.json` is written last and vouches for the commits of the shards and for `rejects.jsonl`. A job
-reads the tables of its own shards.
+The order of the rows is the same in all artefacts of the run. `image_id` counts the images from 0. `sentence_id` counts
+the captions from 0, in the order of their images. Shard k contains the images [k * shard_size, (k + 1) * shard_size)
+and the rows of the other tables that belong to these images. The files of shard 0 are `shards/00000.images.parquet`,
+`shards/00000.sentences.parquet` and so on, one file for each table in which the shard has rows. The commit record of
+a shard, `shards/00000.json`, contains the range of its rows in each table and fingerprints of their contents. If images
+are added at the end, the earlier shards and all artefacts that were made from them therefore stay valid.
+
+`manifest.json` is written last. It vouches for the commit records of the shards and for `rejects.jsonl`. A job reads
+only the tables of its own shards.
 """
 
 import json
@@ -34,7 +37,7 @@ from pipeline.storage.commit import (
     remove_from,
     seal,
 )  # fmt: skip
-from pipeline.storage.files import is_regular, read_bytes
+from pipeline.storage.files import REMEDY, is_regular, read_bytes
 from pipeline.storage.json_files import Json, canonical_json, fingerprint, to_json
 from pipeline.storage.tables import PackedTable, to_parquet
 
@@ -43,9 +46,9 @@ IMAGES = pa.schema(
     [
         ("image_id", pa.int64()),
         ("path", pa.string()),  # relative to the data root, with forward slashes
-        ("member", pa.string()),  # the name inside a tar shard or a Parquet file, else null
-        ("offset", pa.int64()),  # of the member's bytes in the shard, or its row in the Parquet file; else null
-        ("size", pa.int64()),  # the number of these bytes; null for a row of a Parquet file
+        ("member", pa.string()),  # the name inside a tar shard or a Parquet file
+        ("offset", pa.int64()),  # the first byte of the member in the tar shard, or the row in the Parquet file
+        ("size", pa.int64()),  # the number of bytes of the member in the tar shard
         ("split", pa.string()),
         ("width", pa.int32()),
         ("height", pa.int32()),
@@ -60,25 +63,30 @@ BOXES = pa.schema(
     [("image_id", pa.int64()), *((c, pa.float32()) for c in ("x1", "y1", "x2", "y2", "score")), ("label", pa.string())]
 )
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
-"""Contents with a fingerprint in the commit of a shard."""
+"""The contents of a shard that have a fingerprint in its commit record."""
 REJECTS = "rejects.jsonl"
 DIGEST_ROWS = 1 << 16
+"""Number of rows that are converted to Python objects together when a table is hashed."""
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 
 
 def shard_commit(folder: Path, number: int) -> Path:
+    """Return the path of the commit record of the shard `number` of the manifest in `folder`."""
     return Path(folder) / "shards" / f"{number:05d}.json"
 
 
 def table_file(number: int, name: str) -> str:
-    """The name of the file, beside the commit of its shard, with the shard's rows of a table."""
+    """Return the name of the file that contains the rows of the table `name` in the shard `number`."""
     return f"{number:05d}.{name}.parquet"
 
 
 @dataclass(frozen=True)
 class ShardRows:
-    """Shard `number` has the image ids [first_image, last_image), the sentence ids [first_sentence, last_sentence), and
-    from the row `first_document` on documents."""
+    """The rows of the shard `number` in all tables of the manifest.
+
+    The shard has the image ids [first_image, last_image) and the caption ids [first_sentence, last_sentence). Its
+    documents begin with the row `first_document`. `fingerprints` has the hashes of its contents by name.
+    """
 
     number: int
     first_image: int
@@ -90,8 +98,11 @@ class ShardRows:
 
 
 class Manifest:
-    """A published manifest, its tables read when first asked for: those of a shard by `table`, all rows of all shards
-    by the properties `images`, `sentences`, `documents` and `boxes`, which hold them from then on."""
+    """A published manifest, whose tables are read when they are first used.
+
+    `table` reads the rows of one shard. The properties `images`, `sentences`, `documents` and `boxes` read the rows of
+    all shards, and keep them in memory.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -106,9 +117,10 @@ class Manifest:
         self._held: dict[str, tuple[int, pa.Table]] = {}
 
     def table(self, name: str, number: int) -> pa.Table:
-        """The rows of one shard in a table of TABLES; those that were read last stay in memory.
+        """Return the rows of the shard `number` in the table `name`, which is a key of TABLES.
 
-        Raises IntegrityError if they are damaged or of another manifest.
+        The shard that was read last stays in memory for each table. Raises IntegrityError if a file is damaged or
+        belongs to another manifest.
         """
         if (held := self._held.get(name)) and held[0] == number:
             return held[1]
@@ -131,58 +143,62 @@ class Manifest:
     boxes = cached_property(lambda self: self._whole("boxes"))
 
     def rejects(self) -> Iterator[dict[str, Any]]:
-        """{file, row, what, reason} of everything that was left out, one after another."""
+        """Yield the rejects of the collection: the file, the row, what was rejected, and the reason."""
         path = self.folder / REJECTS
         _require_whole(path, self.summary["files"][REJECTS])
         return read_rejects(path)
 
     @cached_property
     def names_digest(self) -> str:
-        """A digest of the paths and members of all images, for results that are matched with images by their names.
-        The fingerprints of a shard do not depend on names, and a name may be ambiguous because of another shard."""
+        """A digest of the paths and members of all images.
+
+        Artefacts that match files with images by name depend on it. The fingerprints of a shard do not suffice,
+        because they do not depend on names, and because an image of another shard may make a name ambiguous.
+        """
         return _table_digest(self.images.select(["path", "member"]))
 
     @cached_property
     def splits(self) -> np.ndarray:
-        """(n_images,) object, the split of every image."""
+        """The split of each image, as (n_images,) object."""
         return self._by_shard(self.shard_splits, object)
 
     @cached_property
     def sentence_images(self) -> np.ndarray:
-        """(n_sentences,) int64, the ascending image_id of every sentence."""
+        """The image_id of each caption in ascending order, as (n_sentences,) int64."""
         return self._by_shard(self.owners, np.int64)
 
     def _by_shard(self, read: Callable[[int], np.ndarray], dtype: type) -> np.ndarray:
         return np.concatenate([np.empty(0, dtype), *(read(number) for number in range(self.n_shards))])
 
     def shard_splits(self, number: int) -> np.ndarray:
-        """(n,) object, the split of each image of a shard; equal ones are one string."""
+        """Return the split of each image of a shard, as (n,) object. Equal splits are the same string object."""
         found = self.table("images", number)["split"].combine_chunks().dictionary_encode()
         return np.array(found.dictionary.to_pylist(), dtype=object)[found.indices.to_numpy()]
 
     def owners(self, number: int) -> np.ndarray:
-        """(m,) int64, the ascending image_id of each sentence of a shard."""
+        """Return the image_id of each caption of a shard in ascending order, as (m,) int64."""
         return self.table("sentences", number)["image_id"].to_numpy()
 
     def texts(self, number: int) -> list[str]:
-        """The sentences of a shard."""
+        """Return the captions of a shard."""
         return self.table("sentences", number)["text"].to_pylist()
 
     def texts_of(self, split: str, shards: range | None = None) -> Iterator[str]:
-        """The sentences of a split in some shards, or all, read by shard."""
+        """Yield the captions of a split in some shards, or in all shards. One shard is read at a time."""
         for number in range(self.n_shards) if shards is None else shards:
             in_split = self.shard_splits(number) == split
             own = in_split[self.owners(number) - number * self.shard_size]
             yield from self.table("sentences", number)["text"].filter(own).to_pylist()
 
     def rows(self, name: str, numbers: np.ndarray | Sequence[int]) -> pa.Table:
-        """Return some rows of a table of TABLES by their numbers in ascending order; reads only their shards.
+        """Return the rows `numbers` of the table `name`, which is a key of TABLES. Only their shards are read.
 
-        Raises IndexError for a number without a row, and for numbers in another order.
+        Raises IndexError if a number is out of range, or if the numbers are not in ascending order.
         """
-        numbers, bounds = np.asarray(numbers, np.int64), self.bounds(name)
+        numbers = np.asarray(numbers, np.int64)
+        bounds = self.bounds(name)
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < bounds[-1] and (np.diff(numbers) >= 0).all()):
-            raise IndexError(f"{name} has {bounds[-1]} rows, from 0; ask for some of them in ascending order")
+            raise IndexError(f"row numbers of {name} must ascend and be at least 0 and below {bounds[-1]}")
         cuts = np.searchsorted(numbers, bounds)
         found = [
             self.table(name, shard).take(numbers[cuts[shard] : cuts[shard + 1]] - bounds[shard])
@@ -191,20 +207,20 @@ class Manifest:
         return pa.concat_tables(found) if found else TABLES[name].empty_table()
 
     def pick(self, image_id: np.ndarray | Sequence[int]) -> list[dict[str, Any]]:
-        """The rows of some images; reads only their shards."""
+        """Return the rows of the images `image_id` in the given order. Only their shards are read."""
         image_id = np.asarray(image_id, np.int64)
-        distinct, places = np.unique(image_id, return_inverse=True)
+        distinct, positions = np.unique(image_id, return_inverse=True)
         rows = self.rows("images", distinct).to_pylist()
-        return [rows[place] for place in places.tolist()]
+        return [rows[position] for position in positions.tolist()]
 
     def of_image(self, name: str, image_id: int) -> pa.Table:
-        """The rows of an image in a table of TABLES; reads only its shard."""
+        """Return the rows of an image in the table `name`, which is a key of TABLES. Only its shard is read."""
         table = self.table(name, image_id // self.shard_size)
         first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
         return table.slice(first, last - first)
 
     def bounds(self, name: str) -> np.ndarray:
-        """(n_shards + 1,) the numbers of the shards' first rows in a table of TABLES, and of all rows."""
+        """Return the first row of each shard in the table `name`, and the number of all rows, as (n_shards + 1,)."""
         if name == "images":
             return np.minimum(np.arange(self.n_shards + 1) * self.shard_size, self.n_images)
         if name not in self._bounds:
@@ -213,7 +229,7 @@ class Manifest:
         return self._bounds[name]
 
     def shard(self, number: int) -> ShardRows:
-        """The rows of shard `number`."""
+        """Return the ranges of the rows of the shard `number`, and its fingerprints."""
         record = self._record(number)
         rows: Mapping[str, list[int]] = record["rows"]
         digests = {name: record[name] for name in FINGERPRINTS}
@@ -223,7 +239,7 @@ class Manifest:
         return ShardRows(number, first_image, last_image, first_sentence, last_sentence, first_document, digests)
 
     def _record(self, number: int) -> Mapping[str, Any]:
-        """The commit of a shard."""
+        """Return the commit record of a shard. Raises IntegrityError if the manifest does not vouch for it."""
         path = shard_commit(self.folder, number)
         _require_whole(path, self.summary["files"][f"shards/{path.name}"])
         return read_commit(path).value
@@ -231,26 +247,29 @@ class Manifest:
 
 def _require_whole(path: Path, about: FileSum) -> None:
     if reason := file_fault(path, about):
-        raise IntegrityError(f"{path} is {reason}; run ingest again")
+        raise IntegrityError(f"{path} is {reason}. {REMEDY}")
 
 
 def reject_lines(rejects: Iterable[Mapping[str, Json]]) -> Iterator[bytes]:
-    """The lines of `rejects.jsonl`: what was left out, {file, row, what, reason}; names that are not UTF-8 survive as
-    escapes."""
+    """Yield the lines of `rejects.jsonl`: an object {file, row, what, reason} for each reject.
+
+    Names that are not UTF-8 are written with escapes.
+    """
     return (canonical_json(dict(reject)) + b"\n" for reject in rejects)
 
 
 def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rejects that are listed in the file `path`."""
+    """Yield the rejects in the file `path`, one per line."""
     with open(path, "rb") as lines:
         yield from map(json.loads, lines)
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Json]]) -> None:
+    """Write a file of rejects, one per line, without a commit record."""
     publish_bytes(path, reject_lines(rejects))
 
 
-# --- what `ingest` writes
+# --- writing
 
 
 def write_manifest(
@@ -264,23 +283,30 @@ def write_manifest(
     provenance: Provenance | None = None,
     warnings: Sequence[str] = (),
 ) -> None:
-    """Publish a manifest, all at once; `manifest.json` comes last and is its commit. Shards that are there stay.
+    """Write a manifest. All its files become visible together, and `manifest.json` is its commit record.
 
-    Each of `parts` has the tables of TABLES for the next images, `images` with the user's own columns after ours;
-    `rejects` has one mapping {file, row, what, reason} for each thing left out; `counts` has {given, kept, rejected,
-    duplicate} of each table, and of files how many are `left_out`, too, for which `left_out` has the reasons. The
-    `warnings` are repeated at the end of a run. Raises IntegrityError if the counts do not add up.
+    Each item of `parts` has the tables of TABLES for the next images. The table `images` may have the user's own
+    columns after the columns of IMAGES. `rejects` has one mapping {file, row, what, reason} for each reject. `counts`
+    has the numbers {given, kept, rejected, duplicate} of each table, and for files also `left_out`, the number of
+    ignored files. `left_out` has the number of ignored files for each reason. The `warnings` are repeated at the end
+    of a run.
+
+    Shards that exist with the same content are not written again, and shards of an earlier, larger manifest are
+    removed. Raises IntegrityError if the counts do not add up.
     """
     for what, count in counts.items():
         fates = count["kept"] + count["rejected"] + count["duplicate"] + count.get("left_out", 0)
         if count["given"] != fates:
-            raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
-    folder, batch, contents, splits = Path(folder), FileBatch(), [], Counter()
-    gone: list[Path] = []  # files that an earlier manifest may have left of tables in which a shard has no rows
+            raise IntegrityError(f"the counts of {what} do not add up: {dict(count)}")
+    folder = Path(folder)
+    batch = FileBatch()
+    contents = []
+    splits = Counter()
+    gone: list[Path] = []  # An earlier manifest may have written tables that are empty now.
     provenance = provenance or Provenance(folder.parent, "", 0)
     with batch.discarded_on_error():
         files = {REJECTS: batch.add(folder / REJECTS, reject_lines(rejects))}
-        for number, (rows, tables) in enumerate(divide(parts, shard_size)):
+        for number, (rows, tables) in enumerate(split_into_shards(parts, shard_size)):
             fingerprints = shard_fingerprints(tables)
             contents.append(fingerprints["content"])
             splits.update(tables["images"]["split"].to_pylist())
@@ -315,7 +341,10 @@ def _add_shard(
     tables: Mapping[str, pa.Table],
     root: Path,
 ) -> FileSum:
-    """Add the shard whose commit is `path`, unless it is there, and return what vouches for that commit."""
+    """Add the shard whose commit record is `path` to the batch, unless it exists with the same content.
+
+    Return the size and the sha256 of its commit record, which `manifest.json` lists.
+    """
     before = _shard(path)
     if before is not None and before.value.get("content") == record["content"]:
         return describe_file(path)
@@ -329,15 +358,20 @@ def _add_shard(
 
 
 def _shard(path: Path) -> Commit | None:
-    """The commit of a shard that is whole; None where there is none."""
+    """Read the commit record of a shard. Return None if there is none, or if a file of the shard is damaged."""
     try:
         return open_commit(path) if is_regular(path) else None
     except IntegrityError:
         return None
 
 
-def divide(parts: Iterable[Mapping[str, pa.Table]], shard_size: int) -> Iterator[tuple[dict[str, list[int]], dict]]:
-    """Yield for each shard the first and last rows in each of TABLES, and the tables of these rows."""
+def split_into_shards(
+    parts: Iterable[Mapping[str, pa.Table]], shard_size: int
+) -> Iterator[tuple[dict[str, list[int]], dict]]:
+    """Cut tables of successive images into shards of `shard_size` images.
+
+    Yields for each shard the range [first, last) of its rows in each table, and the tables of these rows.
+    """
     held: dict[str, pa.Table] = {}
     ends = dict.fromkeys(TABLES, 0)
     for part in chain(parts, [None]):
@@ -353,8 +387,12 @@ def divide(parts: Iterable[Mapping[str, pa.Table]], shard_size: int) -> Iterator
 
 
 def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:
-    """Return the FINGERPRINTS of one shard's tables, and `content`, the fingerprint of all columns of all tables."""
-    images, texts = tables["images"], {name: _table_digest(tables[name]) for name in TABLES if name != "images"}
+    """Return the fingerprints of one shard's tables by the names in FINGERPRINTS.
+
+    The key `content` has the fingerprint of all columns of all tables.
+    """
+    images = tables["images"]
+    texts = {name: _table_digest(tables[name]) for name in TABLES if name != "images"}
     return {
         "images": _table_digest(images.select(["image_id", "sha256"])),
         "splits": _table_digest(images.select(["image_id", "split"])),
@@ -364,17 +402,20 @@ def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of the schema, and further ones as they are."""
+    """Cast the columns of the schema to its types. Further columns follow unchanged."""
     return table.cast(pa.schema([*schema, *(field for field in table.schema if field.name not in schema.names)]))
 
 
 def _table_digest(table: pa.Table) -> str:
-    """A hash of the values, and of the types of the user's own columns, independent of their layout in memory; in
-    blocks, since Python objects are large."""
+    """Hash the values of a table, and the types of the user's own columns.
+
+    The hash does not depend on the layout in memory. It is computed from blocks of DIGEST_ROWS rows, because Python
+    objects need much memory.
+    """
     ours = {field for schema in TABLES.values() for field in schema}
     columns = [field.name if field in ours else [field.name, str(field.type)] for field in table.schema]
     for at, field in enumerate(table.schema):
-        if pa.types.is_temporal(field.type):  # which JSON has not
+        if pa.types.is_temporal(field.type):  # JSON has no dates.
             table = table.set_column(at, field.name, table[at].cast(pa.string()))
     parts = (table.slice(start, DIGEST_ROWS).to_pydict() for start in range(0, table.num_rows, DIGEST_ROWS))
     return fingerprint("table", VERSION, [columns, *(fingerprint("rows", VERSION, p) for p in parts)])

@@ -1,5 +1,7 @@
-"""The images of splits and their sentences: their ids, their rows of features and of text vectors, and the moments of
-these rows, which a shard has by fold with the images of each fold.
+"""Pairs of images and captions of splits: their ids, their features and text vectors, and the moments of these vectors.
+
+Moments are the means and second-moment matrices from which linear models are fitted. A shard of moments has them
+separately for each cross-validation fold, with the images of each fold.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.commit import Commit, Commits, Provenance, combined, commit_path, open_commit
+from pipeline.storage.commit import Commit, Commits, Provenance, combine_digests, commit_path, open_commit
 from pipeline.storage.features import Features
 from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest
@@ -22,20 +24,22 @@ from pipeline.storage.texts import Matrix, Texts, open_texts, stack_rows
 
 @dataclass(frozen=True)
 class SplitPairs:
-    """The images of a split that have sentences, `image_id` (n,), and these sentences, `sentence_id` (m,). Sentence j
-    belongs to image `image_id[owners[j]]`."""
+    """The ids of the captioned images of a split, `image_id` (n,), and of their captions, `sentence_id` (m,).
+
+    Caption j belongs to the image `image_id[owners[j]]`.
+    """
 
     image_id: np.ndarray
     sentence_id: np.ndarray
     owners: np.ndarray
 
     def first(self, count: int) -> "SplitPairs":
-        """Only the first `count` images, with their sentences."""
+        """Return the first `count` images with their captions."""
         m = int(np.searchsorted(self.owners, count))
         return SplitPairs(self.image_id[:count], self.sentence_id[:m], self.owners[:m])
 
     def blocks(self, images: int) -> Iterator["SplitPairs"]:
-        """All pairs in blocks of at most `images` images, with their sentences."""
+        """Yield all pairs in blocks of at most `images` images with their captions."""
         for start in range(0, len(self.image_id), images):
             first, last = np.searchsorted(self.owners, [start, start + images])
             image_id = self.image_id[start : start + images]
@@ -43,13 +47,13 @@ class SplitPairs:
 
 
 def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
-    """The pairs of one or several splits. Raises InputError if there are none."""
+    """Return the pairs of one or several splits. Raises InputError if the splits have no captioned image."""
     shards = list(described_rows(manifest, splits))
     if not sum(len(sentence_id) for sentence_id, _ in shards):
         counts = ", ".join(f"{name} {count}" for name, count in manifest.summary["splits"].items())
         raise InputError(
-            f"the {' and '.join(splits)} split of {manifest.folder} has no image with a caption (images: {counts});"
-            " add some and run ingest again, or leave it out of evaluate.splits"
+            f"The {' and '.join(splits)} split of {manifest.folder} has no photo with a caption (photos: {counts})."
+            " Add some and run `jointspace run CONFIG`, or remove the split from evaluate.splits."
         )
     sentence_id, sentence_images = map(np.concatenate, zip(*shards, strict=True))
     image_id, owners = np.unique(sentence_images, return_inverse=True)
@@ -57,8 +61,11 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
 
 
 def split_ids(manifest: Manifest, splits: Sequence[str], shards: Sequence[int] | None = None) -> dict[str, np.ndarray]:
-    """The ascending ids (n,) of all `images` of some splits, even those without sentences, and (m,) of all their
-    `sentences`; of all shards or some, of which alone the tables are read."""
+    """Return the ids of the images and of the captions of some splits, under the keys `images` and `sentences`.
+
+    The ids ascend and include images without captions. With `shards`, only the tables of these shards are read, and
+    only their ids are returned.
+    """
     ids = {"images": [np.empty(0, np.int64)], "sentences": [np.empty(0, np.int64)]}
     for number in range(manifest.n_shards) if shards is None else shards:
         wanted, (sentence_id, _) = _described(manifest, splits, number)
@@ -68,15 +75,17 @@ def split_ids(manifest: Manifest, splits: Sequence[str], shards: Sequence[int] |
 
 
 def described_rows(manifest: Manifest, splits: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(m,), (m,) int64: of each shard the ids of the sentences of some splits, and of their images."""
+    """Yield for each shard the ids of the captions of some splits, and the ids of their images: (m,) and (m,) int64."""
     return (_described(manifest, splits, number)[1] for number in range(manifest.n_shards))
 
 
 def _described(
     manifest: Manifest, splits: Sequence[str], number: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """(n,) bool, which images of a shard are of some splits, and what `described_rows` gives of the shard."""
-    wanted, rows = np.isin(manifest.shard_splits(number).astype(str), splits), manifest.shard(number)
+    """Return which images of a shard belong to some splits, as (n,) bool, and the ids that `described_rows` yields for
+    this shard."""
+    wanted = np.isin(manifest.shard_splits(number).astype(str), splits)
+    rows = manifest.shard(number)
     owners = manifest.owners(number) if wanted.any() else np.empty(0, np.int64)
     here = wanted[owners - rows.first_image]
     return wanted, (rows.first_sentence + np.flatnonzero(here), owners[here])
@@ -84,10 +93,11 @@ def _described(
 
 @dataclass(frozen=True)
 class SplitRows:
-    """The images of one split that have sentences, with these sentences.
+    """The captioned images of a split with their captions: ids, features and text vectors.
 
-    `image_id` (n,), `features` encoder -> (n, dim) as stored, `sentences` text encoder -> (m, dim) as stored, sparse or
-    dense, `sentence_id` (m,), and `owners` (m,): the row among the n images that each sentence belongs to.
+    `image_id` (n,) and `sentence_id` (m,) are the ids. `features` has an array (n, dim) for each image encoder, and
+    `sentences` a dense or sparse array (m, dim) for each text encoder, both in their stored dtypes. Caption j belongs
+    to the image in row `owners[j]` of the n images.
     """
 
     image_id: np.ndarray
@@ -97,7 +107,7 @@ class SplitRows:
     owners: np.ndarray
 
     def first(self, count: int) -> "SplitRows":
-        """Only the first `count` images, with their sentences."""
+        """Return the first `count` images with their captions."""
         m = int(np.searchsorted(self.owners, count))
         features = {name: block[:count] for name, block in self.features.items()}
         sentences = {name: block[:m] for name, block in self.sentences.items()}
@@ -105,7 +115,7 @@ class SplitRows:
 
 
 def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], split: str, limit: int) -> SplitRows:
-    """The first `limit` images of `split` that have sentences. Raises IntegrityError if there are none."""
+    """Read the first `limit` captioned images of `split`. Raises IntegrityError if there are none."""
     parts: list[SplitRows] = []
     manifest = features.manifest
     for part in read_pairs(features, sentences, encoders, lambda n: manifest.shard_splits(n) == split, limit):
@@ -115,7 +125,8 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
             break
     if not parts:
         raise IntegrityError(
-            f"the {split} split of {manifest.folder} has no image with a caption; add some, then run ingest"
+            f"The {split} split of {manifest.folder} has no photo with a caption. Add some, and run"
+            " `jointspace run CONFIG`."
         )
     starts = np.cumsum([0] + [len(part.image_id) for part in parts])
     return SplitRows(
@@ -135,8 +146,11 @@ def read_pairs(
     rows: int,
     shards: Iterable[int] | None = None,
 ) -> Iterator[SplitRows]:
-    """The images with sentences for which `wanted` (shard -> its images (n,) bool) is true, in blocks of at most `rows`
-    images of one shard; of all shards or some."""
+    """Yield the wanted captioned images in blocks of at most `rows` images, each from one shard.
+
+    `wanted(number)` says which images of the shard `number` are wanted, as (n,) bool. `shards` are the numbers of the
+    shards that are read, by default all.
+    """
     for number in range(features.manifest.n_shards) if shards is None else shards:
         here = wanted(number)
         if not here.any():
@@ -160,8 +174,10 @@ def read_pairs(
             )
 
 
-SUM = "sum.h5"  # of the moments of all shards beside it
-NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
+SUM = "sum.h5"
+"""The file with the sum of the moments of all shards in its folder."""
+MOMENT_ARRAYS = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
+"""The arrays of the moments of one fold."""
 
 
 def write_moments(
@@ -173,36 +189,41 @@ def write_moments(
     details: Mapping[str, Json],
     provenance: Provenance | None = None,
 ) -> None:
-    """Publish the arrays of each fold's moments, stacked along a first axis; image `image_id[i]` is in `fold_of[i]`.
+    """Write the moments of one shard, in which the image `image_id[i]` belongs to the fold `fold_of[i]`.
 
-    `folds` has only the folds in which the shard has a pair: moments are large, and many shards have no target image.
+    `folds` has the arrays of MOMENT_ARRAYS for each fold in which the shard has a pair. Other folds are not stored,
+    because moments are large and many shards have no target image. The arrays of all folds are stacked along a new
+    first axis.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
-    for name in NAMES if folds else ():
+    for name in MOMENT_ARRAYS if folds else ():
         arrays[name] = np.stack([folds[fold][name] for fold in sorted(folds)])
     details = {**details, "stored": sorted(folds)}
     write_shard(path, MOMENTS, arrays, rows=len(image_id), provenance=provenance, details=details)
 
 
 def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
-    """The arrays of the moments of one of the folds that a shard stores, or the sum of a part."""
+    """Read the moments of one of the folds that are stored in a shard, or in the file of the sum."""
     shard = Shard(path, MOMENTS)
-    (place,) = np.flatnonzero(shard["stored"] == fold)
-    return {name: shard[name][place] for name in NAMES}
+    (row,) = np.flatnonzero(shard["stored"] == fold)
+    return {name: shard[name][row] for name in MOMENT_ARRAYS}
 
 
 def sum_path(folder: Path) -> Path:
+    """Return the path of the file with the sum of the moments in a folder."""
     return Path(folder) / SUM
 
 
-def write_sum(folder: Path, numbers: range, add_up: Callable[[list[Callable]], Mapping]) -> None:
-    """Publish the sum of the moments of the shards, unless it is there. `add_up` makes the arrays of one fold from
-    functions that read those of its shards."""
+def write_sum(folder: Path, numbers: range, sum_fold: Callable[[list[Callable]], Mapping]) -> None:
+    """Write the sum of the moments of the shards `numbers`, unless it is up to date.
+
+    `sum_fold(readers)` returns the summed arrays of one fold. Each reader returns the arrays of one shard.
+    """
     shards = [_open(shard_path(folder, number)) for number in numbers]
     if _is_summed(shards):
         return
     folds = {
-        fold: add_up(_readers(shards, [fold]))
+        fold: sum_fold(_readers(shards, [fold]))
         for fold in sorted({fold for s in shards for fold in s.details["stored"]})
     }
     none = np.empty(0, np.int64)
@@ -214,7 +235,7 @@ def _open(path: Path) -> Commit:
 
 
 def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-    """Functions that read the moments of `folds`, fold by fold; they can be pickled."""
+    """Return functions that read the moments of `folds` from the `stored` files, fold by fold. They can be pickled."""
     return [
         partial(read_moments, commit.path.with_suffix("").absolute(), fold)
         for fold in folds
@@ -224,9 +245,9 @@ def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[]
 
 
 def _sum_of(shards: Sequence[Commit]) -> Provenance:
-    """Return what makes the sum of these shards, which lie at their places in a run."""
+    """Return the provenance of the sum of these shards, which must belong to a run."""
     root = shards[0].root
-    assert root is not None  # `open_commit` refuses a commit that lies elsewhere
+    assert root is not None  # `open_commit` has checked this.
     return Provenance(root, "sum of moments", 1, {"shards": [shard.digest for shard in shards]})
 
 
@@ -238,12 +259,14 @@ def _is_summed(shards: Sequence[Commit]) -> bool:
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
-    `view` is the image view and `text` the text view, `encoders` and `text_encoders` the origins of their blocks.
-    Raises IntegrityError if a shard is missing or not valid, and, when it is read, if one is damaged.
+    `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders` are the
+    origins of their vectors. Raises IntegrityError if a shard in `folder` is missing or not valid. Damage of a file is
+    found, and raises IntegrityError, when the file is read.
     """
 
     def __init__(self, features: Features, texts: Texts, folder: Path) -> None:
-        self._features, self._texts = features, texts
+        self._features = features
+        self._texts = texts
         self.folder = Path(folder)
         self._stored = [_open(shard_path(self.folder, number)) for number in range(features.manifest.n_shards)]
         details = self._stored[0].details
@@ -260,31 +283,35 @@ class PairSet:
 
     @property
     def fold_images(self) -> int:
-        """Images in a fold, on average."""
+        """Mean number of images in a fold."""
         return sum(shard.rows for shard in self._stored) // self.n_folds
 
     @property
     def digest(self) -> str:
-        """The digest of all shards together."""
-        return combined(shard.digest for shard in self._stored)
+        """One digest of all shards."""
+        return combine_digests(shard.digest for shard in self._stored)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Functions that read the moments of `folds`: of their sum over all shards where that is there, or else one for
-        each shard with pairs in them; they can be pickled."""
+        """Return functions that read the moments of `folds`. They can be pickled.
+
+        There is one function per fold if the sum over all shards is stored. Otherwise, there is a function for each
+        fold and each shard that has pairs in it.
+        """
         return _readers(self._summed, folds)
 
     @cached_property
     def _summed(self) -> list[Commit]:
-        """The files that add up to all moments."""
+        """The files whose moments add up to the moments of all pairs."""
         return [_open(sum_path(self.folder))] if _is_summed(self._stored) else self._stored
 
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
     ) -> Iterator[SplitRows]:
-        """The pairs in `folds`, in blocks of at most `rows` images."""
+        """Yield the pairs in `folds`, in blocks of at most `rows` images."""
 
         def wanted(number: int) -> np.ndarray:
-            span, shard = self.manifest.shard(number), self._shards[number]
+            span = self.manifest.shard(number)
+            shard = self._shards[number]
             ids = shard["image_id"][np.isin(shard["fold"], folds)]
             return np.isin(np.arange(span.first_image, span.last_image), ids)
 
@@ -293,25 +320,29 @@ class PairSet:
 
 
 class JoinedPairs:
-    """Two sets of pairs as one: the folds of the first, then those of the second."""
+    """Two sets of pairs as a single set, in which the folds of the second set follow the folds of the first set."""
 
     def __init__(self, first: PairSet, second: PairSet) -> None:
         self._parts = (first, second)
-        self.view, self.text = first.view, first.text
-        self.encoders, self.text_encoders = first.encoders, first.text_encoders
+        self.view = first.view
+        self.text = first.text
+        self.encoders = first.encoders
+        self.text_encoders = first.text_encoders
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        return [reader for part, own in self._of(folds) for reader in part.moments(own)]
+        """Return functions that read the moments of `folds`, as PairSet.moments does."""
+        return [reader for part, own in self._split_folds(folds) for reader in part.moments(own)]
 
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
     ) -> Iterator[SplitRows]:
-        for part, own in self._of(folds):
+        """Yield the pairs in `folds`, in blocks of at most `rows` images."""
+        for part, own in self._split_folds(folds):
             yield from part.blocks(own, encoders, text_encoders, rows)
 
-    def _of(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
-        """Each part with its own `folds`, in its own numbering."""
+    def _split_folds(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
+        """Return each of the two sets with its share of `folds`, in its own numbering."""
         first, second = self._parts
         own = [fold for fold in folds if fold < first.n_folds]
         return [(first, own), (second, [fold - first.n_folds for fold in folds if fold >= first.n_folds])]

@@ -1,9 +1,10 @@
-"""Learned parameters: `<name>.safetensors` for the tensors, `<name>.json` for all else; what made them, and checkpoints
-of their training. No pickle anywhere.
+"""Learned parameters of models and encoders, and the checkpoints of a training. No file uses pickle.
 
-The origin of an encoder says what turns an image or a sentence into its vectors, so that those that are added later
-get the same: {"encoder": digest} or {"imported": fingerprint}. Details of
-models carry the origins by encoder into indexes, where the run is not.
+The tensors are in `<name>.safetensors`. Everything else is in the commit record `<name>.json`.
+
+The origin of vectors says what computed them: {"encoder": digest} for a stored encoder, or {"imported": fingerprint}
+for precomputed vectors. It is compared when photos or captions are added later, so that all vectors come from the same
+encoder. The details of a model contain the origin for each encoder, because an index may be used without its run.
 """
 
 import hashlib
@@ -25,30 +26,35 @@ from pipeline.storage.commit import (
     Commit,
     Commits,
     Provenance,
-    combined,
+    combine_digests,
     commit_path,
     publish_record,
     read_commit,
     read_verified,
 )
-from pipeline.storage.files import inside, open_regular
+from pipeline.storage.files import REMEDY, inside, open_regular
 from pipeline.storage.json_files import Json, Record, fingerprint
 
-MODEL, ENCODER, TEXT_ENCODER, WORDS, FEATURE_MAP = "model", "encoder", "text-encoder", "words", "feature-map"
+MODEL = "model"
+ENCODER = "encoder"
+TEXT_ENCODER = "text-encoder"
+WORDS = "words"
+FEATURE_MAP = "feature-map"
 
 LIBRARY = "library"
-"""The folder, beside the tensors of an encoder, of the files of the library that it is a model of."""
+"""The folder, next to the tensors of an encoder, with the files that its library needs to restore it."""
 PART_BYTES = 1 << 24
+"""Number of bytes of a library's file that are read at a time."""
 
 Origin = Mapping[str, str]
 ENCODERS = ("encoders/", "text/encoders/")
-"""Where the commits of encoders lie."""
+"""The folders of a run that contain the commit records of encoders."""
 CHECKPOINT = "checkpoint"
 CHECKPOINT_FILES = re.compile(r"step-\d{8}\.(safetensors|json)")
 
 
 class LibraryFiles(NamedTuple):
-    """The files of another library that belong to a stored encoder: their folder, and their paths below it."""
+    """The files of another library that belong to a stored encoder: their folder, and their paths below this folder."""
 
     folder: Path
     names: frozenset[str]
@@ -56,8 +62,12 @@ class LibraryFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Parameters:
-    """`tensors` by name; `settings` to rebuild the object around them; `details`: inputs, training log, and so on;
-    `sha256` of the file."""
+    """The stored parameters of a model or an encoder.
+
+    `tensors` are the arrays by name, `settings` the values from which the object is constructed again, and `details`
+    the inputs, the training log and so on. `fingerprint` is the digest of the commit record. `sha256` is the hash of
+    the file of tensors. If there are files of a `library`, their hashes are combined with it.
+    """
 
     tensors: Mapping[str, np.ndarray]
     settings: Mapping[str, Any]
@@ -65,7 +75,6 @@ class Parameters:
     details: Mapping[str, Any]
     sha256: str = ""
     library: LibraryFiles | None = None
-    """The files of the library that an encoder is a model of."""
 
 
 def write_parameters(
@@ -79,9 +88,10 @@ def write_parameters(
     batch: FileBatch | None = None,
     library: LibraryFiles | None = None,
 ) -> Commit:
-    """Publish `tensors` as the safetensors file `path`, and the rest in its commit; `batch` is that of `publish`.
+    """Write `tensors` as the safetensors file `path`, and the settings and details in its commit record.
 
-    The files of a `library` are copied into the folder LIBRARY beside `path`, and the commit vouches for them, too.
+    The files of a `library` are copied to the folder LIBRARY next to `path`, and the record vouches for them too. The
+    `batch` has the meaning that it has for pipeline.storage.commit.publish.
     """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     value = {"kind": kind, "rows": len(tensors), "details": {"settings": dict(settings), **(details or {})}}
@@ -108,7 +118,7 @@ def _parts_of(path: Path) -> Iterator[bytes]:
 
 
 def _library_files(path: Path) -> set[str]:
-    """Return the library's files of the encoder that is already at `path`."""
+    """Return the files of a library that the existing encoder at `path` has, as paths next to `path`."""
     if not os.path.exists(commit_path(path)):
         return set()
     try:
@@ -118,30 +128,36 @@ def _library_files(path: Path) -> set[str]:
 
 
 def read_parameters(path: Path, kind: str, anywhere: bool = False) -> Parameters:
-    """Read what `write_parameters` published. Raises IntegrityError as `read_verified` does, and without settings."""
+    """Read the parameters that `write_parameters` has written to `path`.
+
+    Raises IntegrityError as `read_verified` does, and if the record has no settings.
+    """
     data, commit = read_verified(path, kind, anywhere)
     details = Record(commit.details, commit.path)
     if not isinstance(details.get("settings"), dict):
-        raise IntegrityError(f"{commit.path} has no settings; run its stage again")
+        raise IntegrityError(f"{commit.path} has no settings. {REMEDY}")
     sha256 = commit.files[path.name]["sha256"]
     library = None
     if names := {name for name in commit.files if name.startswith(f"{LIBRARY}/")}:
         names = frozenset(name.removeprefix(f"{LIBRARY}/") for name in names)
         library = LibraryFiles(path.parent / LIBRARY, names)
-        sha256 = combined(commit.files[name]["sha256"] for name in sorted(commit.files))
+        sha256 = combine_digests(commit.files[name]["sha256"] for name in sorted(commit.files))
     return Parameters(load_tensors(data, path), details.pop("settings"), commit.digest, details, sha256, library)
 
 
-def load_tensors(data: bytes, path: Path, remedy: str = "run its stage again") -> dict[str, np.ndarray]:
-    """The arrays in `data`, the content of the safetensors file `path`. Raises IntegrityError."""
+def load_tensors(data: bytes, path: Path, remedy: str = REMEDY) -> dict[str, np.ndarray]:
+    """Parse `data`, the content of the safetensors file `path`, and return its arrays by name.
+
+    Raises IntegrityError, whose message ends with the `remedy`, if `data` is not such a file.
+    """
     try:
         return safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError, MemoryError) as error:
-        raise IntegrityError(f"{path} is not a safetensors file ({error}); {remedy}") from error
+        raise IntegrityError(f"{path} is not a safetensors file ({error}). {remedy}") from error
 
 
 def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:
-    """The SHA-256 of all names, types, shapes and values, in any order."""
+    """Return the SHA-256 of the names, types, shapes and values of all tensors. It does not depend on their order."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = np.ascontiguousarray(tensors[name])
@@ -151,7 +167,7 @@ def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def origin_of(commit: Commit) -> Origin:
-    """Return the origin of the vectors (of images, regions or texts) in a shard."""
+    """Return the origin of the vectors in the shard with this commit record, or an empty mapping if it has none."""
     if "origin" in commit.details:
         return commit.details["origin"]
     for place, digest in commit.inputs.items():
@@ -162,19 +178,20 @@ def origin_of(commit: Commit) -> Origin:
 
 
 class Checkpoints:
-    """The training checkpoints `<folder>/step-00000001.safetensors` of the run with this fingerprint; others are
-    ignored. The newest intact one counts.
+    """The checkpoints `<folder>/step-00000001.safetensors` and so on of the training with this fingerprint.
 
-    A new file is published before older ones are removed, so a kill at any time leaves an intact one.
+    Checkpoints of other trainings are ignored. A new checkpoint is published before the older checkpoints are removed,
+    so at least one stays intact if the process is killed. `seconds` is the shortest time between two checkpoints.
     """
 
     def __init__(self, folder: Path, fingerprint: str, seconds: float) -> None:
-        self.folder, self.seconds = Path(folder), seconds
+        self.folder = Path(folder)
+        self.seconds = seconds
         self._provenance = Provenance(self.folder, CHECKPOINT, 1, {"of": fingerprint})
         self._last = time.monotonic()
 
     def latest(self) -> Parameters | None:
-        """The newest intact checkpoint of this training run; None if there is none."""
+        """Read the newest intact checkpoint of this training, or return None if there is none."""
         sweep(self.folder)
         for path in sorted(self._paths(), reverse=True):
             try:
@@ -185,7 +202,10 @@ class Checkpoints:
         return None
 
     def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Json]]]) -> None:
-        """Publish the tensors and settings that `make` returns if the last checkpoint is `seconds` old."""
+        """Write a checkpoint of the tensors and settings that `make` returns, if the last one is `seconds` old.
+
+        The age of the first checkpoint counts from the construction of this object.
+        """
         if time.monotonic() - self._last < self.seconds:
             return
         older = self._paths()
@@ -199,6 +219,7 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def clear(self) -> None:
+        """Remove all checkpoints in the folder."""
         remove_own(self.folder, CHECKPOINT_FILES)
 
     def _paths(self) -> list[Path]:

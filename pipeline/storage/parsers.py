@@ -1,5 +1,7 @@
-"""spaCy pipelines: a folder that `train-parser` writes (`<folder>/pipeline/` in spaCy's format, and
-`<folder>/pipeline.json`, its commit), a folder of the user's, or an installed package."""
+"""spaCy pipelines that parse captions: trained by `train-parser`, in a folder of the user, or installed as a package.
+
+`train-parser` writes `<folder>/pipeline/` in spaCy's format, with its commit record `<folder>/pipeline.json`.
+"""
 
 import logging
 import os
@@ -20,35 +22,50 @@ from pipeline.storage.json_files import Json, fingerprint
 log = logging.getLogger(__name__)
 PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
+"""Components of a spaCy pipeline that parsing does not need."""
 
 
 def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
-    """Return a function that loads the spaCy pipeline that parsed the sentences of a run, and its label table.
+    """Return a function that loads the spaCy pipeline with which the captions of a run were parsed, and the run's
+    table of labels.
 
-    Raises UsageError if no run is named, because a pipeline is code that the user has to trust, and if the trees of the
-    run were made by another parser.
+    Raises UsageError if `run` is None, because a pipeline is code that the user must trust by naming the run, and if
+    the run's trees do not come from spaCy, or if its pipeline has changed since.
     """
-    from pipeline.storage.texts import PARSES  # which needs HDF5
+    from pipeline.storage.texts import PARSES  # Imported here, because it imports HDF5.
 
     if run is None:
-        raise UsageError("name the run that parsed its captions: --run, or load(..., run=RUN)")
+        raise UsageError(
+            "Name the run that parsed the captions of the index with `--run RUN`, or in Python with"
+            " `load(..., run=RUN)`."
+        )
     parsed = open_commit(run / "text/parses/shard-00000.conllu", PARSES).details
     engine = parsed["engine"]
     if engine["engine"] != "spacy":
-        raise UsageError("its trees came from files of another parser; set parse.engine to spacy")
+        raise UsageError(
+            f"The trees of {run} were read from files of another parser, which cannot parse a query. Set parse.engine"
+            " to spacy in its configuration, and run `jointspace run CONFIG`."
+        )
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     trained, name = (None, engine["pipeline"]) if engine["pipeline"] else (run / "parser", None)
     name, digest = find_parser(trained, name, Path(config["weights_root"]))
     if digest != parsed["parser"]:
-        raise UsageError(f"{name} is no longer the parser of its captions; run `parse` again")
+        raise UsageError(
+            f"The parser {name} has changed since it parsed the captions of {run}. Parse them again with"
+            f" `jointspace parse --run {run} --again`, and then run `jointspace run CONFIG`."
+        )
     return partial(load_parser, name), read_record(run / "text/labels.json")
 
 
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], provenance: Provenance) -> None:
-    """Make the folder `trained`, on the same disk, the pipeline in `folder`, and commit it: an older commit goes before
-    its pipeline does. Raises JointspaceError, leaving an older pipeline alone, if there is no room for the new
-    commit."""
-    final, commit, batch = folder / PIPELINE, folder / f"{PIPELINE}.json", FileBatch()
+    """Move the spaCy pipeline in the folder `trained`, on the same disk, into `folder`, and write its commit record.
+
+    An older commit record is removed before its pipeline is replaced. If the disk has no room for the new record, this
+    raises JointspaceError, and an older pipeline stays as it was.
+    """
+    final = folder / PIPELINE
+    commit = folder / f"{PIPELINE}.json"
+    batch = FileBatch()
     paths = files_below(trained)
     files = {f"{PIPELINE}/{path.relative_to(trained).as_posix()}": describe_file(path) for path in paths}
     sync(paths)
@@ -61,12 +78,13 @@ def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], pro
 
 
 def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str, str]:
-    """The argument for `load_parser`, and its fingerprint.
+    """Find a spaCy pipeline. Return its argument for `load_parser`, and its fingerprint.
 
-    `name` is a folder under `root` or an installed package; without it, `trained` is what `train-parser` wrote. Raises
-    UsageError if neither is given or found, and IntegrityError if the trained pipeline was changed.
+    `name` is a folder below `root`, or an installed package. If it is None, `trained` is the folder of the pipeline
+    that `train-parser` has written. Raises UsageError if both are None or the pipeline is not found, and IntegrityError
+    if the trained pipeline was changed.
     """
-    from importlib import metadata  # which searches in plain words do without
+    from importlib import metadata  # Imported here, because searches without a parser do not need it.
 
     if name is not None and (folder := Path(root) / name).is_dir():
         digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files_below(folder)}
@@ -76,21 +94,30 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
             return name, fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
         except metadata.PackageNotFoundError:
             raise UsageError(
-                f"parse.pipeline: {name} is neither a folder under {root} nor an installed package; correct it, or"
-                " leave it null for what train-parser wrote"
+                f"parse.pipeline: {name} is neither a folder below {root} nor an installed package. Correct it, or set"
+                " it to null to use the pipeline of `train-parser`."
             ) from None
     if trained is None:
-        raise UsageError("no parser: set parse.pipeline to one, or run train-parser")
+        raise UsageError(
+            "There is no parser. Set parse.pipeline to a spaCy pipeline, or train one with `jointspace train-parser"
+            " --run RUN`."
+        )
     commit = open_commit(Path(trained) / f"{PIPELINE}.json")
     return str(Path(trained) / PIPELINE), commit.digest
 
 
 @lru_cache(maxsize=1)
 def load_parser(name: str) -> Any:
-    """The spaCy pipeline in a folder or package, without the components that parsing does not need."""
+    """Load the spaCy pipeline in a folder or package, without the components that parsing does not need.
+
+    Raises UsageError if the pipeline has no parser.
+    """
     import spacy
 
     pipeline = spacy.load(name, exclude=list(UNUSED))
     if "parser" not in pipeline.pipe_names:
-        raise UsageError(f"{name} has no parser, only {', '.join(pipeline.pipe_names)}; choose another parse.pipeline")
+        raise UsageError(
+            f"The spaCy pipeline {name} has no parser, only {', '.join(pipeline.pipe_names)}. Choose another"
+            " parse.pipeline."
+        )
     return pipeline

@@ -1,10 +1,11 @@
-"""Results and vocabularies: JSON files that are their own commits, with the arrays that they were measured from.
+"""Results and vocabularies: JSON files that are their own commit records, with the arrays behind a result.
 
-Evaluations `<model>.<split>.<protocol>.json`, each with its ranks in `<...>.ranks.npz`, the summary of them all,
-alignments `alignments/<model>/<split>.jsonl`, numbers of a study, and vocabularies, which travel in indexes.
+The results are evaluations (`<model>.<split>.<protocol>.json` with the ranks in `<...>.ranks.npz`), the summary of all
+evaluations, alignments (`alignments/<model>/<split>.jsonl`), and the numbers of a study. Vocabularies are also copied
+into indexes.
 
-Snakemake's measurements of every job, `<folder>/<rule>/**/*.tsv`, one line with seconds and memory, are its own and
-have no commit: a damaged one is left out with a warning.
+Snakemake writes the measurements of each job to `<folder>/<rule>/**/*.tsv`, one line with seconds and memory. These
+files have no commit record. A damaged file is ignored with a warning.
 """
 
 import csv
@@ -21,14 +22,15 @@ from pydantic import Field, model_validator
 from pipeline.storage.commit import About, Provenance, open_commit, publish, publish_record, read_record, read_verified
 from pipeline.storage.json_files import Count, Finite, Form, Json, read_json, to_json
 
-ALIGNMENTS, SUMMARY = "alignments", "summary"
+ALIGNMENTS = "alignments"
+SUMMARY = "summary"
 RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
-"""Ranks of the n images and the m sentences of a gallery, and which image each sentence is of; the last is left out
-where it was not measured."""
+"""The arrays of an evaluation on a gallery of n images with m captions: the ranks (n,) and (m,) of the two directions,
+the image (m,) of each caption, and the ranks of caption similarity, which are missing if they were not measured."""
 
 
 class Terms(Form):
-    """pipeline.text.tokens.TermSettings."""
+    """The form of pipeline.text.tokens.TermSettings in JSON."""
 
     lemmatise: bool
     stop_words: list[str]
@@ -39,7 +41,7 @@ class Terms(Form):
 
 
 class VocabularyForm(Form):
-    """pipeline.text.vocabulary.Vocabulary."""
+    """The form of pipeline.text.vocabulary.Vocabulary in JSON."""
 
     settings: Terms
     normalise: bool
@@ -48,18 +50,20 @@ class VocabularyForm(Form):
     n_sentences: Count
 
     @model_validator(mode="after")
-    def _one_weight_a_term(self) -> Self:
+    def _check_terms(self) -> Self:
         if len(self.idf) != len(self.terms) or len(set(self.terms)) != len(self.terms):
-            raise ValueError("its terms are not each once, with one idf each")
+            raise ValueError("its terms are not distinct, or their number differs from the number of idf weights")
         return self
 
 
 class VocabularyFile(VocabularyForm):
+    """The form of a file with the vocabulary of one model."""
+
     fingerprint: str
 
 
 class JointVocabulary(Form):
-    """The vocabularies of an ensemble, by form of sentences."""
+    """The form of a file with the vocabularies of an ensemble, one for each form of its texts."""
 
     fingerprint: str
     views: dict[str, VocabularyForm]
@@ -68,7 +72,8 @@ class JointVocabulary(Form):
 def write_evaluation(
     path: Path, value: Mapping[str, Json], ranks: Mapping[str, np.ndarray], provenance: Provenance | None = None
 ) -> None:
-    """Publish an evaluation and, beside it, the `ranks` that it was measured from: name -> (n,) or (m,) of RANKS."""
+    """Write an evaluation, and next to it the `ranks` from which it was computed, which are arrays named as in
+    RANKS."""
     arrays = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
     write_measured(path, value, "ranks", arrays, provenance)
 
@@ -80,15 +85,17 @@ def write_measured(
     arrays: Mapping[str, np.ndarray],
     provenance: Provenance | None = None,
 ) -> None:
-    """Publish a record and, beside it in `<...>.<kind>.npz`, the `arrays` that it was measured from, by which others
-    compare it with another one image by image."""
+    """Write a result as a JSON record, and the `arrays` from which it was computed as `<...>.<kind>.npz` next to it.
+
+    With the arrays, two results can be compared image by image.
+    """
     data = io.BytesIO()
     np.savez_compressed(data, **arrays)  # pyright: ignore[reportArgumentType]  # the keywords are names of arrays
     publish_record(path, value, {_beside(path, kind).name: data.getvalue()}, provenance)
 
 
 def read_measured(path: Path, kind: str) -> dict[str, np.ndarray]:
-    """The arrays beside the record in `path`, as `write_measured` has them."""
+    """Read the arrays that `write_measured` has written next to the record in `path`."""
     read_record(path)
     with np.load(_beside(path, kind), allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays}
@@ -101,27 +108,30 @@ def _beside(path: Path, kind: str) -> Path:
 def write_summary(
     path: Path, evaluations: Sequence[Mapping[str, Json]], table: str, provenance: Provenance | None = None
 ) -> None:
-    """Publish the list of `evaluations`, and beside it the same as a `table` in Markdown."""
+    """Write the list of all `evaluations` as JSON, and next to it the same list as a `table` in Markdown."""
     beside = {path.with_suffix(".md").name: table.encode()}
     data = to_json(list(evaluations))
     publish(path, data, kind=SUMMARY, rows=len(evaluations), provenance=provenance, beside=beside)
 
 
 def read_summary(path: Path) -> list[dict[str, Any]]:
-    """The evaluations that `summarise` wrote."""
+    """Read the list of evaluations that `summarise` has written."""
     open_commit(path, SUMMARY)
     return read_json(path)
 
 
 def write_alignments(path: Path, segments: Sequence[Mapping[str, Json]], **about: Unpack[About]) -> None:
-    """Publish which words of the sentences of a split go with which box of their image: {sentence_id, image_id, words,
-    box, score} of each segment, one a line. `about` is the `provenance` and `details`."""
+    """Write the segments of the captions of a split: the words that are aligned with a box of the caption's image.
+
+    The file has one line per segment, {sentence_id, image_id, words, box, score}. `about` has the provenance and the
+    details.
+    """
     lines = "".join(json.dumps(segment, ensure_ascii=False) + "\n" for segment in segments).encode()
     publish(path, lines, kind=ALIGNMENTS, rows=len(segments), **about)
 
 
 def read_alignments(path: Path) -> list[dict[str, Any]]:
-    """Return the segments that `align` wrote."""
+    """Read the segments that `align` has written."""
     return [json.loads(line) for line in read_verified(path, ALIGNMENTS)[0].splitlines()]
 
 
@@ -129,7 +139,7 @@ log = logging.getLogger(__name__)
 
 
 class MeasuredJob(NamedTuple):
-    """Wall and `processor` seconds of one job, and its peak memory in MB."""
+    """The wall time in seconds, the CPU seconds (`processor`) and the peak memory in MB of one job."""
 
     seconds: float
     processor: float
@@ -137,7 +147,7 @@ class MeasuredJob(NamedTuple):
 
 
 def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Rule -> its jobs that have run."""
+    """Read Snakemake's measurements below `folder`, and return the jobs by rule."""
     rules: dict[str, list[MeasuredJob]] = {}
     for path in sorted(Path(folder).rglob("*.tsv")):
         if jobs := _read_jobs(path):
@@ -146,7 +156,8 @@ def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
 
 
 class RuleCost(TypedDict):
-    """The number of jobs of a rule, the sums of their wall and CPU seconds, and the memory of the largest in MB."""
+    """The number of jobs of a rule, the sums of their wall times and CPU times in seconds, and the largest peak memory
+    of a job in MB."""
 
     rule: str
     jobs: int
@@ -155,8 +166,8 @@ class RuleCost(TypedDict):
     memory_mb: float
 
 
-def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[RuleCost]:
-    """Return the cost of each rule."""
+def cost_by_rule(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[RuleCost]:
+    """Return the cost of each rule from the measurements of its jobs."""
     return [
         {
             "rule": rule,
@@ -170,7 +181,7 @@ def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[RuleCost]:
 
 
 def _read_jobs(path: Path) -> list[MeasuredJob]:
-    """The jobs in one file; none, and a warning, if it cannot be read."""
+    """Read the jobs in one file. If it cannot be read, log a warning and return none."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))
@@ -178,10 +189,11 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
             raise ValueError("it has no job")
         return [MeasuredJob(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
     except (OSError, csv.Error, KeyError, TypeError, ValueError) as error:
-        log.warning("%s is not a Snakemake benchmark (%s), so it is ignored; delete it", path, error)
+        log.warning("%s is not a Snakemake benchmark (%s), so it is ignored. Delete it.", path, error)
         return []
 
 
 def _number(text: str) -> float:
-    """Jobs of less than half a second have no measurements but their wall time."""
+    """Convert a measurement to a number. Snakemake measures only the wall time of jobs that end within half a second,
+    and writes "-" or "NA" for the rest, which becomes 0."""
     return 0.0 if text in ("-", "NA") else float(text)

@@ -1,14 +1,14 @@
-"""Regions of images, with their features: shards, the boxes that people bring, and the rows of several encoders.
+"""Regions of images with their features: the shards of one encoder, and reading the shards of several encoders.
 
-A region shard has the regions of all its images, one after another: `features` (total, dim), `boxes` (total, 4) float32
-x1, y1, x2, y2 in original pixels, `scores` (total,) float32, `offsets` (n + 1,) int64 and `image_id` (n,): image i has
-the rows [offsets[i], offsets[i + 1]), the first of which is the whole image. An unreadable image has no rows; its
-commit's `rejects` give the reason.
+A region shard contains the regions of n images, one image after another. Its arrays are `features` (total, dim),
+`boxes` (total, 4) float32 with x1, y1, x2, y2 in pixels of the original image, `scores` (total,) float32, `offsets`
+(n + 1,) int64 and `image_id` (n,). Image i has the rows [offsets[i], offsets[i + 1]), and the first of them is the
+whole image. An unreadable image has no rows, and the commit record gives the reason under `rejects`.
 
-`write_phrases` publishes noun phrases and regions of one split in a model's joint space, as two tables. A row of
-`phrases.parquet` is a noun phrase of a sentence: `sentence_id`, `image_id`, its words `text`, its `head`, and `vector`
-(c,) float32. A row of `regions.parquet` is a region: `image_id`, its `number` in the image (0 is the whole image),
-`x1`, `y1`, `x2`, `y2` in original pixels, and `vector`. Both are ordered by image.
+`write_phrases` writes the noun phrases and the regions of one split in a model's joint space, as two tables that are
+sorted by image. A row of `phrases.parquet` is a noun phrase of a caption: `sentence_id`, `image_id`, its words `text`,
+its `head`, and its `vector` (c,) float32. A row of `regions.parquet` is a region: `image_id`, its `number` in the image
+(0 is the whole image), `x1`, `y1`, `x2`, `y2` in pixels of the original image, and its `vector`.
 """
 
 import logging
@@ -28,7 +28,7 @@ from pipeline.errors import InputError, IntegrityError, RejectLimitError, too_ma
 from pipeline.foreign.files import read_lines
 from pipeline.storage.commit import About, Commit, publish
 from pipeline.storage.features import UnfinishedShard, remove_unfinished
-from pipeline.storage.files import read_bytes
+from pipeline.storage.files import REMEDY, read_bytes
 from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import origin_of
@@ -41,13 +41,17 @@ log = logging.getLogger(__name__)
 
 
 class UnfinishedRegions(UnfinishedShard):
-    """A region shard in the making. A part has `features`, `boxes` and `scores` of all regions of its images, and their
-    `lengths`; its details are `counts` of proposals by outcome, and `rejects`, the images without regions."""
+    """A region shard that is being computed.
+
+    The arrays of a part are `features`, `boxes` and `scores` of all regions of its images, and `lengths`, the number of
+    regions of each image. Its details are `counts`, the numbers of proposals by outcome, and `rejects`, the images
+    without regions.
+    """
 
     def publish(self, details: Mapping[str, Json]) -> Commit:
-        """Publish the shard, then remove its parts."""
+        """Write the complete shard with its commit record, and then remove its parts."""
         parts = self._all()
-        # A part whose images are all unreadable has no dimension.
+        # The features of a part whose images are all unreadable do not have the dimension of the others.
         described = [arrays for arrays, _ in parts if len(arrays["scores"])] or [parts[0][0]]
         arrays = {name: np.concatenate([part[name] for part in described]) for name in COLUMNS}
         lengths = np.concatenate([part["lengths"] for part, _ in parts])
@@ -61,32 +65,46 @@ class UnfinishedRegions(UnfinishedShard):
 
 
 def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
-    """Raises RejectLimitError if more than the share `limit` of a published shard's images have no regions."""
+    """Raise RejectLimitError if more than the share `limit` of a published shard's images have no regions.
+
+    Logs a warning if fewer images have no regions.
+    """
     if not (rejects := commit.details["rejects"]):
         return
     first = f"{rejects[0]['name']}: {rejects[0]['reason']}"
     message = f"{path}: {len(rejects)} of {commit.rows} images have no regions ({first})"
     if too_many(len(rejects), commit.rows, limit):
-        raise RejectLimitError(f"{message}; run ingest again, or raise collection.reject_limit")
+        raise RejectLimitError(
+            f"{message}. Repair or exclude these photos and run `jointspace run CONFIG`, or raise"
+            " collection.reject_limit."
+        )
     log.warning("%s", message)
 
 
 def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of the file `path`, or of each file in the folder `path` except hidden ones, ordered by name."""
+    """Yield the name and the content of the file `path`, or of each file in the folder `path` in the order of names.
+
+    Hidden files are ignored. Raises InputError if a file cannot be read.
+    """
     path = Path(path)
     files = sorted(file for file in path.iterdir() if not file.name.startswith(".")) if path.is_dir() else [path]
     for file in files:
         try:
             yield str(file), file.read_bytes()
         except OSError as error:
-            raise InputError(f"cannot read the boxes {file} ({error.strerror}); give a file or a folder") from error
+            raise InputError(
+                f"Cannot read the boxes in {file} ({error.strerror}). Name a readable file, or a folder of files."
+            ) from error
 
 
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The manifest's boxes of one shard: the images' places in the shard (n,), corners (n, 4), scores (n,)."""
-    part = manifest.table("boxes", rows.number)
-    corners = np.stack([part[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
-    return part["image_id"].to_numpy() - rows.first_image, corners, part["score"].to_numpy()
+    """Read the boxes of one shard from the manifest.
+
+    Returns for each of the n boxes the position of its image in the shard (n,), its corners (n, 4) and its score (n,).
+    """
+    table = manifest.table("boxes", rows.number)
+    corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
+    return table["image_id"].to_numpy() - rows.first_image, corners, table["score"].to_numpy()
 
 
 @dataclass(frozen=True)
@@ -104,21 +122,25 @@ class RegionShard(Shard):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, REGIONS)
-        self.offsets, self.image_id = np.asarray(self["offsets"]), np.asarray(self["image_id"])
+        self.offsets = np.asarray(self["offsets"])
+        self.image_id = np.asarray(self["image_id"])
         self.regions = PackedRegions(self["features"], self["boxes"], self["scores"], self.offsets)
 
     def packed(self, images: np.ndarray) -> PackedRegions:
-        """The regions of `images` (n,), places in `image_id` in any order, with features as float32."""
+        """Read the regions of the images at the positions `images` (n,) of `image_id`, in the given order.
+
+        The features are converted to float32.
+        """
         block = self.regions.take(images)
         return replace(block, features=to_float32(block.features))
 
 
 class RegionRows:
-    """The regions of the images `image_id` (n,), n at least 1: `rows.packed([3, 1])` reads no other image's.
+    """The regions of the images `image_id` (n,), at least one. `rows.packed([3, 1])` reads only two images.
 
-    The features of several encoders stand side by side; `dims` are their dimensions, and `encoders` their origins
-    (pipeline.storage.parameters). Raises IntegrityError if the encoders' regions differ, and, if `complete`, for an
-    image without regions.
+    The features of several encoders are concatenated. `dims` are their dimensions, and `encoders` their origins
+    (pipeline.storage.parameters). `folders` are the folders of their shards by encoder. Raises IntegrityError if the
+    encoders do not have the same regions, and, with `complete`, if an image has no regions.
     """
 
     def __init__(
@@ -138,27 +160,31 @@ class RegionRows:
             self._starts[here] = start + shard.offsets[within[here]]
             self._lengths[here] = shard.regions.lengths[within[here]]
         if complete and not self._lengths.all():
-            missing, folder = image_id[self._lengths.argmin()], first[0].path.parent
-            raise IntegrityError(f"image {missing} has no regions in {folder}; run ingest again, without it")
+            missing = image_id[self._lengths.argmin()]
+            folder = first[0].path.parent
+            raise IntegrityError(
+                f"The image {missing} has no regions in {folder}. Repair or exclude it, and run"
+                " `jointspace run CONFIG`."
+            )
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def packed(self, rows: np.ndarray) -> PackedRegions:
-        """The regions of the images `rows` (k,), in that order."""
+        """Read the regions of the images at the positions `rows` (k,) of `image_id`, in the given order."""
         lengths = self._lengths[rows]
-        places = runs(self._starts[rows], lengths)
-        features = np.hstack([to_float32(chained[places]) for chained in self._features])
-        return PackedRegions(features, self._boxes[places], self._scores[places], offsets_of(lengths))
+        regions = runs(self._starts[rows], lengths)
+        features = np.hstack([to_float32(chained[regions]) for chained in self._features])
+        return PackedRegions(features, self._boxes[regions], self._scores[regions], offsets_of(lengths))
 
 
 def _open_alike(folders: Mapping[str, Path], number: int) -> list[RegionShard]:
-    """Shard `number` of each encoder, whose regions have to be the same."""
+    """Open the shard `number` of each encoder. Raises IntegrityError if their boxes differ."""
     shards = [RegionShard(shard_path(folder, number)) for folder in folders.values()]
     first = shards[0]
     for shard in shards:
         if not np.array_equal(first["boxes"], shard["boxes"]) or not np.array_equal(first.offsets, shard.offsets):
-            raise IntegrityError(f"{first.path} and {shard.path} have different regions; extract them again")
+            raise IntegrityError(f"{first.path} and {shard.path} have different regions. {REMEDY}")
     return shards
 
 
@@ -167,28 +193,31 @@ def _open_alike(folders: Mapping[str, Path], number: int) -> list[RegionShard]:
 PHRASES_TABLE = "phrases.parquet"
 REGIONS_TABLE = "regions.parquet"
 EMBEDDED_PHRASES = "embedded-phrases"
-"""The kind of the artefact that has both tables."""
+"""The kind of the artefact that consists of both tables."""
 
 
 def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Unpack[About]) -> None:
-    """Publish both tables together; `about` has the `provenance` and `details`."""
+    """Write both tables with one commit record. `about` has the provenance and the details."""
     beside = {REGIONS_TABLE: to_parquet(regions)}
     path = Path(folder) / PHRASES_TABLE
     publish(path, to_parquet(phrases), kind=EMBEDDED_PHRASES, rows=phrases.num_rows, beside=beside, **about)
 
 
 class PhraseVectors:
-    """The vectors that `embed-phrases` wrote for one `model` and `split`: the tables `regions` and `phrases` without
-    their vectors, `region_vectors` (r, c), `phrase_vectors` (p, c), and `boxes` (r, 4).
+    """The noun phrases and regions that `embed-phrases` has written for one `model` and one `split`.
 
+    `regions` and `phrases` are the tables without their vectors. `region_vectors` (r, c) and `phrase_vectors` (p, c)
+    are their vectors in the joint space of `dim` = c dimensions, and `boxes` (r, 4) are the corners of the regions.
     Raises IntegrityError if the tables are damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         phrases, commit = read_table(Path(folder) / PHRASES_TABLE, EMBEDDED_PHRASES)
         regions = PackedTable(read_bytes(Path(folder) / REGIONS_TABLE), Path(folder) / REGIONS_TABLE).unpack()
-        self.fingerprint, details = commit.digest, commit.details
-        self.model, self.split = details["model"], details["split"]
+        self.fingerprint = commit.digest
+        details = commit.details
+        self.model = details["model"]
+        self.split = details["split"]
         self.dim: int = details["dim"]
         self.region_vectors, self.phrase_vectors = (self._vectors(table) for table in (regions, phrases))
         self.regions, self.phrases = (table.drop_columns("vector") for table in (regions, phrases))
@@ -200,16 +229,20 @@ class PhraseVectors:
 
 
 def read_names(path: Path) -> dict[str, frozenset[str]]:
-    """Label -> its names, in lower case, from lines of a label, a tab, and names separated by commas.
+    """Read a file that gives the names of labels, and return the names by label, both in lower case.
 
-    Raises InputError naming the file, or the first line of another form.
+    A line has a label, a tab, and names that are separated by commas. Raises InputError if the file cannot be read,
+    or if a line does not have this form.
     """
     found = {}
     for number, line in enumerate(read_lines(path), start=1):
         label, tab, names = line.lower().partition("\t")
         known = frozenset(" ".join(name.split()) for name in names.split(",")) - {""}
         if line.strip() and not (tab and known):
-            raise InputError(f"{path}, line {number}: write a label, a tab, and names separated by commas")
+            raise InputError(
+                f"{path}, line {number} has another form than expected. Write a label, a tab, and names that are"
+                " separated by commas."
+            )
         if known:
             found[label.strip()] = known
     return found

@@ -1,8 +1,8 @@
-"""HDF5 shards: contiguous datasets, written in memory, published atomically, read through a memory map.
+"""HDF5 shards: files with contiguous numeric arrays, which are published atomically and read through a memory map.
 
-A shard is one file of a few plain numeric datasets whose first axis is the rows. Chunked or compressed layouts and
-variable-length strings are left out on purpose: gathering from a contiguous dataset is 400 times faster, and names and
-text live in Parquet.
+A shard is one file with a few plain numeric datasets, whose first axis is the rows. Chunks and compression are not
+used, because reading scattered rows of a contiguous dataset is 400 times faster. Variable-length strings are not used
+either, because names and texts are stored in Parquet files.
 """
 
 import io
@@ -18,23 +18,32 @@ from pipeline.compute.precision import require_finite
 from pipeline.errors import IntegrityError
 from pipeline.foreign.named_arrays import plain_dataset
 from pipeline.storage.commit import About, Commit, open_commit, publish
+from pipeline.storage.files import REMEDY
 
-FEATURES, REGIONS = "features", "regions"
-VECTORS, TOKENS, PARSES, TREES = "text-vectors", "tokens", "parses", "trees"
-EMBEDDINGS, FRAGMENTS = "embeddings", "fragments"
+FEATURES = "features"
+REGIONS = "regions"
+VECTORS = "text-vectors"
+TOKENS = "tokens"
+PARSES = "parses"
+TREES = "trees"
+EMBEDDINGS = "embeddings"
+FRAGMENTS = "fragments"
 MOMENTS = "moments"
-KEPT_OPEN = 256
-"""Files whose memory maps a sequence of shards keeps: a process may have some 65,000."""
+MAX_OPEN_SHARDS = 256
+"""Number of shards that stay open together. The kernel allows a process some 65,000 memory maps."""
 
 
 def shard_path(folder: Path, number: int) -> Path:
+    """Return the path of the shard `number` in a folder."""
     return Path(folder) / f"shard-{number:05d}.h5"
 
 
 def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], rows: int, **about: Unpack[About]) -> Commit:
-    """Publish `arrays` (name -> array) as one shard of `rows` rows.
+    """Write `arrays`, given by name, as one shard of `kind` with its commit record.
 
-    Raises IntegrityError naming the dataset and row of a value that is NaN or infinite.
+    `rows` is the number of rows that the record notes, and `about` has the further arguments of
+    pipeline.storage.commit.publish. Raises IntegrityError that names the dataset and the row if a value is NaN or
+    infinite.
     """
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver="v110") as file:
@@ -45,10 +54,10 @@ def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], rows: i
 
 
 class Shard:
-    """A published shard, open for reading: `shard["features"]` is a memory map, `shard.commit` its commit.
+    """A published shard of a `kind`, open for reading. `shard["features"]` is a memory map of the dataset.
 
-    The sha256 is checked before HDF5 sees a byte. Raises IntegrityError for a damaged file, and for datasets that would
-    read other files (external or virtual storage, links) or are not contiguous.
+    The sha256 of the file is checked before HDF5 reads it. Raises IntegrityError if the file is damaged or of another
+    kind, and if a dataset is not contiguous or would read other files (external or virtual storage, links).
     """
 
     def __init__(self, path: Path, kind: str) -> None:
@@ -61,11 +70,12 @@ class Shard:
                 names = list(map(str, file))
                 self._arrays = {name: _map_dataset(self.path, name, plain_dataset(file, name)) for name in names}
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
-            raise IntegrityError(f"{path} is not a readable HDF5 file ({error}); run its stage again") from error
+            raise IntegrityError(f"{path} is not a readable HDF5 file ({error}). {REMEDY}") from error
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._arrays:
-            raise IntegrityError(f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})")
+            known = ", ".join(sorted(self._arrays))
+            raise IntegrityError(f"{self.path} has no dataset {name}. It has {known}. {REMEDY}")
         return self._arrays[name]
 
     def __contains__(self, name: str) -> bool:
@@ -76,11 +86,14 @@ T = TypeVar("T")
 
 
 class OpenedOnUse(Sequence[T]):
-    """`count` things. `open(number)` opens a thing when it is first used, and the last KEPT_OPEN stay open."""
+    """A sequence whose items are opened when they are first used, with `open(number)`.
+
+    `count` is the length of the sequence. The MAX_OPEN_SHARDS items that were used last stay open.
+    """
 
     def __init__(self, count: int, open: Callable[[int], T]) -> None:
         self._count = count
-        self._open = lru_cache(KEPT_OPEN)(open)
+        self._open = lru_cache(MAX_OPEN_SHARDS)(open)
 
     def __len__(self) -> int:
         return self._count
@@ -101,12 +114,12 @@ class OpenedOnUse(Sequence[T]):
 
 def _map_dataset(path: Path, name: str, dataset: h5py.Dataset | None) -> np.ndarray:
     if dataset is None or dataset.shape is None or dataset.dtype.kind not in "fiub":
-        raise ValueError(f"{name} holds something else than numbers")
+        raise ValueError(f"{name} contains other values than numbers")
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype)
     offset = dataset.id.get_offset()
     if offset is None:
         raise ValueError(f"{name} is not contiguous")
-    # Copy-on-write: nothing reaches the file, and torch takes the array without complaint. A dataset that claims more
-    # than the file holds is refused by HDF5, or else by the map.
+    # The mode is copy-on-write: the file never changes, and torch accepts the array without a warning. HDF5 or the
+    # memory map refuses a dataset whose declared size exceeds the file.
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)

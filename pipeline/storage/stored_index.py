@@ -1,12 +1,12 @@
-"""An index of one or more index shards of one model, which are searched as one.
+"""An index of one or more index shards of the same model, which are searched together.
 
-The rows of the shards are numbered through, in the order of the shards, and so are their FAISS indexes. If an earlier
-shard has an id of a shard too, all ids of the later shard are raised above the ids of the shards before. Removed rows
-keep their ids, so that this does not change the meaning of an id. All else, such as the model, comes from the first
-shard.
+The rows of all shards are numbered from 0 in the order of the shards. If a shard has an id that an earlier shard may
+have too, a number is added to all its ids, so that they are larger than the ids of the earlier shards. Removed rows
+keep their ids, so a removal does not change other ids. The model, the encoders and the vocabulary are read from the
+first shard.
 
-The index in a folder consists of its own shards and of the shards that were added to it
-(pipeline.storage.index_folder.ADDED).
+The index in a folder consists of its own shards, and of the shards that were added to it (in its subfolder
+pipeline.storage.index_folder.ADDED).
 """
 
 import logging
@@ -22,6 +22,7 @@ import pyarrow as pa
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.card import Card, Modality
+from pipeline.storage.files import REBUILD
 from pipeline.storage.index_folder import COLUMNS, NUMBER, added_to, home_of, several, shards_in
 from pipeline.storage.index_shard import MODALITIES, IndexShard, hide
 from pipeline.storage.json_files import Json, fingerprint, require_same
@@ -36,10 +37,11 @@ log = logging.getLogger(__name__)
 
 
 class StoredIndex:
-    """An index of `shards`, at least one. `folder` is its name in messages.
+    """An index of `shards`, at least one. Messages refer to it by `folder`.
 
-    `run` is the run that the index came from, if a user names it: a run is trusted. The rows of the images `hidden`
-    look as if they were removed. Raises UsageError if the shards are of different models.
+    `run` is the run from which the index comes, if the user has named it: jointspace may then load code from this run.
+    The images `hidden` look as if they had been removed. Raises UsageError if the shards are of different models, and
+    IntegrityError if their vectors are compared in different ways.
     """
 
     def __init__(self, shards: Sequence[IndexShard], folder: Path | None = None, run: Path | None = None) -> None:
@@ -47,10 +49,12 @@ class StoredIndex:
         for other in others:
             if other.card.inputs.get("model") != first.card.inputs.get("model"):
                 raise UsageError(
-                    f"{other.folder} was made by another model than {first.folder}; {_remedy(first, other)}"
+                    f"{other.folder} was made with another model than {first.folder}. {_remedy(first, other)}"
                 )
             if _comparison(other.card) != _comparison(first.card):
-                raise IntegrityError(f"{other.folder} uses another metric than {first.folder}; get it again")
+                raise IntegrityError(
+                    f"{other.folder} has another metric or other dimensions than {first.folder}. {REBUILD}"
+                )
         self.shards = list(shards)
         self.folder = folder if others and folder else first.folder
         self.run = run
@@ -58,7 +62,7 @@ class StoredIndex:
 
     @cached_property
     def card(self) -> Card:
-        """The first card, with the vectors, bytes and splits of all shards."""
+        """The card of the first shard, with the counts, the sizes and the splits of all shards."""
         return _merged_card([shard.card for shard in self.shards])
 
     @property
@@ -68,7 +72,7 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The numbers that are added to the ids of each shard, by the column of the id."""
+        """The number that is added to the ids of each shard, by the column of the id."""
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:
@@ -82,7 +86,7 @@ class StoredIndex:
         return shifts
 
     def packed_table(self, modality: Modality) -> RowTable:
-        """Open the table of all rows, which are unpacked on request. With several shards, it has the column SHARD."""
+        """Open the table of a modality without unpacking it. With several shards, it has the column SHARD."""
         tables = [shard.packed_table(modality) for shard in self.shards]
         if len(tables) == 1:
             return tables[0]
@@ -91,41 +95,42 @@ class StoredIndex:
         return ChainedTables(tables, shifts)
 
     def table(self, modality: Modality) -> pa.Table:
-        """Return all rows. The rows of the `hidden` images look as if they were removed."""
+        """Read the whole table of a modality. The rows of the `hidden` images look as if they had been removed."""
         whole = self.first.table(modality) if len(self.shards) == 1 else self.packed_table(modality).unpack()
         return hide(whole, self.hidden)
 
     def bounds(self, modality: Modality) -> np.ndarray:
-        """Return the first row (shards + 1,) of each shard in the table, and the number of all rows."""
+        """Return the first row of each shard in the table, and the number of all rows, as (shards + 1,)."""
         return np.cumsum([0, *(shard.packed_table(modality).num_rows for shard in self.shards)])
 
     def outline(self, modality: Modality) -> MultiVectors | None:
-        """Return which vectors belong to which row of the table; None unless the model is multi-vector."""
+        """Return which vectors belong to which row of the table, or None if each row has one vector."""
         outlines = [outline for shard in self.shards if (outline := shard.outline(modality)) is not None]
         return MultiVectors.concatenate(outlines) if outlines else None
 
     def check(self) -> None:
-        """Raise IntegrityError for any file that is missing or changed."""
+        """Raise IntegrityError if any file of any shard is missing or was changed."""
         for shard in self.shards:
             shard.check()
 
     def check_rows(self) -> None:
-        """Raise IntegrityError for a row that `table` would refuse."""
+        """Raise IntegrityError if `table` would refuse any row."""
         for shard in self.shards:
             shard.check_rows()
 
     def photographs(self, named: Path | None = None, follow_links: bool = False) -> ImageSources:
-        """Return the photos of the rows, below the folders that the cards name.
+        """Return a reader of the photos, in the folders that the cards name.
 
-        If a command has `named` a folder, it replaces the folder that the first shard names.
+        A folder that the user has `named` replaces the folder on the card of the first shard.
         """
         roots = [shard.card.data_root for shard in self.shards]
         return ImageSources([named if named and root == roots[0] else Path(root) for root in roots], follow_links)
 
     def parser(self) -> "tuple[Callable[[], Language], Mapping[str, Json]]":
-        """Return a function that loads the spaCy pipeline that parsed the sentences of the `run`, and its label table.
+        """Return a function that loads the spaCy pipeline with which the captions of the `run` were parsed, and the
+        run's table of labels.
 
-        Raises UsageError as `parser_of` does, and IntegrityError for a run with other labels.
+        Raises UsageError as `parser_of` does, and IntegrityError if the run has other labels than the model.
         """
         load, labels = parser_of(self.run)
         own = self.first.model().details["labels"]
@@ -134,12 +139,13 @@ class StoredIndex:
 
 
 def open_index(*folders: Path, added: bool = True, run: Path | None = None) -> StoredIndex:
-    """Open the index in a folder, or the indexes of one model in several folders, with the shards `added` to them.
+    """Open the index in a folder, or the indexes of one model in several folders as one index.
 
-    Shards that were added to an earlier model are left out with a warning. `run` is the run that the indexes came from,
-    if a user names it. Raises IntegrityError as IndexShard does, for a folder with indexes of several models and for an
-    index that lacks one of its shards, and UsageError for folders of different models, or for a folder that is given
-    twice.
+    With `added`, the shards that were added to the indexes are included. Shards that were added while the index had
+    another model are ignored with a warning. `run` is the run from which the indexes come, if the user has named it.
+
+    Raises IntegrityError as IndexShard does, for a folder with indexes of several models, and for an index that lacks
+    one of its shards. Raises UsageError if the folders have different models, or if a folder is given twice.
     """
     opened: list[IndexShard] = []
     for folder in folders:
@@ -151,24 +157,25 @@ def open_index(*folders: Path, added: bool = True, run: Path | None = None) -> S
             _require_complete(Path(folder), own)
         opened += own
         further = added_to(home_of([shard.folder for shard in own])) if added else []
-        known = {shard.folder for shard in opened}  # shards of one index, each of which brings what was added to it
+        # If several folders are shards of one index, each of them leads to the same additions.
+        known = {shard.folder for shard in opened}
         for shard in (IndexShard(path) for path in further if path not in known):
             if shard.card.inputs.get("model") == model:
                 opened.append(shard)
             else:
                 log.warning(
-                    "%d photos in %s were added to an earlier model and are left out; `jointspace add` them again, or"
-                    " delete that folder",
+                    "%d photos in %s are ignored, because they were added when the index had another model. Add them"
+                    " again with `jointspace add`, or delete that folder.",
                     shard.card.images.count if shard.card.images else 0, shard.folder,
                 )  # fmt: skip
-    places = [shard.folder.resolve() for shard in opened]
-    if repeated := next((place for place in places if places.count(place) > 1), None):
-        raise UsageError(f"{repeated} is given twice; name it once")
+    resolved = [shard.folder.resolve() for shard in opened]
+    if repeated := next((path for path in resolved if resolved.count(path) > 1), None):
+        raise UsageError(f"{repeated} is named twice. Name it once.")
     return StoredIndex(opened, Path(folders[0]), run)
 
 
 def _require_complete(folder: Path, shards: Sequence[IndexShard]) -> None:
-    """Raise IntegrityError if a shard is missing among the shards that were built together."""
+    """Raise IntegrityError if some of the shards that were built together are missing."""
     together: dict[tuple[str, int], set[int]] = {}
     for shard in shards:
         if part := shard.card.part:
@@ -176,31 +183,33 @@ def _require_complete(folder: Path, shards: Sequence[IndexShard]) -> None:
     for (_, of), numbers in together.items():
         if missing := sorted(set(range(of)) - numbers):
             raise IntegrityError(
-                f"{folder} holds {len(numbers)} of {of} index shards: {missing[0]:02d} is missing; run build-index for"
-                " it"
+                f"{folder} contains {len(numbers)} of {of} index shards. The shard {missing[0]:02d} is missing. Copy it"
+                " again, or build it with `jointspace run CONFIG`."
             )
 
 
 def _comparison(card: Card) -> tuple[str, str, int]:
-    """Return how the vectors of an index compare."""
+    """Return the kind, the metric and the dimensions of an index. Its vectors can be compared if these are equal."""
     return card.kind, card.metric, card.dim
 
 
 def _remedy(first: IndexShard, other: IndexShard) -> str:
-    """Say what to do with an index of another model."""
+    """Return the part of an error that says what to do with an index of another model."""
     new = sorted(first.card.encoders.keys() - other.card.encoders.keys())
     old = sorted(other.card.encoders.keys() - first.card.encoders.keys())
-    applied = f"apply {first.folder} to its photos, or search it alone"
+    command = shlex.join(["jointspace", "apply", str(first.folder), "PHOTOS"])
+    applied = f"Index its photos with the same model by `{command}`, or search it alone."
     if not (new and old):
         return applied
+    command = shlex.join(["jointspace", "migrate", old[0], new[0]])
     return (
-        f"its encoder is {old[0]} and not {new[0]}: {applied}; a run that has features of {old[0]} maps them by"
-        f" `{shlex.join(['jointspace', 'migrate', old[0], new[0]])}`"
+        f"{applied} Its encoder is {old[0]} and not {new[0]}. A run that has features of {old[0]} can map them to"
+        f" {new[0]} with `{command}`."
     )
 
 
 def _merged_card(cards: Sequence[Card]) -> Card:
-    """Return the first card, with the vectors, bytes and splits of all."""
+    """Return the first card, with the counts, the sizes and the splits of all cards."""
     first = cards[0]
     if len(cards) == 1:
         return first

@@ -1,7 +1,8 @@
-"""Shards of sentences or documents: vectors `text/<text encoder>`, token numbers `text/tokens`, parses `text/parses`
-(`shard-00000.conllu` and `.brackets`) and the trees `text/trees` that are made from them.
+"""Shards of texts, which are captions or documents (title, tags, description).
 
-All but parses have `sentence_id` (m,) and `image_id` (m,).
+The folder `text/<text encoder>` has their vectors, `text/tokens` the numbers of their tokens, `text/parses` their
+parses (`shard-00000.conllu` and `shard-00000.brackets`), and `text/trees` the trees that are made from the parses. All
+of these shards except parses have the arrays `sentence_id` (m,) and `image_id` (m,).
 """
 
 import gzip
@@ -43,9 +44,13 @@ def write_vectors(
     documents: str | None = None,
     imported: Mapping[str, str] | None = None,
 ) -> None:
-    """Publish the vectors (m, d) of texts by the text encoder `encoder`, and the ids (m,) of sentences and images;
-    `documents` is the name of weak texts, `imported` the files (name -> fingerprint) of vectors made elsewhere. Dense
-    vectors are stored as the dtype `storage`."""
+    """Write the vectors (m, d) of the text encoder `encoder` as one shard with its commit record.
+
+    `sentence_id` (m,) and `image_id` (m,) are the ids of the texts and of their images. `documents` is the name of the
+    weak text if the vectors are of documents. `imported` are the fingerprints of the files of precomputed vectors by
+    name. Dense vectors are stored as the dtype `storage`. Raises InputError as
+    pipeline.storage.features.to_stored does.
+    """
     shape = vectors.shape
     assert shape is not None
     if isinstance(vectors, sparse.csr_array):
@@ -59,12 +64,16 @@ def write_vectors(
 
 
 def storage_key(encoder: str) -> str:
-    """Return the configuration's name for the dtype of a text encoder's dense vectors."""
+    """Return how messages name the configuration key for the dtype of a text encoder's dense vectors."""
     return f"`storage` of the text encoder {encoder}"
 
 
 def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Unpack[About]) -> None:
-    """Publish a shard's parses: CoNLL-U at `path`, brackets beside it; `about` has `provenance` and `details`."""
+    """Write the parses of a shard with their commit record.
+
+    The dependency trees `conllu`, in the CoNLL-U format, are written to `path`, and the phrase trees `brackets` to a
+    file next to it. `rows` is the number of texts, and `about` has the provenance and the details.
+    """
     beside = {path.with_suffix(".brackets").name: brackets.encode()}
     publish(path, conllu.encode(), kind=PARSES, rows=rows, beside=beside, **about)
 
@@ -77,8 +86,12 @@ def write_sentences(
     image_id: np.ndarray,
     **about: Unpack[About],
 ) -> None:
-    """Publish m sentences with their ids and those of their images, and of the kind TOKENS their words, `ids`
-    [offsets[i] : offsets[i + 1]], or of TREES the packed FIELDS of both KINDS; `about` as of `write_shard`."""
+    """Write `arrays` of m texts as one shard, together with the ids (m,) of the texts and of their images.
+
+    A shard of the kind TOKENS has the arrays `ids` and `offsets`: the tokens of text i are
+    `ids[offsets[i]:offsets[i + 1]]`. A shard of the kind TREES has the FIELDS for each of KINDS, with names such as
+    `phrase_parents`. `about` has the further arguments of `write_shard`.
+    """
     arrays = {**arrays, "sentence_id": sentence_id, "image_id": image_id}
     write_shard(path, kind, arrays, rows=len(sentence_id), **about)
 
@@ -87,11 +100,12 @@ def write_sentences(
 
 
 class VectorShard(Shard):
-    """`matrix` (m, d): a csr_array, or a memory map of dense vectors as stored."""
+    """A shard of text vectors. `matrix` (m, d) is a csr_array, or a memory map of dense vectors in the stored dtype."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, VECTORS)
-        self.sentence_id, self.image_id = self["sentence_id"], self["image_id"]
+        self.sentence_id = self["sentence_id"]
+        self.image_id = self["image_id"]
         if "vectors" in self:
             self.matrix: Matrix = self["vectors"]
         else:
@@ -100,7 +114,7 @@ class VectorShard(Shard):
 
 
 class ParseShard:
-    """The lines of shard `number`'s two files in a folder."""
+    """The lines of the two files of the shard `number` of parses in a folder."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.path = shard_path(folder, number).with_suffix(".conllu")
@@ -108,31 +122,34 @@ class ParseShard:
         commit = open_commit(self.path, PARSES)
         self.conllu = read_bytes(self.path).decode().split("\n")
         self.brackets = read_bytes(self.brackets_path).decode().split("\n")
-        self.rows, self.details = commit.rows, commit.details
+        self.rows = commit.rows
+        self.details = commit.details
 
 
 # --- reading all shards of a manifest
 
 
 Texts = Mapping[str, Any]
-"""Text encoder -> its shards of a manifest's sentences or documents, of the class Shards of pipeline.run.layout."""
+"""The shards of text vectors by text encoder. The values are of the class Shards of pipeline.run.layout."""
 
 
 def open_texts(texts: Texts, number: int) -> dict[str, VectorShard]:
-    """Shard `number` of each text encoder."""
+    """Open the shard `number` of each text encoder."""
     return {name: VectorShard(shards.shard(number)) for name, shards in texts.items()}
 
 
 def read_tokens(folder: Path, numbers: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """`ids` (total,) and `offsets` (m + 1,) of the tokens of the sentences in some shards."""
+    """Read the tokens of the captions in some shards: their `ids` (total,) and `offsets` (m + 1,)."""
     shards = [Shard(shard_path(folder, number), TOKENS) for number in numbers]
     lengths = np.concatenate([np.diff(shard["offsets"]) for shard in shards])
     return np.concatenate([shard["ids"] for shard in shards]), offsets_of(lengths)
 
 
 def read_packed_trees(folder: Path, kind: str, numbers: Iterable[int]) -> dict[str, np.ndarray]:
-    """The trees of one of KINDS of the sentences in some shards, as the packed arrays of pipeline.text.trees.Trees by
-    name."""
+    """Read the trees of one of KINDS of the captions in some shards.
+
+    Returns the packed arrays of pipeline.text.trees.Trees by name.
+    """
     shards = [Shard(shard_path(folder, number), TREES) for number in numbers]
     trees = {name: np.concatenate([shard[f"{kind}_{name}"] for shard in shards]) for name in FIELDS}
     lengths = np.concatenate([np.diff(shard[f"{kind}_offsets"]) for shard in shards])
@@ -140,7 +157,7 @@ def read_packed_trees(folder: Path, kind: str, numbers: Iterable[int]) -> dict[s
 
 
 def stack_rows(parts: Sequence[Matrix]) -> Matrix:
-    """The rows of all `parts`, one after another."""
+    """Concatenate the rows of all `parts`, which are either all dense or all sparse."""
     if len(parts) == 1:
         return parts[0]
     dense = [part for part in parts if isinstance(part, np.ndarray)]
@@ -148,9 +165,9 @@ def stack_rows(parts: Sequence[Matrix]) -> Matrix:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a user's text as pipeline.foreign.files.each_line does, unpacked if its name ends in .gz.
+    """Yield the lines of a text file of the user. A file whose name ends in .gz is decompressed.
 
-    Raises InputError if the file cannot be read or decoded.
+    Lines are split as by pipeline.foreign.files.each_line. Raises InputError if the file cannot be read or decoded.
     """
     try:
         with io.BufferedReader(gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb") as stream:
@@ -158,4 +175,4 @@ def text_lines(path: Path) -> Iterator[str]:
                 yield decode_text(line, path, number)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {path} ({reason}); correct its name in the configuration") from error
+        raise InputError(f"Cannot read {path} ({reason}). Correct its name in the configuration.") from error

@@ -1,7 +1,7 @@
-"""What is wrong with a run, and where one image is in it.
+"""The checks behind `jointspace verify` and `jointspace explain`.
 
-`verify` has each commit judged by pipeline.storage.commit, and names the files that no commit vouches for; `explain`
-follows an image to its rows in the manifest and in every artefact.
+`examine` checks each commit record of a run with pipeline.storage.commit, and lists the files for which no record
+vouches. `trace` finds the rows of one image in the manifest and in all other artefacts.
 """
 
 import os
@@ -27,16 +27,22 @@ from pipeline.storage.json_files import read_json
 from pipeline.storage.locks import is_free, is_lock
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Shard, shard_path
-from pipeline.storage.tables import MOST_DIGITS
+from pipeline.storage.tables import MAX_DIGITS
 
-PARTS, CHECKPOINTS = ".parts", "checkpoints"  # folders of unfinished work, which a stage checks when it resumes
+PARTS = ".parts"
+"""Suffix of the folders that contain the parts of unfinished shards. A stage checks them when it resumes."""
+CHECKPOINTS = "checkpoints"
+"""Name of the folders that contain the checkpoints of unfinished trainings."""
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl", ".npz"})
-"""Suffixes of files that do not exist without a commit."""
+"""Suffixes of files for which a commit record must vouch."""
 
 
 @dataclass(frozen=True)
 class FaultyFile:
-    """A file with the reason why it is faulty, and the commit whose rule makes it again (None if no rule does)."""
+    """A faulty file, the reason, and the commit record whose rule makes the file again.
+
+    `target` is None if no rule makes it again.
+    """
 
     path: Path
     reason: str
@@ -47,10 +53,10 @@ class FaultyFile:
 class Examination:
     """The findings in the folder of a run.
 
-    `checked` is the number of files that were compared with a commit, and `faults` are the faulty ones among them.
-    `unvouched` files are named by no commit. `unfinished` files belong to stages that were killed or still run.
-    `former` files belong to artefacts that the configuration no longer has. `temporaries` are temporary files and
-    locks, with whether their writer is dead.
+    `checked` is the number of files that were checked, and `faults` are the faulty files. `unvouched` are the files
+    without a commit record. `unfinished` files belong to stages that were killed or are still running. `former`
+    files belong to artefacts that the configuration no longer has. `temporaries` are temporary files and locks, each
+    with True if its writer is dead.
     """
 
     checked: int = 0
@@ -63,10 +69,10 @@ class Examination:
 
 @dataclass(frozen=True)
 class Survey:
-    """The files below the folder of a run: the `files` of finished work, and in `found` all other files.
+    """The files below the folder of a run: the `files` of finished work, and all other files in `found`.
 
-    `inner_runs` are the folders of runs inside of this run, for example of photos that were added to an index. Their
-    files are left out.
+    `inner_runs` are the folders of runs inside this run, for example runs of photos that were added to an index. Their
+    files are in neither list.
     """
 
     files: list[Path]
@@ -75,10 +81,10 @@ class Survey:
 
 
 def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
-    """Compare every artefact under the folder `run` with its commit, and with the artefacts that it was made from.
+    """Check every artefact below the folder `run` against its commit record, and against its inputs.
 
-    The files are compared by size, and by their hashes if they are to be `hashed`. Raises IntegrityError if there is no
-    commit at all.
+    The files are compared by size, and with `hashed` also by hash. `progress` may wrap the list of commit records to
+    report the progress. Raises IntegrityError if there is no commit record at all.
     """
     run = Path(run)
     survey = survey_files(run)
@@ -86,9 +92,9 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     records = _records(survey.files)
     if not records and all(fault.path == run for fault in result.faults):
         example = min(survey.inner_runs, default="results/demo")
-        raise IntegrityError(f"{run} is not the folder of a run; name one such as {example}")
+        raise IntegrityError(f"{run} is not the folder of a run. Name the folder of a run, such as {example}.")
 
-    # An index without its run: no rule makes its files again.
+    # If the folder is an index without its run, no rule can make its files again.
     is_lone_index = bool(records) and all(path.name == CARD for path in records)
     vouched = _check_commits(result, run, progress(records), hashed, is_lone_index)
     known = {*records, *vouched}
@@ -102,7 +108,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
 
 
 def survey_files(run: Path) -> Survey:
-    """Find the files below the folder `run` and sort them by their purpose."""
+    """Find the files below the folder `run`, and sort them into finished work, unfinished work and other files."""
     entries = list(walk(run))
     runs = {path.parents[1] for path, _ in entries if path.parts[-2:] == ("manifest", "manifest.json")} - {run}
     survey = Survey([], [], Examination())
@@ -116,9 +122,10 @@ def survey_files(run: Path) -> Survey:
 
 
 def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
-    """Return the run inside of `run` that has the file `path`: the outermost of `runs`, or an addition to an index.
+    """Return the folder of the run inside `run` that contains the file `path`, or None if there is none.
 
-    A file beside the additions is in no run; the folder of the additions then stands for it.
+    This is the outermost of `runs`, or an addition to an index. A file directly in the folder of the additions does
+    not belong to a run, and the result is then the folder of the additions.
     """
     if outermost := next((folder for folder in reversed(path.parents) if folder in runs), None):
         return outermost
@@ -129,7 +136,7 @@ def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
 
 
 def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, folders: Sequence[str]) -> None:
-    """Put one file, which lies in some `folders` of the run, where it belongs."""
+    """Add one file to the list to which it belongs. `folders` are the names of its folders below the run."""
     found = survey.found
     if isinstance(status, OSError):
         found.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
@@ -148,7 +155,8 @@ def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, fol
 
 
 def _records(files: Sequence[Path]) -> list[Path]:
-    """Return the files that may be commits: JSON files, but in an index only its card, which lists all others."""
+    """Return the files that may be commit records: all JSON files, but only the card of an index, which lists the
+    other files of the index."""
     indexes = {path.parent for path in files if path.name == CARD}
     return [
         path for path in files if path.suffix == ".json" and (path.name == CARD or indexes.isdisjoint(path.parents))
@@ -158,7 +166,7 @@ def _records(files: Sequence[Path]) -> list[Path]:
 def _check_commits(
     result: Examination, run: Path, records: Iterable[Path], hashed: bool, is_lone_index: bool
 ) -> dict[Path, Path]:
-    """Check all commits and their files, and return file -> the commit that vouches for it."""
+    """Check all commit records and their files, and return for each file the record that vouches for it."""
     commits = Commits(run)
     vouched: dict[Path, Path] = {}
     for path in records:
@@ -178,16 +186,16 @@ def _check_commits(
         if hashed and path.name == CARD and not faults:
             try:
                 IndexShard(path.parent).check_rows()
-            except IntegrityError as error:  # which `search` would raise
+            except IntegrityError as error:  # A search would raise the same error.
                 result.faults.append(FaultyFile(path, f"unusable: {error}", path))
     return vouched
 
 
 def _add_uncommitted(result: Examination, files: Iterable[Path]) -> None:
-    """Note the files that no commit vouches for."""
+    """Add the files to the result. They are not listed in any commit record."""
     for path in files:
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
-            reason = "uncommitted: no commit vouches for it, so its writer never finished"
+            reason = "uncommitted: no commit record vouches for it, because its writer did not finish"
             result.faults.append(FaultyFile(path, reason, path))
         else:
             result.unvouched.append(path)
@@ -200,14 +208,14 @@ def _add_inner_run(
     hashed: bool,
     progress: Callable[[list[Path]], Iterable[Path]],
 ) -> None:
-    """Examine a run inside of another run. No rule of the outer run makes its files again.
+    """Examine a run inside another run. No rule of the outer run makes its files again.
 
-    In an addition to an index, `add` makes the mixed artefacts again, so they are former ones. The index itself stays
-    usable.
+    If the inner run is an addition to an index, its index stays usable although other artefacts are mixed. The next
+    `jointspace add` makes these again, so they are listed as former files and not as faults.
     """
     try:
         inner = examine(folder, hashed, progress)
-    except IntegrityError:  # killed at its beginning
+    except IntegrityError:  # It was killed before it wrote a commit record.
         result.unfinished.append(folder)
         return
     result.checked += inner.checked
@@ -222,9 +230,9 @@ def _add_inner_run(
 
 
 def whole(path: Path) -> list[Path]:
-    """The commit `path`, and all that it, and the commits among that, vouch for."""
+    """Return the commit record `path` and all files for which it vouches, directly or through another record."""
     paths = [path]
-    for commit in paths:  # which grow meanwhile; a forged commit may list itself
+    for commit in paths:  # The list grows during the loop. A forged record may list itself.
         with suppress(IntegrityError):
             files = read_commit(commit).files if commit.suffix == ".json" else ()
             paths += [file for name in files if (file := commit.parent / name) not in paths]
@@ -232,7 +240,7 @@ def whole(path: Path) -> list[Path]:
 
 
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
-    """Note a JSON file that is not a commit: it is damaged, or not ours."""
+    """Add a JSON file that is not a commit record to the result: it is damaged, or jointspace has not written it."""
     try:
         value = read_json(path)
         foreign = not isinstance(value, dict) or "made_by" not in value
@@ -245,7 +253,10 @@ def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
 
 
 def _read(path: Path) -> Commit:
-    """Read the commit in the file `path`. The card of an index that this run has not made has no place in it."""
+    """Read the commit record in the file `path`.
+
+    The place is empty for the card of an index that was not built by a run, or was changed afterwards.
+    """
     value = read_json(path)
     if path.name != CARD or not isinstance(value, dict) or "place" in value:
         return read_commit(path)
@@ -257,10 +268,14 @@ def _read(path: Path) -> Commit:
 
 
 def _retarget(fault: FaultyFile, vouched: Mapping[Path, Path]) -> FaultyFile:
-    """Return the fault with the outermost commit that vouches for its target, which is what a rule makes."""
+    """Return the fault with another target: the outermost commit record that vouches for its target.
+
+    A rule makes the artefact of the outermost record.
+    """
     target = fault.target
     seen = set()
-    while target is not None and target in vouched and target not in seen:  # forged commits may vouch for each other
+    # Forged records may vouch for each other.
+    while target is not None and target in vouched and target not in seen:
         seen.add(target)
         target = vouched[target]
     return FaultyFile(fault.path, fault.reason, target)
@@ -268,8 +283,11 @@ def _retarget(fault: FaultyFile, vouched: Mapping[Path, Path]) -> FaultyFile:
 
 @dataclass(frozen=True)
 class TraceRows:
-    """The rows of one file that belong to an image; `of` says whether these are the image itself, its sentences, its
-    regions and so on. If there are none, `note` says why."""
+    """The rows of one file that belong to an image.
+
+    `of` says what the rows are: the image itself, its captions, its regions and so on. If there are no rows, `note`
+    says why.
+    """
 
     file: Path
     of: str
@@ -279,7 +297,8 @@ class TraceRows:
 
 @dataclass(frozen=True)
 class ImageTrace:
-    """An image's row in the manifest, its `sentences` and so on, its `shard`, and the `places` where it is."""
+    """The rows of an image in the manifest, the number of its boxes and of its shard, and its rows in all other files
+    (`places`)."""
 
     image: dict[str, Any]
     sentences: list[dict[str, Any]]
@@ -290,9 +309,12 @@ class ImageTrace:
 
 
 def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
-    """Find the image that `name` means, as for `remove`. Raises InputError if it may mean two images."""
+    """Find the image that `name` means, by the rules of `jointspace remove`. Return None if there is none.
+
+    Raises InputError if the name may mean two images.
+    """
     shards = range(manifest.n_shards)
-    if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MOST_DIGITS:
+    if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MAX_DIGITS:
         shards = [number for number in shards if number == int(match[1]) // manifest.shard_size]
 
     def images() -> Iterator[StoredPhoto]:
@@ -310,12 +332,12 @@ def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
 
 
 def find_rejects(rejects: list[dict[str, str]], name: str) -> list[dict[str, str]]:
-    """Return the rejects that `name` means."""
+    """Return the rejects of the file that `name` means."""
     return [reject for reject in rejects if means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
-    """Follow an image through all artefacts under `run`. Damaged ones become places with a note."""
+    """Find the rows of an image in all artefacts of a run. A damaged artefact appears with a note."""
     number = image_id // manifest.shard_size
     tables = {name: manifest.of_image(name, image_id) for name in ("sentences", "documents", "boxes")}
     sentence_id = tables["sentences"]["sentence_id"].to_pylist()
@@ -325,21 +347,24 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
     for card in _within(run, CARD):
         places += _in_index(card.parent, image_id, sentence_id)
     (image,) = manifest.pick([image_id])
-    sentences, documents = tables["sentences"].to_pylist(), tables["documents"].to_pylist()
+    sentences = tables["sentences"].to_pylist()
+    documents = tables["documents"].to_pylist()
     return ImageTrace(image, sentences, documents, tables["boxes"].num_rows, number, places)
 
 
 def _within(run: Path, name: str) -> list[Path]:
-    """Return the files with this name, except the files of runs that were added to an index."""
+    """Return the files with this name below `run`, except the files of runs that were added to an index."""
     return sorted(path for path in run.rglob(name) if ADDED not in path.relative_to(run).parts)
 
 
 def means(name: str, other: str | None) -> bool:
+    """Return whether `name` is the path `other` or its last parts."""
     return other is not None and (other == name or other.endswith(f"/{name}"))
 
 
 def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
-    """The image's rows in a shard of any kind, by its datasets `image_id`, `sentence_id` and `offsets`."""
+    """Yield the rows of an image in a shard of any kind. They are found with the datasets `image_id`, `sentence_id`
+    and `offsets`."""
     try:
         shard = Shard(path, read_commit(commit_path(path)).kind)
         owners = shard["image_id"]
@@ -351,17 +376,18 @@ def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[T
         of = np.flatnonzero(np.isin(shard["sentence_id"], sentences)).tolist()
         yield from (TraceRows(path, "image", here), TraceRows(path, "sentences", tuple(of)))
     elif "sentence_id" in shard:
-        yield TraceRows(path, "texts", here, "" if here else "it has none here")
+        yield TraceRows(path, "texts", here, "" if here else "the image has no texts in this file")
     elif "boxes" in shard:
         reasons = [reject["reason"] for reject in shard.details["rejects"] if reject["image_id"] == image_id]
         regions = tuple(range(*shard["offsets"][[here[0], here[0] + 1]].tolist())) if here else ()
-        yield TraceRows(path, "regions", regions, "" if regions else next(iter(reasons), "it has none here"))
+        note = next(iter(reasons), "the image has no regions in this file")
+        yield TraceRows(path, "regions", regions, "" if regions else note)
     else:
-        yield TraceRows(path, "image", here, "" if here else "not of its images")
+        yield TraceRows(path, "image", here, "" if here else "the image is not in this file")
 
 
 def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
-    """Yield the rows of the image and of its sentences in the tables of an index shard."""
+    """Yield the rows of an image and of its captions in the tables of an index shard."""
     wanted: dict[Modality, Sequence[int]] = {"images": [image_id], "sentences": sentences}
     for modality in MODALITIES:
         file = folder / f"{modality}.parquet"
@@ -374,7 +400,9 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
             yield TraceRows(file, modality, (), str(error))
             continue
         note = (
-            "removed from it" if len(rows) else f"not indexed: the index has the splits {', '.join(shard.card.splits)}"
+            "removed from the index"
+            if len(rows)
+            else f"not indexed: the index has the splits {', '.join(shard.card.splits)}"
         )
         if len(there):
             index = shard.card.index_of(modality)

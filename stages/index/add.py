@@ -79,7 +79,7 @@ def _add_photographs(
     """Apply the index to photos; returns how many there are that were not removed, and how many are new. `sample` is
     the run in which another index was applied to them."""
     from pipeline.run.reading.application import RECORD, added_run, apply_index
-    from pipeline.storage.index_changes import photographs_of, were_removed
+    from pipeline.storage.index_changes import photo_digests, were_removed
     from pipeline.storage.manifest import REJECTS
     from stages.catalogue import declared
 
@@ -92,7 +92,7 @@ def _add_photographs(
                 shutil.copytree(sample / name, folder / name, copy_function=os.link)
     others = [shard for shard in change.index.shards if folder not in shard.folder.parents]
     before = sum(_count_images(shard) for shard in change.index.shards if shard not in others)
-    known = photographs_of(others)
+    known = photo_digests(others)
     try:
         name = source.absolute().name
         added = apply_index(declared(), change.home, source, folder, name, known=known, removed=removed)
@@ -117,13 +117,13 @@ def _count_images(shard: "IndexShard") -> int:
 def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest: "Manifest", total: int) -> None:
     """Log how many photos of a manifest are left out because they were removed, and how many captions because their
     photos are in one of the `shards`, which does not have these captions."""
-    from pipeline.storage.index_changes import photographs_of, photos_of
+    from pipeline.storage.index_changes import photo_digests, photos_of
     from pipeline.storage.stored_index import StoredIndex
 
     log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
         log.info("%s: %s left out, since you removed the same before", change.home, counted(gone, "photo"))
-    known = photographs_of(shards).intersection(digests.values())
+    known = photo_digests(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
     for shard in shards:
         digests = {photo.image_id: photo.sha256 for photo in photos_of(StoredIndex([shard]))}
@@ -145,12 +145,12 @@ def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterabl
 def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
     """Link the shards of another index. Return the number of photos that they have, and the number of new ones."""
     from pipeline.index.gallery import open_gallery
-    from pipeline.storage.index_changes import link_shard, photographs_of, photos_of
+    from pipeline.storage.index_changes import link_shard, photo_digests, photos_of
     from pipeline.storage.index_folder import new_addition
     from pipeline.storage.index_shard import MODALITIES
     from pipeline.storage.stored_index import StoredIndex, open_index
 
-    log, known, total, new = logging.getLogger(__name__), photographs_of(change.index.shards), 0, 0
+    log, known, total, new = logging.getLogger(__name__), photo_digests(change.index.shards), 0, 0
     shards = open_index(source).shards
     StoredIndex([*change.index.shards, *shards], change.home).check_rows()  # which refuses another model
     for shard in shards:
@@ -158,7 +158,7 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
         for modality in MODALITIES:
             if shard.card.index_of(modality):
                 open_gallery(index, modality)  # which refuses what is not an index of ours
-        photographs = photographs_of([shard])
+        photographs = photo_digests([shard])
         total += len(photographs)
         if not photographs <= known:
             link_shard(shard, new_addition(change.root, source.absolute().name))
@@ -181,7 +181,7 @@ def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
     from pipeline.run.reading.indexes import write_index_shard
     from pipeline.storage.commit import Provenance
     from pipeline.storage.files import plain
-    from pipeline.storage.index_changes import photographs_of, were_removed
+    from pipeline.storage.index_changes import photo_digests, were_removed
     from pipeline.storage.index_folder import new_addition
     from pipeline.storage.json_files import require_same
     from pipeline.storage.pairs import split_ids
@@ -190,7 +190,7 @@ def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
     model = plain(first.card.model, first.folder)
     models = {str(first.folder): first.model_digest, str(run.root): run.model(model).fingerprint}
     require_same("model", models)
-    ids, known = split_ids(manifest, run.config.index.splits), photographs_of(change.index.shards)
+    ids, known = split_ids(manifest, run.config.index.splits), photo_digests(change.index.shards)
     kept = ~were_removed(manifest.images, manifest.root, removed)
     _report_left_out(change, change.index.shards, manifest, int(kept.sum()))
     rows, wanted = manifest.rows("images", ids["images"]), kept[ids["images"]]

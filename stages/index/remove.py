@@ -140,7 +140,7 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
     """Write one index shard to `output` without the images `named`, if it has some of them."""
     import numpy as np
 
-    from pipeline.index.build import drop, remove
+    from pipeline.index.build import remove, remove_and_renumber
     from pipeline.index.format import to_bytes
     from pipeline.index.gallery import open_faiss, remember_indexes
     from pipeline.storage.index_changes import Revision, sides_of
@@ -159,7 +159,7 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
             rest = partial(_rest, shard, less, index)
             changed, factory = remove(index, rows, less.alive, rest, side.card)
         else:
-            changed = drop(index, side.outline.positions(rows))
+            changed = remove_and_renumber(index, side.outline.positions(rows))
             factory = side.card.factory
         revision.put(less, to_bytes(changed), factory)
     revision.commit()

@@ -176,7 +176,7 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
 
     If the photos of the index are in several folders, which may have the same names, the name is the whole path.
     """
-    from pipeline.index.conditions import OURS
+    from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.storage.tables import SHARD
 
     roots = [shard.card.data_root for shard in index.shards]
@@ -186,7 +186,7 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
             click.echo(f"----  {judgement.remark}")
         name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
         name = f"{roots[hit.row[SHARD]]}/{name}" if len({*roots}) > 1 and "text" not in hit.row else name
-        columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
+        columns = {key: hit.row[key] for key in hit.row if key not in (*BUILT_IN_COLUMNS, "sentence_id", "text")}
         values = "".join(
             f"  {key}={f'{value}'[:MAX_VALUE_CHARACTERS]}" for key, value in columns.items() if value is not None
         )

@@ -238,7 +238,7 @@ def _open_gallery(
     columns: Collection[str] | None,
 ) -> "ServedGallery":
     """Open the index in `folder` for the page, which shows these own `columns` of the collection, or all (None)."""
-    from pipeline.index.conditions import OURS
+    from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.index_changes import hidden_photos
@@ -254,7 +254,9 @@ def _open_gallery(
             " new place: jointspace serve %s --images FOLDER",
             folder, photos, shlex.quote(str(folder)),
         )  # fmt: skip
-    hidden = [] if columns is None else set(index.packed_table("images").schema.names).difference(OURS, columns)
+    hidden = (
+        [] if columns is None else set(index.packed_table("images").schema.names).difference(BUILT_IN_COLUMNS, columns)
+    )
     source = index.photographs(images_root, settings.collection.follow_links)
     searcher = Searcher(index, hidden)
     return ServedGallery(searcher, _encoder_of(index, encoders), source.read, decode, THUMBNAIL_SIDE)

@@ -51,7 +51,7 @@ def test_the_first_sentence_protocol(run: Path) -> None:
 
 
 def test_an_empty_split_and_an_unknown_protocol_are_named(run: Path) -> None:
-    with pytest.raises(InputError, match=r"the dev split of .* has no image with a caption \(images: test 8, train 16"):
+    with pytest.raises(InputError, match=r"The dev split of .* has no photo with a caption \(photos: test 8, train 16"):
         evaluate(run, "dev", "all-sentences")
     with pytest.raises(
         UsageError, match="the configuration has no protocol some; there are all-sentences, first-sentence"

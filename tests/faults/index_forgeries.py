@@ -338,7 +338,7 @@ def _remapped(index: faiss.Index) -> None:
 UNFIT: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
     "wide refinement": ("PQ4x4fs,Refine(SQ8)", _other_refinement, "its refine_index dimension does not fit"),
     "far ids in a refinement": ("IVF2,SQ8,RFlat", _far_ids, "has ids beyond the"),
-    "remapped dimensions": ("RR8,Flat", _remapped, "holds an RemapDimensionsTransform"),
+    "remapped dimensions": ("RR8,Flat", _remapped, "contains an RemapDimensionsTransform"),
     "short rotation": ("RR8,SQ8", _short("A"), "its transform does not fit"),
     "short bias": ("PCA2,Flat", _short("b"), "its transform does not fit"),
     "more vectors than codes": ("PQ4x4fs", _put("ntotal2", 1 << 40), "its ntotal2 does not fit"),
@@ -357,7 +357,7 @@ UNFIT: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
     "another metric inside": ("IVF2,Flat", lambda index: _put("metric_type", 1)(index.quantizer), "quantizer metric"),
     "other codes": ("SQ8", lambda index: _put("qtype", faiss.ScalarQuantizer.QT_4bit)(index.sq), "images.faiss"),
     "lists within lists": (
-        "IVF2(IVF2,Flat),Flat", lambda index: None, "holds an IndexIVFFlat, which no index of this project has there",
+        "IVF2(IVF2,Flat),Flat", lambda index: None, "contains an IndexIVFFlat, which jointspace does not use there",
     ),
     "endless refinement": ("SQ8,RFlat", _put("k_factor", 1e9), "images.faiss"),
 }  # fmt: skip

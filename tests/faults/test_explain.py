@@ -58,7 +58,7 @@ def test_what_was_removed_is_said_to_be(run: Path) -> None:
     (index,) = run.glob("index/*")
     run_command("remove", index, "images/35.png")
     notes = {Path(place["file"]).name: place["note"] for place in explain(run, "35")["images"][0]["places"]}
-    assert notes["images.parquet"] == notes["sentences.parquet"] == "removed from it"
+    assert notes["images.parquet"] == notes["sentences.parquet"] == "removed from the index"
     (index / "removed.txt").write_text("gone.png\n")
     (index / "added").mkdir()
     (index / "added/removed.txt").write_text(f"images/gone.png\t{'0' * 64}\n")

@@ -166,14 +166,18 @@ GIGABYTE = 1 << 30
 ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
 IMAGES = {
     "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search",)),
-    "an unknown type": (unknown_type, "images.faiss holds an IndexIVFIndependentQuantizer", ("search",)),
-    "another count": (lambda folder, _: told(folder, "card.json", ("images", "count"), 9), "as its card says", ALL[:1]),
+    "an unknown type": (unknown_type, "images.faiss contains an IndexIVFIndependentQuantizer", ("search",)),
+    "another count": (
+        lambda folder, _: told(folder, "card.json", ("images", "count"), 9),
+        "but its card declares",
+        ALL[:1],
+    ),
     "a path outside": (cell("images", "path", "../../etc/passwd"), "images.parquet row 3: its path", ALL),
     "an absolute path": (cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
     "a member outside": (cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
     "a negative offset": (cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
     "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
-    "an id twice": (cell("images", "image_id", 2), "its image_id 2 is the image_id of another row", ("add",)),
+    "an id twice": (cell("images", "image_id", 2), "another row has the same image_id 2", ("add",)),
     "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
     "long texts": (long_texts, "would unpack to", ("serve",)),
     "wide bytes": (wide_bytes, "would unpack to", ("serve",)),
@@ -288,7 +292,7 @@ def test_nothing_outside_of_a_bundle_is_read_or_written(name: str, run: Path, tm
         (forged / "k").symlink_to(tmp_path)
     about = {"bytes": len(secret), "sha256": hashlib.sha256(secret).hexdigest()}
     told(forged, "card.json", ("files", name), about)
-    with pytest.raises(IntegrityError, match="card.json names '|forged/k is a link"):
+    with pytest.raises(IntegrityError, match="card.json names the file '|forged/k is a link"):
         IndexShard(forged).check()
     with pytest.raises(IntegrityError, match="names"):
         IndexWriter(forged).add(name, b"evil")
@@ -331,7 +335,7 @@ def test_more_vectors_than_rows_are_refused(factory: str, run: Path, tmp_path: P
     more.train(vectors)
     more.add(vectors[: index.ntotal + 1])
     put_index(forged, more)
-    assert all("has 25 vectors, but its table only 24 rows" in reason for reason in reasons(commands, forged))
+    assert all("has 25 vectors, but its table has only 24 rows" in reason for reason in reasons(commands, forged))
 
 
 # --- the first time that an index is opened
@@ -436,7 +440,7 @@ def test_a_card_names_at_most_a_thousand_files(count: int, run: Path, tmp_path: 
     if count == 1024:
         assert len(read_card(forged).files) == count
     else:
-        with pytest.raises(IntegrityError, match="is not an index's card"):
+        with pytest.raises(IntegrityError, match="is not the card of an index"):
             read_card(forged)
 
 
@@ -460,7 +464,7 @@ def test_the_greatest_id_of_a_row_is_the_last_before_the_limit(
     if good:
         assert number in IndexShard(forged).table("images")["image_id"].to_pylist()
     else:
-        with pytest.raises(IntegrityError, match=f"its image_id is {number}, not from 0 to {(1 << 31) - 1}"):
+        with pytest.raises(IntegrityError, match=f"its image_id is {number}, but must be from 0 to {(1 << 31) - 1}"):
             IndexShard(forged).table("images")
 
 

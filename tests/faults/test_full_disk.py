@@ -12,7 +12,10 @@ from writers import ONE_BY_ONE, RESUMED, WRITERS
 from pipeline.errors import JointspaceError
 from pipeline.storage.commit import publish
 
-REFUSAL = r"cannot write {root}/\S+ \([\d,]+ bytes, [\d,]+ free on its disk\): No space left on device; make room or "
+REFUSAL = (
+    r"Cannot write {root}/\S+ \([\d,]+ bytes needed, [\d,]+ free on its disk\): No space left on device\."
+    r" Free some disk space, or "
+)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -59,6 +62,6 @@ def test_a_shortfall_of_a_few_bytes_is_noticed(disk: Disk, shortfall: int) -> No
     publish(disk.root / "old.bin", b"some bytes", kind="thing", rows=1)
     free = os.statvfs(disk.root).f_bavail * os.statvfs(disk.root).f_bsize
     before = contents(disk.root)
-    with pytest.raises(JointspaceError, match="big.bin.*make room"):
+    with pytest.raises(JointspaceError, match="big.bin.*Free some disk space"):
         publish(disk.root / "big.bin", b"x" * (free + shortfall), kind="thing", rows=1)
     assert contents(disk.root) == before

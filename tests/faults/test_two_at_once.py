@@ -279,7 +279,7 @@ def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
         return output
 
     monkeypatch.setattr(FileBatch, "link", link_and_change)
-    with pytest.raises(JointspaceError, match=f"{index_of(run)} was changed while it was copied; run the same"):
+    with pytest.raises(JointspaceError, match=f"{index_of(run)} was changed while it was copied\. Run the same"):
         copy()
     left = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
     assert not [path for path in left if "added" in path.parts or path.name.startswith(".")]

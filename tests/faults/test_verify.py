@@ -191,9 +191,9 @@ def test_a_row_that_search_refuses_is_found(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(index, tmp_path / "copy")
     cell("images", "path", "Strand\\Ebbe.jpg")(copy, tmp_path)
     (fault,) = examine(copy).faults
-    assert "images.parquet row 3" in fault.reason and "rename that photo and repeat the `run`" in fault.reason
+    assert "images.parquet row 3" in fault.reason and "rename that photo and repeat `jointspace run`" in fault.reason
     added = tmp_path / "home/added/1-holiday"
-    with pytest.raises(IntegrityError, match=f"rename that photo and delete {added} and `add`"):
+    with pytest.raises(IntegrityError, match=f"rename that photo and delete {added} and add the photos again"):
         IndexShard(shutil.copytree(copy, added / "index/ncca")).check_rows()
 
 

@@ -1,4 +1,4 @@
-"""Searches of indexes of every type, to be called in a process of their own, which FAISS may end."""
+"""Searches of indexes of every type, to be called in a separate process, because FAISS may end the process."""
 
 from pathlib import Path
 
@@ -9,11 +9,13 @@ from pipeline.index.filtering import reconstruct, search_among
 from pipeline.index.format import METRICS, ExpectedIndex, from_bytes, to_bytes, view_bytes
 from pipeline.storage.stored_index import open_index
 
-ROWS, DIM, TOP = 600, 8, 10
+ROWS = 600
+DIM = 8
+TOP = 10
 
 
 def make_index(factory: str, metric: str) -> tuple[faiss.Index, np.ndarray]:
-    """An index of ROWS random vectors under their rows, and the vectors."""
+    """Make an index of ROWS random vectors, whose ids are their rows. Return the index and the vectors."""
     vectors = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
     index = faiss.index_factory(DIM, factory, METRICS[metric])
     index.train(vectors)
@@ -25,15 +27,16 @@ def make_index(factory: str, metric: str) -> tuple[faiss.Index, np.ndarray]:
 
 
 def search_every_way(asked: tuple[str, str]) -> list[str]:
-    """What is wrong with the answers of an index of this factory string and metric: nothing, if all is well."""
+    """Search an index with this factory string and metric in every way, and return a text about each wrong answer."""
     index, vectors = make_index(*asked)
     card = ExpectedIndex(ROWS, DIM, asked[1])
-    queries, faults = vectors[:3] + 0.01, []
+    queries = vectors[:3] + 0.01
+    faults = []
     for parse in (view_bytes, from_bytes):
         parsed = parse(to_bytes(index), "the index", card)
         if (parsed.search(queries, TOP)[1] < 0).any():
             faults.append("a search finds too few")
-        for step in (ROWS // 7, 2):  # fewer pass than are asked for, so that all of them are the answer; and more
+        for step in (ROWS // 7, 2):  # fewer allowed vectors than results, and more
             allowed = np.arange(ROWS) % step == 1
             for row in search_among(parsed, queries, TOP, allowed).rows.tolist():
                 wanted = set(np.flatnonzero(allowed).tolist())
@@ -41,7 +44,7 @@ def search_every_way(asked: tuple[str, str]) -> list[str]:
                     faults.append(f"with a condition that {len(wanted)} pass it finds {row}")
         try:
             given_back = reconstruct(parsed, np.arange(ROWS))
-        except RuntimeError as error:  # the one type that FAISS cannot do it for
+        except RuntimeError as error:  # FAISS cannot do it for this type.
             faults += [] if asked[0] == "IVF4,RaBitQfs" else [f"it gives no vectors back: {error}"]
             continue
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -52,7 +55,7 @@ def search_every_way(asked: tuple[str, str]) -> list[str]:
 
 
 def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
-    """How many results a search of the FAISS file at a path has, read with its card and searched in every way."""
+    """Read the FAISS file at a path with its card, search it in every way, and return the number of results."""
     path, card = asked
     index = from_bytes(path.read_bytes(), "the index", ExpectedIndex(**card))
     queries = np.ones((2, index.d), np.float32)
@@ -61,7 +64,7 @@ def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
 
 
 def ask_everything(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[str, object]:
-    """What an index answers to every kind of query and command that looks at its vectors: ids, or an error."""
+    """Send every kind of query and command that uses its vectors to an index, and return the ids or the errors."""
     from click.testing import CliRunner
 
     from pipeline.errors import JointspaceError
@@ -69,7 +72,8 @@ def ask_everything(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[str,
     from stages.cli import cli
 
     folder, photograph, output = asked
-    searcher, where = Searcher(open_index(folder)), "split = 'test'"
+    searcher = Searcher(open_index(folder))
+    where = "split = 'test'"
     answers: dict[str, object] = {}
     for name, answer in {
         "words": lambda: searcher.images("a dog", 3),

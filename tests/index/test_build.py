@@ -1,4 +1,4 @@
-"""Indices against exact search, and their way through bytes."""
+"""Built indexes are compared with exact search, and are the same after they were written and read."""
 
 import resource
 from collections.abc import Callable
@@ -27,7 +27,7 @@ ANY = {
 
 
 def clustered(n: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of a low-dimensional cloud, and 200 queries of another modality: near some of them."""
+    """Return unit vectors of a low-dimensional cloud, and 200 queries that are near some of them."""
     rng = np.random.default_rng(seed)
     cloud = rng.standard_normal((n, 8)) @ rng.standard_normal((8, dim)) + 0.3 * rng.standard_normal((n, dim))
     queries = cloud[:: n // 200][:200] + 0.5 * rng.standard_normal((200, dim))
@@ -75,9 +75,7 @@ def test_the_card_says_queries_per_second_and_milliseconds(monkeypatch: pytest.M
         ("SQ8", "inner_product", 0.9), ("IVF50,RaBitQ4,RFlat", "inner_product", 0.9),
     ],
 )  # fmt: skip
-def test_the_recall_floor_is_reached_by_parameters_that_travel_in_the_file(
-    factory: str, metric: str, floor: float
-) -> None:
+def test_parameters_that_reach_the_recall_floor_are_stored_in_the_file(factory: str, metric: str, floor: float) -> None:
     vectors, queries = clustered(2500, 16)
     built = make(vectors, queries, metric, recall_floor=floor, candidates=(factory,))
     card = built.card
@@ -91,13 +89,13 @@ def test_the_recall_floor_is_reached_by_parameters_that_travel_in_the_file(
     assert not stages.inverted or card.nprobe < stages.inverted.nlist
 
 
-def test_what_cannot_be_indexed_is_refused() -> None:
+def test_input_that_cannot_be_indexed_is_refused() -> None:
     vectors, queries = clustered(2000, 8)
-    with pytest.raises(InputError, match="nothing to index"):
+    with pytest.raises(InputError, match="There is nothing to index"):
         make(vectors[:0], queries)
-    with pytest.raises(InputError, match="nothing to index"):
+    with pytest.raises(InputError, match="There is nothing to index"):
         make(vectors, queries[:0])
-    with pytest.raises(UsageError, match="index.candidates: FAISS .* makes no PQ3"):
+    with pytest.raises(UsageError, match="index.candidates: FAISS .* cannot make an index PQ3"):
         make(vectors, queries, candidates=("PQ3",))
     vectors[13, 2] = np.nan
     for limit in (10, 10_000):
@@ -108,7 +106,8 @@ def test_what_cannot_be_indexed_is_refused() -> None:
 @pytest.mark.parametrize("factory", ["IVF40,Flat", "IVF40_HNSW8,SQ8", "PCA8,IVF40,PQ4x4fsr,RFlat"])
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_lists_are_as_good_as_those_of_faiss(factory: str, metric: str, device) -> None:
-    """By the distances of vectors from their centroids; some vectors are there twice, so that lists run empty."""
+    """Compares the distances of vectors from their centroids. Some vectors occur twice, so that some lists become
+    empty."""
     vectors, _ = clustered(2000, 16)
     vectors[:300] = vectors[0]
     losses = []
@@ -137,14 +136,14 @@ def test_every_automatic_candidate_can_be_built_and_saved() -> None:
 
 
 @pytest.mark.parametrize("from_bytes", [from_bytes, view_bytes])
-def test_bytes_that_are_no_index_are_refused_by_name(from_bytes: Callable) -> None:
+def test_bytes_that_are_not_an_index_are_refused_with_their_name(from_bytes: Callable) -> None:
     vectors, queries = clustered(400, 8)
     built = make(vectors, queries)
     for bad in (b"", b"IxFI", bytes(built.data[:-9]), b"\0" * 500):
         with pytest.raises(IntegrityError, match="images.faiss is not a readable FAISS index"):
             from_bytes(bad, "images.faiss", built.expected)
     for change in ({"count": 399}, {"dim": 9}, {"metric": "euclidean"}):
-        with pytest.raises(IntegrityError, match="images.faiss holds 400 vectors of 8 dimensions"):
+        with pytest.raises(IntegrityError, match="images.faiss contains 400 vectors of 8 dimensions"):
             from_bytes(built.data, "images.faiss", replace(built.expected, **change))
 
 

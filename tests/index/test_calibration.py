@@ -1,4 +1,4 @@
-"""Where likely answers end: coverage, whatever the size of the index, and what a bundle, a search and a page say."""
+"""Likely matches: their coverage for indexes of any size, and the judgements of an index, a search and the page."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from stages.index.search import command
 
 
 def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images, two noisy sentences of each, and their owners."""
+    """Return vectors of images, of two noisy captions for each image, and the owners of the captions."""
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((count, 12)).astype(np.float32)
     owners = np.repeat(np.arange(count), 2)
@@ -32,7 +32,7 @@ def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def standard_scores(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """The score of each sentence with its image, relative to the scores with all other images."""
+    """Return the score of each caption with its image, standardised by the scores with all other images."""
     scores = []
     for sentence, owner in zip(sentences.astype(float), owners, strict=True):
         others = np.delete(images, owner, axis=0) @ sentence
@@ -40,11 +40,15 @@ def standard_scores(images: np.ndarray, sentences: np.ndarray, owners: np.ndarra
     return np.array(scores)
 
 
+SEARCHED = "In 90% of searches, the photo that you are looking for (if it is in the collection)"
+
+
 @pytest.mark.parametrize("coverage", ["0.9", "0.8", "0.95", "0.7", "0.99", "0.5", "1"])
 @pytest.mark.parametrize("count", [2, 9, 10, 11, 20, 25, 30, 50, 100])
-def test_of_all_sentences_each_left_out_in_turn_the_allowed_number_is_missed(count: int, coverage: str) -> None:
+def test_leave_one_out_misses_the_allowed_number_of_captions(count: int, coverage: str) -> None:
     images, sentences, owners = pairs(50, 4)
-    sentences, owners = sentences[:count], owners[:count]
+    sentences = sentences[:count]
+    owners = owners[:count]
     scores = standard_scores(images, sentences, owners)
     lines = []
     for left_out in range(count):
@@ -62,18 +66,19 @@ def test_the_same_photos_are_likely_in_a_larger_index(metric: str, coverage: flo
     meant_is_likely = []
     for gallery in (images, crowd):
         scores = compare(sentences, gallery, metric)
-        right, likely = [], []
+        right = []
+        likely = []
         for sentence, row, owner in zip(sentences, scores, owners, strict=True):
             count = calibration.judge(sentence[None], np.sort(row)[::-1], len(row), (4, 0)).likely
             right.append(np.sum(row > row[owner]) < count)
             likely.append(count)
         meant_is_likely.append(right)
     assert meant_is_likely[0] == meant_is_likely[1]
-    assert np.mean(right) == pytest.approx(coverage, abs=0.06)  # other images, as background and as sentences
+    assert np.mean(right) == pytest.approx(coverage, abs=0.06)  # other images in the background, and other captions
     assert np.mean(likely) < 0.9 * len(crowd)
 
 
-def test_a_score_stands_against_all_of_the_background_but_its_own_photograph() -> None:
+def test_caption_is_compared_with_the_background_without_its_own_photo() -> None:
     images, sentences, owners = pairs(60, 3)
     nearness = [
         np.sort(np.delete(images, owner, axis=0) @ sentence)[-10:].mean()
@@ -81,22 +86,26 @@ def test_a_score_stands_against_all_of_the_background_but_its_own_photograph() -
     ]
     scores = standard_scores(images, sentences, owners)
     calibration = Calibration.fit(images, sentences, owners, "inner_product", 0.8)
-    assert calibration.score == pytest.approx(np.sort(scores)[23], rel=1e-4)  # 24 of 121 places are below
+    assert calibration.score == pytest.approx(np.sort(scores)[23], rel=1e-4)  # 24 of 121 captions may be missed.
     assert calibration.nearness == pytest.approx(np.quantile(nearness, 0.05), rel=1e-4)
     assert calibration.judge(0.01 * sentences[:1], [], 60, (4, 0)).off_topic
     assert not calibration.judge(9 * sentences[:1], [], 60, (4, 1)).off_topic
-    assert calibration.judge(9 * sentences[:1], [], 60, (4, 2)).warning.endswith("2 of its 4 words are unknown")
+    assert calibration.judge(9 * sentences[:1], [], 60, (4, 2)).warning.endswith("2 of its 4 words are unknown.")
     assert Calibration.fit(images, sentences[:5], owners[:5], "inner_product", 0.9).score < -1e30, "too few to miss one"
 
 
 def test_remarks_count_the_likely_photos() -> None:
     remarks = {
-        (0, 5, 3): "nothing here is likely: in 90 % of searches, the photo that is meant scores higher",
-        (1, 5, 1): "the photo you mean, if it is here, is this one in 90 % of searches",
-        (2, 5, 2): "the photo you mean, if it is here, is among these 2 in 90 % of searches",
-        (5, 5, 6): "all of these are likely, and about 1 more; a longer query would tell them apart",
-        (5, 5, 5): "all of these are likely: the photo you mean, if it is here, is among them in 90 % of searches",
-        (1, 1, None): "the photo you mean, if it is here, is this one in 90 % of searches",
+        (0, 5, 3): "None of these results is a likely match. In 90% of searches, the right photo scores higher.",
+        (1, 5, 1): f"{SEARCHED} is this one.",
+        (2, 5, 2): f"{SEARCHED} is among these 2.",
+        (
+            5,
+            5,
+            6,
+        ): "All of these are likely matches, and the index has about 1 more. A longer query may tell them apart.",
+        (5, 5, 5): f"All of these are likely matches. {SEARCHED} is among them.",
+        (1, 1, None): f"{SEARCHED} is this one.",
     }
     for (likely, shown, expected), remark in remarks.items():
         assert Judgement(likely, shown, expected, 0.9, far=False, words=2, unknown=0).remark == remark
@@ -105,7 +114,7 @@ def test_remarks_count_the_likely_photos() -> None:
 @pytest.mark.parametrize(("words", "unknown", "far", "off"), [(4, 2, False, True), (4, 1, False, False),
     (5, 2, False, False),
     (0, 0, False, False), (3, 0, True, True), (1, 1, True, True)])  # fmt: skip
-def test_queries_are_off_the_collection_by_half_of_their_words_or_by_distance(
+def test_query_is_out_of_domain_by_its_unknown_words_or_by_its_distance(
     words: int, unknown: int, far: bool, off: bool
 ) -> None:
     assert Judgement(1, 5, 1, 0.9, far, words, unknown).off_topic == off
@@ -113,32 +122,34 @@ def test_queries_are_off_the_collection_by_half_of_their_words_or_by_distance(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A calibrated bundle; of three photographs of a dog all are likely, and no others."""
+    """A calibrated index. For the query `a dog`, its three photos of a dog are the likely matches."""
     run = make_run(tmp_path_factory.mktemp("run"), images=72, held_out="dev")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.run.reading.indexes.FEWEST", 24)
+        patch.setattr("pipeline.run.reading.indexes.MIN_DEV_IMAGES", 24)
         build_bundle(run)
         build_bundle(run, {"index": {"bundles": 2}}, output="several")
     return run
 
 
-def test_a_search_says_where_likely_answers_end(folder: Path, tmp_path: Path) -> None:
+def test_search_reports_the_likely_matches(folder: Path, tmp_path: Path) -> None:
     index = jointspace.load(folder / "bundle")
     answer = index.search("a dog", k=6)
     judged = answer.judgement
     assert (judged.likely, judged.shown, judged.off_topic) == (3, 6, False) and "among these 3" in judged.remark
     assert pickle.loads(pickle.dumps(answer)).judgement == judged
-    assert index.search("a dog", k=2).judgement.remark.startswith("all of these are likely, and about 1 more")
+    assert index.search("a dog", k=2).judgement.remark.startswith(
+        "All of these are likely matches, and the index has about 1"
+    )
     others = index.search("a dog", k=2, where="path != 'dog-0.png'")
-    assert others.judgement.remark.endswith("among these 2 in 90 % of searches")
-    assert index.search("a dog", k=6, where="path = 'cat-1.png'").judgement.remark.startswith("nothing here is likely")
+    assert others.judgement.remark.endswith("is among these 2.")
+    assert index.search("a dog", k=6, where="path = 'cat-1.png'").judgement.remark.startswith("None of these results")
     assert "1 of its 2 words" in index.search("unicorn dog").judgement.warning
     assert index.search(["a dog", "a zebra"], k=6)[0].judgement == judged
     assert jointspace.load(folder / "several").search("a dog", k=6).judgement == judged
     assert index.search(vector=index.embed_text("a dog")).judgement is None
     encoded = index._searcher._forms.encoders["tfidf"].encode(["a dog"]).toarray()[0]
     by_vector = index.search(text_vector=encoded, k=6).judgement
-    assert by_vector == replace(judged, words=0, unknown=0)  # the words behind a vector are not known
+    assert by_vector == replace(judged, words=0, unknown=0)  # The words of a text vector are unknown.
 
     arguments = ("--index", folder / "bundle", "--top", 6)
     lines = run_command("search", *arguments, "a dog").splitlines()
@@ -152,7 +163,7 @@ def test_a_search_says_where_likely_answers_end(folder: Path, tmp_path: Path) ->
     assert (shown.likely, shown.remark, shown.warning) == (3, judged.remark, None)
 
 
-def test_a_bundle_without_a_calibration_says_so_once(folder: Path, tmp_path: Path) -> None:
+def test_index_without_a_calibration_is_reported_once(folder: Path, tmp_path: Path) -> None:
     bundle = IndexShard(folder / "bundle")
 
     def rewrite(name: str, background: np.ndarray | None, **changes: object) -> Path:
@@ -171,5 +182,5 @@ def test_a_bundle_without_a_calibration_says_so_once(folder: Path, tmp_path: Pat
         assert Searcher(open_index(former)).images("a dog", 3).judgement is None
         result = CliRunner().invoke(command, ["--index", str(former), "a dog"])
         assert (said in result.stderr) and bool(said) == bool(result.stderr) and "----" not in result.stdout
-    with pytest.raises(IntegrityError, match="the background in .* does not fit its model"):
+    with pytest.raises(IntegrityError, match="does not fit the model of the index"):
         Searcher(open_index(rewrite("narrow", np.ones((8, 3), np.float32)))).images("a dog", 3).judgement  # noqa: B018

@@ -1,4 +1,4 @@
-"""Choosing among candidates by what they do, and refusing what none of them can."""
+"""The chooser measures candidates, chooses the best, and refuses requirements that no candidate meets."""
 
 from collections.abc import Callable
 
@@ -27,14 +27,14 @@ def test_the_estimates_are_near_the_truth() -> None:
         assert trial["bytes"] == pytest.approx(built.card.bytes, rel=0.1), factory
 
 
-def test_what_misses_a_requirement_comes_last_and_says_so() -> None:
+def test_candidates_that_miss_a_requirement_come_last_with_a_reason() -> None:
     measured = make(*clustered(8000, 32), **THREE).tradeoff["candidates"]
-    assert [trial["factory"] for trial in measured] == ["SQ8", "Flat", "PQ4x4"]  # SQ8: a quarter of the bytes
+    assert [trial["factory"] for trial in measured] == ["SQ8", "Flat", "PQ4x4"]  # SQ8 needs a quarter of the bytes.
     assert measured[-1]["failure"] == "recall below 0.9" and measured[-1]["recall@10"] < 0.9
 
 
-def test_memory_excludes_what_is_larger() -> None:
-    vectors, queries = clustered(40_000, 32)  # 4.9 MiB exact, 1.2 MiB in 8 bits
+def test_candidates_larger_than_the_memory_are_excluded() -> None:
+    vectors, queries = clustered(40_000, 32)  # The exact index needs 4.9 MiB, and 8 bits per number need 1.2 MiB.
     built = make(vectors, queries, exact_limit=50_000, memory=2, candidates=("Flat", "SQ8", "IVF200,Flat"), sample=2000)
     assert built.card.factory == "SQ8" and len(built.data) <= 2 << 20
     assert make(vectors, queries, exact_limit=50_000, memory=5).card.factory == "Flat"
@@ -42,14 +42,16 @@ def test_memory_excludes_what_is_larger() -> None:
 
 def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
     message = (
-        r"no index of 40,000 vectors of 32 dimensions reaches index recall@10 0.9 within index.memory 1 MiB;"
-        r" the smallest that reaches it needs 3 MiB .* \(SQfp16\).*;"
-        r" the highest recall within the memory is 0\.\d+ \(PQ4x4\): raise"
+        r"No index of 40,000 vectors of 32 dimensions reaches index recall@10 0.9 within index.memory 1 MiB\."
+        r" The smallest index that reaches it needs 3 MiB .* \(SQfp16\).*\."
+        r" The highest recall within the memory is 0\.\d+ \(PQ4x4\)\. Raise"
     )
     vectors, queries = clustered(40_000, 32)
     with pytest.raises(UsageError, match=message):
         make(vectors, queries, memory=1, candidates=("SQfp16", "PQ4x4"), sample=2000)
-    with pytest.raises(UsageError, match="within index.latency_ms 1e-06 ms; the smallest that reaches it needs 1 MiB"):
+    with pytest.raises(
+        UsageError, match=r"within index.latency_ms 1e-06 ms\. The smallest index that reaches it needs 1"
+    ):
         make(*clustered(8000, 32), latency_ms=1e-6, **THREE)
 
 
@@ -73,15 +75,16 @@ def test_the_table_of_candidates_has_the_figures_of_a_trial() -> None:
         (trial("built soon", 100, 1.00e-4, 1.0), trial("faster by a twentieth", 100, 0.95e-4, 2.0)),
     ],
 )
-def test_bytes_and_queries_weigh_before_building(better: CandidateTrial, worse: CandidateTrial) -> None:
+def test_size_and_query_time_decide_before_the_time_of_building(better: CandidateTrial, worse: CandidateTrial) -> None:
     assert in_order([worse, better]) == in_order([better, worse]) == [better, worse]
 
 
-ROWS, SAMPLED = 6000, 400
+ROWS = 6000
+SAMPLED = 400
 
 
-def near_copies() -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of which only the sampled rows are far apart; every other row is a near copy of a sampled row."""
+def near_duplicates() -> tuple[np.ndarray, np.ndarray]:
+    """Return vectors whose sampled rows are far apart. Every other row is a near-duplicate of a sampled row."""
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
     sampled = evenly_spaced(ROWS, SAMPLED)
@@ -91,7 +94,8 @@ def near_copies() -> tuple[np.ndarray, np.ndarray]:
 
 
 def easy_queries() -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of which every second row lies in a crowd; only the queries that measure the sample are far from it."""
+    """Return vectors of which every second row belongs to a dense cluster. Only the queries for the sample are far from
+    it."""
     rng = np.random.default_rng(2)
     vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
     vectors[::2] = 1 + 0.02 * vectors[::2]
@@ -103,7 +107,8 @@ def easy_queries() -> tuple[np.ndarray, np.ndarray]:
 
 
 def hidden_outliers() -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of which some, none of them sampled, are so long that a byte is too coarse for the other vectors."""
+    """Return vectors of which some rows, none of them sampled, are so long that 8 bits are too coarse for the
+    others."""
     vectors, queries = clustered(ROWS, 16)
     hidden = np.setdiff1d(np.arange(ROWS), evenly_spaced(ROWS, SAMPLED))[::50]
     vectors[hidden] *= -60
@@ -111,7 +116,7 @@ def hidden_outliers() -> tuple[np.ndarray, np.ndarray]:
 
 
 def unsampled_topic() -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of which the sampled rows are far from every query, and all others crowd around the queries."""
+    """Return vectors whose sampled rows are far from all queries. All other rows are close to the queries."""
     rng = np.random.default_rng(3)
     vectors = 0.02 * rng.standard_normal((ROWS, 16)).astype(np.float32)
     vectors[:, 0] += 1
@@ -119,7 +124,7 @@ def unsampled_topic() -> tuple[np.ndarray, np.ndarray]:
     return vectors, np.eye(16, dtype=np.float32)[0] + 0.02 * rng.standard_normal((200, 16)).astype(np.float32)
 
 
-KINDS = [near_copies, easy_queries, hidden_outliers, unsampled_topic]
+KINDS = [near_duplicates, easy_queries, hidden_outliers, unsampled_topic]
 FLATTERED = {"recall_floor": 0.95, "sample": SAMPLED}
 
 
@@ -130,11 +135,11 @@ def met_only_on_the_sample(built: BuiltIndex) -> list[str]:
 
 @pytest.mark.parametrize("flatter", KINDS)
 @pytest.mark.parametrize("exact_limit", [1000, ROWS - 1])
-def test_where_the_sample_flatters_the_next_candidates_are_built(flatter: Callable, exact_limit: int) -> None:
+def test_next_candidates_are_built_if_the_recall_on_the_sample_is_too_high(flatter: Callable, exact_limit: int) -> None:
     vectors, queries = flatter()
     built = make(vectors, queries, "euclidean", candidates="auto", exact_limit=exact_limit, **FLATTERED)
     found = from_bytes(built.data, "images.faiss", built.expected).search(queries, 10)[1]
-    assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # but for rounding
+    assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # except for rounding
     assert met_only_on_the_sample(built)
 
 
@@ -148,16 +153,16 @@ def test_a_named_exact_index_is_built_when_every_faster_one_misses_the_floor(fla
 
 
 @pytest.mark.parametrize("flatter", KINDS)
-def test_named_candidates_that_all_miss_the_floor_are_refused_with_what_helps(flatter: Callable) -> None:
-    message = r"the highest recall .* is 0\.\d+ \(.*SQ8\): add Flat to index.candidates or set it to auto, raise"
+def test_refusal_of_named_candidates_says_how_to_reach_the_floor(flatter: Callable) -> None:
+    message = r"The highest recall .* is 0\.\d+ \(.*SQ8\)\. Add Flat to index.candidates or set it to auto, raise"
     with pytest.raises(UsageError, match=message) as refused:
         make(*flatter(), "euclidean", candidates=("SQ8", "IVF20,SQ8"), **FLATTERED)
-    assert "raise index.memory" not in str(refused.value)  # nothing limits it
+    assert "raise index.memory" not in str(refused.value)  # There is no limit.
 
 
-def test_where_not_even_an_exact_index_fits_the_message_says_what_to_change() -> None:
+def test_refusal_says_what_to_change_if_no_exact_index_fits() -> None:
     vectors, queries = clustered(40_000, 32)
-    message = r"within index.memory 1 MiB; .* needs \d+ MiB.*: raise index.memory, raise index.bundles, or lower"
+    message = r"within index.memory 1 MiB\. .* needs \d+ MiB.*\. Raise index.memory, raise index.bundles, or lower"
     with pytest.raises(UsageError, match=message):
         make(vectors, queries, candidates="auto", memory=1, recall_floor=0.999, sample=2000)
 
@@ -172,17 +177,19 @@ def test_a_candidate_below_the_margin_is_built_when_the_others_are_too_large() -
 
 
 def test_an_index_that_is_faster_than_its_estimate_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.index.chooser.latency", lambda *_: 0.001)  # 4 ms with four times as many vectors
+    monkeypatch.setattr(
+        "pipeline.index.chooser.latency", lambda *_: 0.001
+    )  # The estimate is 4 ms for four times as many vectors.
     monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 0.0015)
     asked = {"candidates": ("PQ4x4", "Flat"), "sample": 2000, "recall_floor": 0.95}
     built = make(*clustered(8000, 16), latency_ms=2, **asked)
     assert built.card.factory == "Flat" and built.card.latency_ms == 1.5
-    with pytest.raises(UsageError, match="within index.latency_ms 1 ms; .*: raise index.latency_ms"):
+    with pytest.raises(UsageError, match="within index.latency_ms 1 ms\. .*\. Raise index.latency_ms"):
         make(*clustered(8000, 16), latency_ms=1, **asked)
 
 
 def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every index is too slow with all vectors, and none was on the sample."""
+    """Every index is too slow with all vectors, although no index was too slow on the sample."""
     factories = []
 
     def count_build(factory: str, *arguments: object, **options: object) -> Built:
@@ -191,7 +198,7 @@ def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("pipeline.index.build.build", count_build)
     monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 9.0)
-    with pytest.raises(UsageError, match="raise index.latency_ms"):
+    with pytest.raises(UsageError, match="Raise index.latency_ms"):
         make(*clustered(2000, 16), candidates=("Flat", "SQ8", "IVF40,Flat"), latency_ms=8000, exact_limit=2000)
     assert sorted(factories) == ["Flat", "IVF40,Flat", "SQ8"]
 
@@ -212,7 +219,7 @@ def test_more_refinement_ends_where_it_takes_twice_as_long(monkeypatch: pytest.M
 
 
 def climbing(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int], Operation]]:
-    """A search whose recall follows the effort, and the efforts at which it was asked."""
+    """Return a simulated search whose recall depends on the effort, and the list of efforts that are tried."""
     efforts = []
 
     def operate(effort: int) -> Operation:
@@ -222,16 +229,16 @@ def climbing(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int],
     return efforts, operate
 
 
-def test_slow_gains_go_on_to_the_floor_where_more_lists_can_reach_it() -> None:
+def test_slow_gains_continue_if_more_lists_can_reach_the_floor() -> None:
     efforts, operate = climbing(lambda effort: effort / 4000)
     find_least(operate, lambda: False, 1, 4000, 0.95, np.inf)
     assert 3800 <= min(effort for effort in efforts if effort / 4000 >= 0.95) <= 3800 * 9 / 8
 
 
-def test_gains_that_are_not_slow_go_on_whatever_a_few_queries_say() -> None:
+def test_fast_gains_continue_without_a_look_at_the_greatest_effort() -> None:
     for reached_at, recall in (
-        (1024, lambda effort: 0.05 * np.log2(effort)),  # each step gains much
-        (16, lambda effort: float(effort >= 16)),  # the first steps gain nothing
+        (1024, lambda effort: 0.05 * np.log2(effort)),  # Each step gains much.
+        (16, lambda effort: float(effort >= 16)),  # The first steps gain nothing.
     ):
         efforts, operate = climbing(recall)
         find_least(operate, lambda: True, 1, 4000, 0.5, np.inf)

@@ -1,4 +1,5 @@
-"""Conditions against SQLite, which treats missing values alike, and answers among some images against loops."""
+"""Conditions are compared with SQLite, which treats missing values in the same way, and filtered searches with
+loops."""
 
 import random
 import sqlite3
@@ -17,7 +18,7 @@ from pipeline.compute.workers import Worker
 from pipeline.errors import UsageError
 from pipeline.index.candidates import is_known
 from pipeline.index.conditions import Predicate
-from pipeline.index.filtering import FEW, search_among
+from pipeline.index.filtering import MAX_BRUTE_FORCE_ROWS, search_among
 from pipeline.index.format import METRICS
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
@@ -29,7 +30,7 @@ ORDER = ("<", "<=", ">", ">=", "=", "==", "!=")
 
 
 def make_table(count: int = ROWS) -> pa.Table:
-    """Columns of every kind, a tenth of whose values are missing."""
+    """Return a table with columns of every kind. A tenth of the values is missing."""
     rng = random.Random(0)
 
     def column(value, kind: pa.DataType) -> pa.Array:
@@ -47,13 +48,14 @@ def make_table(count: int = ROWS) -> pa.Table:
 
 
 def make_condition(rng: random.Random, depth: int = 0) -> str:
-    """A random one, in the words that SQL and our conditions share."""
+    """Return a random condition in the syntax that SQL and jointspace have in common."""
     if depth < 3 and rng.random() < 0.6:
         parts = [make_condition(rng, depth + 1) for _ in range(rng.randrange(2, 4))]
         joined = f" {rng.choice(['and', 'or'])} ".join(parts)
         return f"{rng.choice(['', 'not '])}({joined})"
     day = date(2024, 1, 1) + timedelta(rng.randrange(60))
-    inverse, sign = rng.choice(["", "not "]), rng.choice(ORDER)
+    inverse = rng.choice(["", "not "])
+    sign = rng.choice(ORDER)
     return rng.choice(
         [
             f"price {sign} {rng.randrange(40)}.5",
@@ -71,7 +73,9 @@ def make_condition(rng: random.Random, depth: int = 0) -> str:
 
 
 def test_conditions_mean_what_they_mean_in_sql() -> None:
-    table, rng, some = make_table(), random.Random(1), 0
+    table = make_table()
+    rng = random.Random(1)
+    some = 0
     database = sqlite3.connect(":memory:")
     database.execute("create table t (row, price real, stock integer, shop text, sold integer, `taken on` text)")
     rows = [
@@ -87,7 +91,7 @@ def test_conditions_mean_what_they_mean_in_sql() -> None:
     assert some > 100
 
 
-def test_what_sql_has_not() -> None:
+def test_syntax_that_sql_does_not_have() -> None:
     table = pa.table(
         {"a": [1, 2, 3], "größe": [0.5, 2.0, None], "when": pa.array([0, 10**15, None], pa.timestamp("us"))}
     )
@@ -144,7 +148,7 @@ def test_columns_of_foreign_types_are_compared_by_their_values(name: str) -> Non
         (pa.array([b"\xff"]), "a = 'x'", "values of the type binary"),
         (pa.array([b"\xff"]).dictionary_encode(), "'x' in a", "values of the type binary"),
         (pa.array([[1]]), "a = 1", "values of the type list"),
-        (pa.array([Decimal("1.5")]), "a = '1.5'", "holds numbers, not text; compare it with one like 1234.5"),
+        (pa.array([Decimal("1.5")]), "a = '1.5'", "contains numbers, not text. Compare it with 1234.5"),
     ],
 )
 def test_values_that_cannot_be_compared_are_refused_in_a_sentence(values: pa.Array, text: str, message: str) -> None:
@@ -178,7 +182,7 @@ def test_conditions_may_be_nested_as_deeply_as_the_message_says(kind: str) -> No
     for depth in (1, 2, 39, 40):
         assert len(Predicate(NESTED[kind](depth)).rows(table)) == 3
     for depth in (41, 42, 50):
-        with pytest.raises(UsageError, match="nested more than 40 deep"):
+        with pytest.raises(UsageError, match="more than 40 nested levels"):
             Predicate(NESTED[kind](depth))
 
 
@@ -195,12 +199,12 @@ def test_the_longest_whole_numbers_are_compared_exactly() -> None:
 
 def test_a_condition_has_at_most_as_many_characters_as_the_message_says() -> None:
     assert Predicate("sold".ljust(2000)).rows(make_table(3)).shape == (3,)
-    with pytest.raises(UsageError, match="has 2001 characters; write at most 2000"):
+    with pytest.raises(UsageError, match="has 2001 characters, but at most 2000"):
         Predicate("sold".ljust(2001))
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_refused(what: str) -> None:
+def test_invalid_conditions_are_refused(what: str) -> None:
     for text in WRONG[what]:
         with pytest.raises(UsageError) as caught:
             Predicate(text).rows(make_table(3))
@@ -209,8 +213,9 @@ def test_what_is_wrong_is_refused(what: str) -> None:
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,SQ8", "HNSW16", "PQ4x4fs", "IDMap,Flat", "PCA6,IVF8,Flat"])
 @pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2])
-def test_only_what_passes_is_found_and_few_are_all_compared(factory: str, metric: int) -> None:
-    rng, rows = np.random.default_rng(0), 2000
+def test_only_allowed_vectors_are_found_and_few_are_all_compared(factory: str, metric: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = 2000
     vectors = rng.standard_normal((rows, 8)).astype(np.float32)
     index = faiss.index_factory(8, factory, metric)
     index.train(vectors)
@@ -223,7 +228,7 @@ def test_only_what_passes_is_found_and_few_are_all_compared(factory: str, metric
     having = index.index if "IDMap" in factory else index
     if inverted := stages_of(index).inverted:
         inverted.make_direct_map()
-    stored = having.reconstruct_n(0, len(ids)).astype(float)  # less exact than the vectors, if compressed
+    stored = having.reconstruct_n(0, len(ids)).astype(float)  # Compressed scores are less exact than the vectors.
     for share in (0.9, 0.3, 0.004, 0.0):
         allowed = np.zeros(ids.max() + 1, bool)
         allowed[ids] = rng.random(len(ids)) < share
@@ -236,8 +241,9 @@ def test_only_what_passes_is_found_and_few_are_all_compared(factory: str, metric
 
 
 @pytest.mark.parametrize("factory", ["IVF64,Flat", "HNSW8"])
-def test_where_many_pass_as_many_are_found_as_without_a_condition(factory: str) -> None:
-    rng, rows = np.random.default_rng(0), 2 * FEW
+def test_permissive_filter_keeps_recall(factory: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = 2 * MAX_BRUTE_FORCE_ROWS
     vectors = rng.standard_normal((rows, 8)).astype(np.float32)
     index = faiss.index_factory(8, factory, faiss.METRIC_INNER_PRODUCT)
     stages = stages_of(index)
@@ -247,9 +253,11 @@ def test_where_many_pass_as_many_are_found_as_without_a_condition(factory: str) 
         stages.inverted.nprobe = 8
     index.train(vectors[:4000])
     index.add(vectors)
-    allowed, queries = rng.random(rows) < 0.6, rng.standard_normal((40, 8)).astype(np.float32)
-    assert allowed.sum() > FEW
-    found, passing = search_among(index, queries, 10, allowed).rows, np.flatnonzero(allowed)
+    allowed = rng.random(rows) < 0.6
+    queries = rng.standard_normal((40, 8)).astype(np.float32)
+    assert allowed.sum() > MAX_BRUTE_FORCE_ROWS
+    found = search_among(index, queries, 10, allowed).rows
+    passing = np.flatnonzero(allowed)
     assert allowed[found].all()
     products = queries @ vectors.T
 
@@ -263,9 +271,10 @@ def test_where_many_pass_as_many_are_found_as_without_a_condition(factory: str) 
 @pytest.mark.parametrize("share", [0.5, 0.2, 0.06])
 @pytest.mark.parametrize("wrapped", ["", "PCA6,", ",RFlat"])
 def test_fewer_matches_have_more_lists_visited(share: float, wrapped: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers are the first ones that pass among all vectors in as many more lists as fewer vectors pass."""
-    monkeypatch.setattr("pipeline.index.filtering.FEW", 100)
-    rng, rows = np.random.default_rng(3), 6000
+    """The results are the best allowed vectors of an unfiltered search that visits proportionally more lists."""
+    monkeypatch.setattr("pipeline.index.filtering.MAX_BRUTE_FORCE_ROWS", 100)
+    rng = np.random.default_rng(3)
+    rows = 6000
     vectors = rng.standard_normal((rows, 8)).astype(np.float32)
     factory = f"{wrapped}IVF60,Flat" if wrapped != ",RFlat" else "IVF60,SQ8,RFlat"
     index = faiss.index_factory(8, factory, faiss.METRIC_L2)
@@ -288,8 +297,9 @@ def test_fewer_matches_have_more_lists_visited(share: float, wrapped: str, monke
 
 
 def test_fewer_matches_have_more_vertices_of_a_graph_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.index.filtering.FEW", 100)
-    rng, rows = np.random.default_rng(4), 5000
+    monkeypatch.setattr("pipeline.index.filtering.MAX_BRUTE_FORCE_ROWS", 100)
+    rng = np.random.default_rng(4)
+    rows = 5000
     vectors = rng.standard_normal((rows, 12)).astype(np.float32)
     index = faiss.index_factory(12, "HNSW8", faiss.METRIC_L2)
     index.hnsw.efConstruction = 20
@@ -315,11 +325,12 @@ INVERTED = {"index": {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nea
 
 
 @pytest.mark.parametrize("name", ["bundle", "regions", "shortlist"])
-def test_a_bundle_answers_among_the_images_that_pass(run: Path, name: str) -> None:
+def test_index_is_searched_among_the_allowed_images(run: Path, name: str) -> None:
     shortlisted = name == "shortlist"
     folder = build_bundle(run, INVERTED, model="dvsa", output=name) if shortlisted else run / name
     bundle = open_index(folder)
-    searcher, rng = Searcher(bundle), random.Random(2)
+    searcher = Searcher(bundle)
+    rng = random.Random(2)
     table = bundle.table("images")
     photograph = features_of("dog") if name == "bundle" else (run / "data" / "dog-0.png").read_bytes()
     everything = {
@@ -327,14 +338,16 @@ def test_a_bundle_answers_among_the_images_that_pass(run: Path, name: str) -> No
         "sentences": [hit.row["sentence_id"] for hit in searcher.sentences(photograph, 48)],
     }
     for _ in range(25):
-        least, split, sign = rng.randrange(50, 90), rng.choice(["train", "test"]), rng.choice(ORDER)
+        least = rng.randrange(50, 90)
+        split = rng.choice(["train", "test"])
+        sign = rng.choice(ORDER)
         text = f"width {sign} {least} {rng.choice(['and', 'or'])} split = '{split}'"
         passing = {
             row["image_id"] for row, good in zip(table.to_pylist(), Predicate(text).rows(table), strict=True) if good
         }
         found = [hit.row["image_id"] for hit in searcher.similar(photograph, 24, where=text)]
         hits = searcher.sentences(photograph, 48, where=text)
-        if shortlisted:  # which is not all
+        if shortlisted:  # These are not all images.
             assert set(found) <= passing and len(found) >= min(3, len(passing))
         else:
             assert found == [one for one in everything["images"] if one in passing]
@@ -347,7 +360,7 @@ def test_the_command_takes_a_condition(run: Path) -> None:
     folder = run / "bundle"
     lines = run_command("search", "--index", folder, "a dog", "--where", "split = 'test'", "--top", 1).splitlines()
     assert lines[0].split()[-1] == "dog-8.png"
-    with pytest.raises(UsageError, match="there is no column 'widht'; did you mean width"):
+    with pytest.raises(UsageError, match="There is no column .widht.. Did you mean width"):
         run_command("search", "--index", folder, "a dog", "--where", "widht < 3")
 
 
@@ -358,7 +371,7 @@ TYPES = (
     "IVF4,RaBitQ,Refine(RaBitQ4)", "PQ4x4fs,RFlat", "OPQ4_8,IVF4,PQ4x4", "OPQ4_8,IVF4,PQ4x4fs", "PCA6,IVF4,Flat",
     "RR8,IVF4,PQ4x4fs", "L2norm,IVF4,PQ4x4fs", "OPQ4,PQ4x4fs,RFlat", "IDMap,IVF4,PQ4x4fs", "IDMap2,IVF4,PQ4x4fs",
 )  # fmt: skip
-"""Factory strings of every type that `auto` or index.candidates can make."""
+"""Return factory strings of every type that `auto` or index.candidates can make."""
 
 
 def test_every_type_of_index_answers_with_and_without_a_condition() -> None:
@@ -386,4 +399,4 @@ def test_every_command_answers_from_an_index_of_fast_scan_lists(run: Path, tmp_p
     for name in ("words", "similar", "captions", "arithmetic"):
         assert len(answers[name]) == 3 and set(answers[f"{name} where"]) <= set(tested), (name, answers)
     assert answers["export"] == answers["add"] == "NoneType: None"
-    assert answers["remove"].startswith("UsageError: ") and "has rounded its vectors" in answers["remove"]
+    assert answers["remove"].startswith("UsageError: ") and "stores its vectors in a compressed" in answers["remove"]

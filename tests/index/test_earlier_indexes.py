@@ -1,4 +1,4 @@
-"""Indexes that commit 868ca75c has written: fixtures/make_indexes.py made them with the code of that commit."""
+"""Indexes of an earlier version. fixtures/make_indexes.py made them with the code of the git commit 868ca75c."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ DOGS = ["dog-0.png", "dog-8.png"]
 
 
 def found(index: Path, *options: object) -> list[str]:
-    """The paths of the two best photos for the words `a dog`."""
+    """Return the paths of the two best photos for the query `a dog`."""
     return [hit["path"] for hit in json.loads(run_command("search", "--index", index, "--json", *options, "a dog"))][:2]
 
 
@@ -58,7 +58,7 @@ def test_an_earlier_multi_vector_index_is_searched_by_an_item_of_its_own() -> No
 
 def test_photos_are_added_to_an_earlier_index(tmp_path: Path) -> None:
     index = shutil.copytree(FIXTURES / "two/00", tmp_path / "index")
-    (index / "added/2nd-try").mkdir(parents=True)  # a folder of the user
+    (index / "added/2nd-try").mkdir(parents=True)  # The user has put this folder there.
     before = open_index(index).card.images.count
     run_command("add", index, FIXTURES / "two/01")
     added = open_index(index)
@@ -93,7 +93,8 @@ def test_an_earlier_index_refuses_words_that_it_does_not_know() -> None:
 
 
 def test_a_multi_vector_model_does_not_fit_an_index_of_single_vectors(tmp_path: Path) -> None:
-    regions, single = IndexShard(FIXTURES / "regions"), IndexShard(FIXTURES / "one")
+    regions = IndexShard(FIXTURES / "regions")
+    single = IndexShard(FIXTURES / "one")
     writer = IndexWriter(tmp_path / "forged")
     writer.link(regions, but={"regions.faiss", "words.faiss", "fragments.safetensors"})
     for name in ("images", "sentences"):

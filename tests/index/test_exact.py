@@ -1,4 +1,4 @@
-"""Exact search against a naive oracle in double precision, on the processor and on a GPU."""
+"""Exact search is compared with a naive search in double precision, on the CPU and on a GPU."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,9 @@ from pipeline.index.exact import Neighbours, search_exact
 
 
 def naive(vectors: np.ndarray, queries: np.ndarray, k: int, metric: str) -> np.ndarray:
-    """Rows by descending score in double precision, equal ones by ascending row."""
-    x, q = vectors.astype(np.float64), queries.astype(np.float64)
+    """Return the rows sorted by descending score in double precision, and by ascending row if scores are equal."""
+    x = vectors.astype(np.float64)
+    q = queries.astype(np.float64)
     scores = q @ x.T
     if metric == "euclidean":
         scores = 2 * scores - (x**2).sum(axis=1) - (q**2).sum(axis=1, keepdims=True)
@@ -27,10 +28,12 @@ def cloud(n: int, dim: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In blocks of any size, where a GPU has room for a part of a block only, and beyond all vectors."""
+    """The blocks have any size, the GPU's memory holds only a part of a block, and more neighbours than vectors are
+    sought."""
     done: list[int] = []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(200, done))
-    vectors, queries = cloud(600, 24, 0), cloud(130, 24, 1)
+    vectors = cloud(600, 24, 0)
+    queries = cloud(130, 24, 1)
     right = naive(vectors, queries, 10, metric)
     blocks = [vectors[:1], vectors[1:350], vectors[350:]]
     differences = (queries[:, None].astype(float) - vectors[right]) ** 2
@@ -50,7 +53,7 @@ def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: py
 @pytest.mark.parametrize("asked", [5, 70])
 @pytest.mark.parametrize("by", [None, "cpu"])
 def test_equal_scores_come_by_their_rows(asked: int, metric: str, by: str | None) -> None:
-    """Vectors whose scores any arithmetic gives exactly, with many equal ones among them."""
+    """The scores of the vectors are exact in any precision, and many of them are equal."""
     vectors, queries = (np.random.default_rng(n).integers(-2, 3, size=(n, 4)).astype(np.float32) for n in (3000, asked))
     blocks = [vectors[:1], vectors[1:1700], vectors[1700:]]
     found = search_exact(queries, blocks, 20, metric, by and torch.device(by))
@@ -74,7 +77,7 @@ def test_missing_answers_of_faiss_score_less_than_any_other(metric: str, values:
     np.testing.assert_array_equal(both.of(0)[0], [7, 0, 3])
 
 
-def test_what_is_not_finite_is_named(device) -> None:
+def test_rows_that_are_not_finite_are_named(device) -> None:
     vectors = cloud(600, 8, 0)
     vectors[599, 3] = np.inf
     with pytest.raises(IntegrityError, match="from row 300 on, vectors row 299 is not finite"):

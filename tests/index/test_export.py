@@ -1,4 +1,4 @@
-"""Exported bundles, opened by the programs that they are for, which give the same answers."""
+"""Exported indexes give the same results in the programs for which they are exported."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def query(bundle: Path) -> np.ndarray:
 
 @pytest.fixture
 def right(bundle: Path) -> list[str]:
-    """The paths of the images nearest to the query."""
+    """Return the paths of the images that are nearest to the query."""
     return [hit.row["path"] for hit in Searcher(open_index(bundle)).similar(features_of("dog"), 3)]
 
 

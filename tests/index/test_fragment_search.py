@@ -1,4 +1,4 @@
-"""Searching bundles of sets of fragments: built by the command, and compared with a plain loop over all items."""
+"""Searches of multi-vector indexes are compared with a plain loop over all items."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,13 @@ def bundle(run: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def inverted(run: Path) -> Path:
-    """The same with an inverted file, and a shortlist that holds everything."""
+    """The index with an inverted file, and with a shortlist of all items."""
     index = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     return build_bundle(run, {"index": index}, model="dvsa", output="inverted")
 
 
 class Worded(dict):
-    """Vectors of words, which stand in for the untrained model: axis k for thing k, 0 for all else."""
+    """Word vectors that replace the untrained model: the unit vector k for the thing k, and 0 for all other words."""
 
     def embed_sentences(self, sentences) -> MultiVectors:
         vectors = np.array([self.get(int(word), np.zeros(8)) for word in sentences.ids], np.float32)
@@ -38,7 +38,7 @@ class Worded(dict):
 
 
 def worded(folder: Path) -> Searcher:
-    """The searcher of a bundle, with the words' vectors that the made-up sentences have."""
+    """Return a searcher of the index that uses the word vectors of the synthetic captions."""
     searcher = Searcher(open_index(folder))
     index = searcher._forms.vocabularies["tokens"].index
     model = Worded({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
@@ -48,8 +48,10 @@ def worded(folder: Path) -> Searcher:
 
 
 def test_the_card_and_the_arrays_of_a_bundle_are_those_of_the_documentation(run: Path, bundle: Path) -> None:
-    opened, stored = IndexShard(bundle), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
-    card, arrays = opened.card, opened.arrays("fragments.safetensors")
+    opened = IndexShard(bundle)
+    stored = Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
+    card = opened.card
+    arrays = opened.arrays("fragments.safetensors")
     assert {path.name for path in bundle.glob("*.faiss")} == {"regions.faiss", "words.faiss"} < set(card.files)
     assert set(arrays) == {"image_offsets", "sentence_offsets", "boxes"} and card.score.to_json() == SCORE
     for modality in ("images", "sentences"):
@@ -64,7 +66,7 @@ def test_images_are_ranked_by_exact_scores(kind: str, request: pytest.FixtureReq
     folder = request.getfixturevalue(kind)
     hits = worded(folder).images("a dog", 6)
     assert [hit.row["path"] for hit in hits[:3]] == ["dog-0.png", "dog-8.png", "dog-16.png"]
-    assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])  # a car has a look of a dog
+    assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])  # A car resembles a dog.
     assert {hit.row["path"].split("-")[0] for hit in hits[3:]} == {"car"}
     both = worded(folder).images("a dog and a cat", 3)
     assert [hit.score for hit in both] == pytest.approx([2 + 1.2] * 3)

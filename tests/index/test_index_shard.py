@@ -1,4 +1,4 @@
-"""The bundle as a program without our code sees it, and what happens to one that was tampered with."""
+"""An index shard can be used without jointspace, and a shard that was tampered with is refused."""
 
 import json
 import shutil
@@ -104,7 +104,7 @@ def test_a_tampered_file_is_refused_by_name(run: Path, tmp_path: Path, harm: str
     IndexShard(folder).check()
 
 
-def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Path) -> None:
+def test_older_shard_stays_intact_until_the_new_one_is_complete(run: Path, tmp_path: Path) -> None:
     card = IndexShard(run / "bundle").card
     writer = IndexWriter(tmp_path)
     writer.add("images.faiss", b"old")
@@ -117,12 +117,12 @@ def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Pa
     assert IndexShard(tmp_path).read("images.faiss") == b"old"
     newer.add("images.faiss", b"new")
     assert IndexShard(tmp_path).read("images.faiss") == b"old"
-    (tmp_path / "card.json").unlink()  # as Snakemake does before a job
+    (tmp_path / "card.json").unlink()  # Snakemake does this before a job.
     newer.commit(source=card)
     assert IndexShard(tmp_path).read("images.faiss") == b"new"
     whole = {"images.faiss", "card.json"}
     assert {path.name for path in tmp_path.rglob("*")} == whole
-    for _ in range(2):  # the second time over names of the same files
+    for _ in range(2):  # The second time, the files have the same names.
         copy = IndexWriter(tmp_path / "copy")
         copy.link(IndexShard(tmp_path))
         copy.commit(source=card)
@@ -136,7 +136,7 @@ def test_a_newer_index_removes_the_files_of_former_encoders_and_no_others(run: P
         (index / name).parent.mkdir(parents=True, exist_ok=True)
         (index / name).write_text("kept")
     card = IndexShard(index).card
-    (index / "card.json").unlink()  # as Snakemake does before a job
+    (index / "card.json").unlink()  # Snakemake does this before a job.
     writer = IndexWriter(index)
     writer.add("images.faiss", b"new")
     writer.commit(source=card)

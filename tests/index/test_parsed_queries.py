@@ -1,4 +1,4 @@
-"""A query in words to a model that reads trees: parsed as its sentences were, or refused with what to do."""
+"""A text query to a model that reads trees is parsed like its captions, or refused with a remedy."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from pipeline.storage.stored_index import open_index
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The made-up run with its sentences parsed by a spaCy pipeline that `train-parser` has made of the demo's, and a
-    model of trees."""
+    """The synthetic run, whose captions were parsed by a spaCy pipeline that `train-parser` has trained on the demo's
+    trees, with a model that reads trees."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
     from pipeline.demo import DrawingSettings, collection_texts, scene_record
 
@@ -46,7 +46,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_queries_are_embedded_as_the_same_sentences_were(run: Path, tmp_path: Path) -> None:
-    bundle, manifest = build_bundle(run, model="dtrnn"), Manifest(run / "manifest")
+    bundle = build_bundle(run, model="dtrnn")
+    manifest = Manifest(run / "manifest")
     stored = Embeddings(manifest, run / "embeddings/dtrnn").read("sentences", np.arange(48))
     texts = manifest.sentences["text"].to_pylist()
     assert len(np.unique(stored.round(4), axis=0)) >= 2 * len(THINGS)
@@ -54,8 +55,8 @@ def test_queries_are_embedded_as_the_same_sentences_were(run: Path, tmp_path: Pa
     np.testing.assert_allclose(searcher.embed_sentences(texts), stored, atol=1e-5)
 
 
-def test_no_parser_is_loaded_that_nobody_has_named(run: Path) -> None:
-    """Also not where the bundle lies in a folder that looks like its run, which a stranger may have sent."""
+def test_parser_is_only_loaded_from_a_run_that_the_user_has_named(run: Path) -> None:
+    """This also holds if the index is in a folder that looks like its run, which may come from an untrusted source."""
     bundle = build_bundle(run, model="dtrnn").rename(run / "index/dtrnn")
-    with pytest.raises(UsageError, match="dtrnn reads dependency trees.*name the run that parsed"):
+    with pytest.raises(UsageError, match="dtrnn reads dependency trees.*Name the run that parsed"):
         Searcher(open_index(bundle)).embed_sentence("a dog")

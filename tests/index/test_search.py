@@ -1,4 +1,4 @@
-"""Searching a made-up bundle whose answers are known."""
+"""Searches of a synthetic index whose results are known."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.stored_index import open_index
 from stages.index.search import command
 
-# The images of things 0 and 1 by closeness to "dog": image i is 0.01 i off its axis, towards the next thing's.
+# The images of the things 0 and 1 by their distance to "dog". Image i deviates by 0.01 i towards the next thing.
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
 
@@ -54,12 +54,12 @@ def test_unknown_words_are_named(bundle: Path) -> None:
     searcher = Searcher(open_index(bundle))
     with pytest.raises(InputError, match=r"none of the words of 'the purple unicorn' \(purple, unicorn\)"):
         searcher.images("the purple unicorn", 3)
-    with pytest.raises(InputError, match="nothing but stop words"):
+    with pytest.raises(InputError, match="only stop words"):
         searcher.images("the big", 3)
     assert searcher.images("a purple dog", 1)[0].row["path"] == "dog-0.png"
 
 
-def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Path, tmp_path: Path) -> None:
+def test_ignored_words_are_named_with_the_results(bundle: Path, tmp_path: Path) -> None:
     searcher = Searcher(open_index(bundle))
     assert searcher.unknown_words("The purple dog and a big unicorn, a unicorn") == ["purple", "and", "unicorn"]
     assert searcher.unknown_words("the dog") == searcher.unknown_words("the big") == []
@@ -90,11 +90,13 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     queries.write_bytes(b"\xff")
     with pytest.raises(InputError, match="queries.txt: line 1 is not UTF-8"):
         run_command("search", "--index", bundle, "--file", queries)
-    with pytest.raises(InputError, match=r"\(horsse \(horse\?\), unicorn\); try other words"):
+    with pytest.raises(InputError, match=r"\(horsse \(horse\?\), unicorn\)\. Try other words"):
         searcher.images("the horsse, a unicorn", 1)
 
 
-def test_a_query_of_zeros_is_refused_and_costs_no_other_answer(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_of_zeros_is_refused_and_other_queries_are_answered(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     searcher = Searcher(open_index(bundle))
     embed = searcher.model.embed_sentences
     monkeypatch.setattr(searcher.model, "embed_sentences", lambda form: embed(form) * (embed(form)[:, :1] > 0))
@@ -123,12 +125,12 @@ def test_a_dog_less_dog_plus_cat_is_a_cat(run: Path) -> None:
     both = searcher.analogy(features_of("dog"), [], ["cat"], 6, 0)
     assert {hit.row["path"].partition("-")[0] for hit in both} == {"dog", "cat"}
     middle = searcher.analogy(features_of("dog"), ["dog"], ["cat"], 1, 3)
-    assert middle[0].row["path"] == "cat-9.png"  # the one between the other two
+    assert middle[0].row["path"] == "cat-9.png"  # It is between the other two.
     with pytest.raises(InputError, match="cancel each other out"):
         searcher.analogy(features_of("dog"), ["dog"], [], 3, 0)
 
 
-def test_what_is_wrong_with_the_words_is_said_before_the_photograph_is_encoded(run: Path) -> None:
+def test_errors_of_the_words_are_raised_before_the_photo_is_encoded(run: Path) -> None:
     searcher = Searcher(open_index(run / "bundle"))
 
     def photograph() -> None:
@@ -136,7 +138,7 @@ def test_what_is_wrong_with_the_words_is_said_before_the_photograph_is_encoded(r
 
     for error, said, ask in (
         (InputError, "the words of 'unicorn'", lambda: searcher.analogy(photograph, ["dog"], ["unicorn"], 3, 0)),
-        (InputError, "no words change", lambda: searcher.analogy(photograph, [], [], 3, 0)),
+        (InputError, "No words change", lambda: searcher.analogy(photograph, [], [], 3, 0)),
         (InputError, "the words of 'unicorn'", lambda: searcher.similar(photograph, 3, "unicorn")),
         (UsageError, "no column 'price'", lambda: searcher.similar(photograph, 3, where="price < 3")),
         (UsageError, "no column 'price'", lambda: searcher.sentences(photograph, 3, "price < 3")),
@@ -145,12 +147,12 @@ def test_what_is_wrong_with_the_words_is_said_before_the_photograph_is_encoded(r
             ask()
 
 
-def test_a_bundled_photograph_finds_images_with_the_same_regions(run: Path) -> None:
+def test_photo_of_the_index_finds_images_with_the_same_regions(run: Path) -> None:
     folder = run / "regions"
     photograph = run / "data" / "horse-3.png"
     found = json.loads(run_command("search", "--index", folder, "--image", photograph, "--similar", "--json"))
     assert {hit["path"] for hit in found[:3]} == {"horse-3.png", "horse-11.png", "horse-19.png"}
-    with pytest.raises(UsageError, match="words cannot be added to a photo by dvsa"):
+    with pytest.raises(UsageError, match="Words cannot be added to a photo with the model dvsa"):
         run_command("search", "--index", folder, "--image", photograph, "--text", "a dog")
 
 

@@ -1,4 +1,4 @@
-"""Search by several vectors an item against a plain loop over all items."""
+"""Searches with several vectors per item are compared with a plain loop over all items."""
 
 import itertools
 from dataclasses import replace
@@ -37,7 +37,7 @@ def make_gallery(
 def test_the_speed_of_a_shortlist_is_in_queries_per_second(
     shortlist: Shortlist | None, seconds: int, exact: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock goes on by 2 during a search, and by 4 while everything is scored."""
+    """The simulated clock advances by 2 seconds during a search, and by 4 while all items are scored."""
     rng = np.random.default_rng(3)
     gallery = make_gallery("images", make_sets(rng, 40, 3), RULES[0], shortlist=shortlist)
     times = itertools.cycle([7, 7 + seconds, 7 + seconds + exact] if shortlist else [7, 7 + seconds])
@@ -48,14 +48,14 @@ def test_the_speed_of_a_shortlist_is_in_queries_per_second(
 
 
 def search(gallery: MultiVectorGallery, query: MultiVectors, top: int, shortlist: Shortlist | None) -> Neighbours:
-    """What is found for one query: `rows` (k,) and `scores` (k,)."""
+    """Return the `rows` (k,) and the `scores` (k,) that are found for one query."""
     gallery.shortlist = shortlist
     found = gallery.search(query, top)
     return Neighbours(found.rows[0], found.scores[0])
 
 
 def naive_score(regions: MultiVectors, words: MultiVectors, rule: ScoreRule) -> float:
-    """Of one image and one sentence, in float64."""
+    """Return the score of one image and one caption in float64."""
     products = [[float(v.astype(float) @ s.astype(float)) for v in regions.vectors] for s in words.vectors]
     if rule.sum == "positive":
         score = sum(max(0, product) for of_word in products for product in of_word)
@@ -74,7 +74,7 @@ def naive_scores(what: str, sets: MultiVectors, query: MultiVectors, rule: Score
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("what", ["images", "sentences"])
-def test_a_shortlist_is_the_same_whatever_the_items_of_a_block(
+def test_shortlist_does_not_depend_on_the_block_size(
     what: str, rule: ScoreRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(5)
@@ -82,7 +82,7 @@ def test_a_shortlist_is_the_same_whatever_the_items_of_a_block(
     query = make_sets(rng, 1, 4)
     shortlists = []
     for block in (1, 20, 59, 60, 61):
-        monkeypatch.setattr("pipeline.index.gallery.BLOCK", block)
+        monkeypatch.setattr("pipeline.index.gallery.BLOCK_ITEMS", block)
         shortlists.append(search(gallery, query, 5, Shortlist(3, 12)).rows.tolist())
     assert shortlists == [shortlists[-1]] * 5
 
@@ -91,29 +91,31 @@ def test_a_shortlist_is_the_same_whatever_the_items_of_a_block(
 @pytest.mark.parametrize("what", ["images", "sentences"])
 def test_scores_are_exact_and_all_are_found_where_all_are_on_the_shortlist(what: str, rule: ScoreRule) -> None:
     rng = np.random.default_rng(1)
-    sets, queries = make_sets(rng, 100, 5), make_sets(rng, 12, 4)
+    sets = make_sets(rng, 100, 5)
+    queries = make_sets(rng, 12, 4)
     expected = [naive_scores(what, sets, queries.between(row, row + 1), rule) for row in range(len(queries))]
     recalls = {}
     for lists, shortlist in ((1, Shortlist(1, 6)), (len(sets.vectors), Shortlist(1, 6)), (4, Shortlist(3, 100))):
-        gallery, shares = make_gallery(what, sets, rule, f"IVF{lists},Flat"), []
+        gallery = make_gallery(what, sets, rule, f"IVF{lists},Flat")
+        shares = []
         for row, scores in enumerate(expected):
             found = search(gallery, queries.between(row, row + 1), 3, shortlist)
             np.testing.assert_allclose(found.scores, scores[found.rows], rtol=1e-4, atol=1e-4)
             shares.append(np.isin(np.argsort(-scores)[:3], found.rows).mean())
         recalls[lists] = np.mean(shares)
-    # At last nearly every fragment is alone in its list, and is its mean.
+    # With the largest number, almost every fragment is alone in its list, so that it equals the mean.
     assert recalls[1] + 0.2 < recalls[len(sets.vectors)] <= recalls[4] == 1
 
 
-def test_globals_that_do_not_fit_the_query_are_refused() -> None:
+def test_global_vectors_that_do_not_fit_the_query_are_refused() -> None:
     rng = np.random.default_rng(4)
     gallery = make_gallery("images", make_sets(rng, 20, 3), RULES[1])
     query = make_sets(rng, 1, 3)
     for other in (None, np.ones((1, 3), np.float32)):
-        with pytest.raises(IntegrityError, match="globals in the index do not fit its model"):
+        with pytest.raises(IntegrityError, match="global vectors in the index do not fit its model"):
             gallery.search(replace(query, globals=other), 3)
 
 
 def test_a_shortlist_of_an_index_without_lists_is_refused() -> None:
-    with pytest.raises(IntegrityError, match="has no lists for a shortlist"):
+    with pytest.raises(IntegrityError, match="has no lists, which a shortlist needs"):
         make_gallery("images", make_sets(np.random.default_rng(4), 20, 3), RULES[0], "Flat", Shortlist(3, 5))

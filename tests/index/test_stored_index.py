@@ -1,4 +1,4 @@
-"""Several bundles of one model answer as one bundle of all their items does."""
+"""Several index shards of one model give the same results as one shard with all their items."""
 
 import json
 import shutil
@@ -23,7 +23,8 @@ MODELS = ["ncca", "cca", "dvsa"]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Path]]:
-    """Of each model of a run one bundle, and three: one that compares by products, by distance, and by regions."""
+    """An index of one shard and an index of three shards, for three models: with products, with distances, and with
+    regions."""
     folders = {}
     for model in MODELS:
         run = make_run(tmp_path_factory.mktemp(model) / "run", "cca" if model == "cca" else "ncca", images=40)
@@ -37,13 +38,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Path]
 
 
 def told(hits: list[Hit]) -> list[tuple]:
-    """Those of equal scores by their ids."""
+    """Sort the results, and sort results with equal scores by their ids."""
     rows = [(-round(hit.score, 5), hit.row["image_id"], hit.row.get("text")) for hit in hits]
     return sorted(rows)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_answers_are_those_of_one_bundle(built: dict[str, dict[int, Path]], model: str) -> None:
+def test_answers_equal_those_of_one_shard(built: dict[str, dict[int, Path]], model: str) -> None:
     folders = built[model]
     whole, merged = (Searcher(open_index(folders[count])) for count in (1, 3))
     assert len(merged.index.shards) == 3
@@ -68,14 +69,15 @@ def test_the_answers_are_those_of_one_bundle(built: dict[str, dict[int, Path]], 
             "images", [searcher.gallery("images").regions(words, 10)[:2]]
         )[0]
     for name, question in questions.items():
-        one, several = question(whole), question(merged)
+        one = question(whole)
+        several = question(merged)
         assert len(several) >= 4, name
         assert told(several) == told(one), name
     for searcher in (whole, merged):
         assert searcher.table("images")["image_id"].to_pylist() == list(range(40))
 
 
-def test_ties_come_in_the_order_of_the_bundles(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
+def test_ties_come_in_the_order_of_the_shards(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
     folder = built["ncca"][3]
     bundle = open_index(folder / "01", folder / "00", shutil.copytree(folder / "01", tmp_path / "copy"))
     hits = Searcher(bundle).images("a dog", 5)
@@ -85,7 +87,7 @@ def test_ties_come_in_the_order_of_the_bundles(built: dict[str, dict[int, Path]]
     assert len(set(ids)) == len(ids) and hits[3].row["image_id"] != hits[4].row["image_id"]
 
 
-def test_the_command_and_the_api_take_a_folder_of_bundles_or_several(built: dict[str, dict[int, Path]]) -> None:
+def test_command_and_api_accept_a_folder_of_shards_or_several_folders(built: dict[str, dict[int, Path]]) -> None:
     folder = built["ncca"][3]
     places = [folder / number for number in ("00", "01", "02")]
     options = [part for place in places for part in ("--index", place)]
@@ -99,30 +101,28 @@ def test_the_command_and_the_api_take_a_folder_of_bundles_or_several(built: dict
         jointspace.load()
 
 
-def test_what_is_not_of_one_model_or_not_all_there_is_refused(
-    built: dict[str, dict[int, Path]], tmp_path: Path
-) -> None:
+def test_shards_of_two_models_or_missing_shards_are_refused(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
     folder = shutil.copytree(built["ncca"][3], tmp_path / "some")
     with pytest.raises(UsageError, match=str(tmp_path / "cca")):
         open_index(folder, other_model(built["cca"][1], tmp_path / "cca"))
-    with pytest.raises(UsageError, match=f"{folder / '00'} is given twice"):
+    with pytest.raises(UsageError, match=f"{folder / '00'} is named twice"):
         open_index(folder, folder / "00")
     shutil.rmtree(folder / "01")
     with pytest.raises(IntegrityError, match="01 is missing"):
         open_index(folder)
-    assert len(open_index(folder / "00", folder / "02").shards) == 2  # as somebody has asked for
+    assert len(open_index(folder / "00", folder / "02").shards) == 2  # The user has asked for this.
     other_model(built["ncca"][1], folder / "01")
-    with pytest.raises(IntegrityError, match="holds indexes: 00, 01, 02"):
+    with pytest.raises(IntegrityError, match="contains several indexes: 00, 01, 02"):
         open_index(folder)
 
 
 @pytest.mark.parametrize("inside", [".", "index/ncca", "index"])
-def test_one_part_of_several_is_not_taken_for_the_index(
+def test_one_of_several_shards_is_not_opened_as_the_index(
     inside: str, built: dict[str, dict[int, Path]], tmp_path: Path
 ) -> None:
-    """The other parts of the run's index are still being built."""
+    """The other shards of the run's index are still being built."""
     shutil.copytree(built["ncca"][3] / "00", tmp_path / "run/index/ncca/00")
-    with pytest.raises(IntegrityError, match=r"holds 1 of 3 index shards: 01 is missing; run build-index for it"):
+    with pytest.raises(IntegrityError, match=r"contains 1 of 3 index shards\. The shard 01 is missing"):
         open_index(tmp_path / "run" / inside)
     assert open_index(tmp_path / "run/index/ncca/00").card.part.to_json() == {"number": 0, "of": 3}
 
@@ -133,7 +133,7 @@ def other_model(bundle: Path, output: Path) -> Path:
     return output
 
 
-def test_another_number_of_bundles_replaces_the_former_ones(tmp_path: Path) -> None:
+def test_another_number_of_shards_replaces_the_former_shards(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", images=40)
     before = None
     for count in (1, 3, 2, 1):
@@ -147,7 +147,7 @@ def test_another_number_of_bundles_replaces_the_former_ones(tmp_path: Path) -> N
         bundle.check()
         assert (bundle.card.images.count, bundle.card.fingerprint == before) == (40, False)
         before = bundle.card.fingerprint
-    mine = folder / "2024"  # a copy that a user has put there
+    mine = folder / "2024"  # A user has put this copy there.
     mine.mkdir()
     for path in filter(Path.is_file, list(folder.iterdir())):
         shutil.copy(path, mine)
@@ -166,7 +166,7 @@ def test_the_indexes_of_a_run_are_those_beside_each_other(
         shutil.copytree(built["ncca"][count], folder / name)
     (folder / "link").symlink_to(built["cca"][1])
     (folder / "notes").mkdir()
-    assert indexes_of_run(folder / "b") == [folder / "b"]  # there is no run around it
+    assert indexes_of_run(folder / "b") == [folder / "b"]  # It is not inside a run.
     (tmp_path / "run/manifest").mkdir()
     (tmp_path / "run/manifest/manifest.json").touch()
     assert indexes_of_run(folder / "b") == [folder / "b", folder / "a"]
@@ -176,9 +176,9 @@ def test_the_indexes_of_a_run_are_those_beside_each_other(
     assert indexes_of_run(Path("../b")) == [Path("../b"), Path(".")]
 
 
-def test_a_copy_keeps_the_list_of_what_was_removed_before(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
+def test_copy_keeps_the_list_of_removed_photos(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
     less = tmp_path / "less"
     run_command("remove", built["ncca"][3], "id:1", "--output", less)
-    run_command("remove", less, "id:20", "--output", tmp_path / "both")  # of another part
+    run_command("remove", less, "id:20", "--output", tmp_path / "both")  # of another shard
     assert [*read_removed(IndexShard(tmp_path / "both/00"))] == ["cat-1.png", "boat-20.png"]
     assert [*read_removed(IndexShard(less / "00"))] == ["cat-1.png"]

@@ -1,4 +1,4 @@
-"""Bundles that grow and shrink: what an id means never changes."""
+"""Adding photos to indexes and removing photos: the meaning of an id never changes."""
 
 import shutil
 import subprocess
@@ -38,11 +38,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of 80 images, and the same run grown to 96, each with a model of one vector an image and one of several."""
+    """A run of 80 images, and the same run with 96 images. Each has a model with one vector per image, and a
+    multi-vector model."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {name: make_run(folder / name, images=images) for name, images in (("small", 80), ("large", 96))}
     add_fragments(runs["small"], "dvsa", SCORE)
-    shutil.copy(runs["small"] / "text/tokens.json", runs["large"] / "text")  # so that the model is the same
+    shutil.copy(runs["small"] / "text/tokens.json", runs["large"] / "text")  # The model must be the same.
     add_fragments(runs["large"], "dvsa", SCORE)
     return runs
 
@@ -56,7 +57,8 @@ def bundle_of(run: Path, factory: str, model: str = "ncca", bundles: int = 1) ->
 
 
 def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[str]:
-    """The files of all bundles in a folder that hold one of the `vectors`, and those of the `paths` in their tables."""
+    """Return the files of all shards in a folder that contain one of the `vectors`, and the `paths` that are in their
+    tables."""
     files = [*bundle.rglob("*.faiss"), *bundle.rglob("fragments.safetensors")]
     found = [path.name for path in files if any(vector.tobytes() in path.read_bytes() for vector in vectors)]
     names = {path for part in open_index(bundle).shards for path in part.table("images")["path"].to_pylist()}
@@ -64,9 +66,11 @@ def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[st
 
 
 @pytest.mark.parametrize(("model", "factory", "bundles"), KINDS)
-def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, factory: str, bundles: int) -> None:
-    """What is removed leaves no trace and does not come back, what is new is one bundle more, ids keep their meaning,
-    and the answers are those of all vectors compared one by one."""
+def test_photos_are_removed_and_then_added(
+    runs: dict[str, Path], tmp_path: Path, model: str, factory: str, bundles: int
+) -> None:
+    """Removed photos leave no trace and do not come back, new photos are one more shard, ids keep their meaning, and
+    the results equal those of a comparison with each vector."""
     start = bundle_of(runs["small"], factory, model, bundles)
     embeddings = Embeddings(Manifest(runs["large"] / "manifest"), runs["large"] / f"embeddings/{model}")
     gone = [*embeddings.read("images", np.array(GONE))] if model == "ncca" else [*whole_length(np.array(GONE))]
@@ -82,7 +86,9 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, f
     assert len({bundle.card.fingerprint for bundle in (before, less, more)}) == 3
 
     for modality, each in (("images", 1), ("sentences", 2)):
-        table, old, name = more.table(modality), before.table(modality), f"{modality[:-1]}_id"
+        table = more.table(modality)
+        old = before.table(modality)
+        name = f"{modality[:-1]}_id"
         there = table.filter(table["path" if each == 1 else "text"].is_valid())
         assert (table.num_rows, there.num_rows) == (96 * each, 94 * each)
         assert table[name].to_pylist() == list(range(96 * each))
@@ -98,11 +104,11 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, f
     hits = searcher.nearest("images", query, 12)[0]
     named = [hit.row["path"].partition("-")[0] for hit in hits]
     np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1][:12], rtol=1e-5, atol=1e-6)
-    assert named.count("horse") == 11  # of 12, less image 3
+    assert named.count("horse") == 11  # 12 images without image 3
     assert not {hit.row["image_id"] for hit in searcher.nearest("images", query, 96)[0]}.intersection(GONE)
 
 
-def test_the_run_around_a_rounded_index_names_no_code(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_run_of_a_compressed_index_does_not_name_code(runs: dict[str, Path], tmp_path: Path) -> None:
     built = bundle_of(runs["small"], "SQ8")
     start = shutil.copytree(built, runs["small"] / "index/rounded")
     assert open_index(start).card.images.factory == "SQ8"
@@ -111,12 +117,13 @@ def test_the_run_around_a_rounded_index_names_no_code(runs: dict[str, Path], tmp
     assert open_index(tmp_path / "less").card.images.count == 79
 
 
-def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
+def test_shard_of_other_photos_stays_next_to_the_shards_of_the_run(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ids that two bundles have are raised, what both have is counted, and the run still adds what is new in it."""
+    """Ids that two shards have are raised, photos of both are counted, and new photos of the run are still added."""
     caplog.set_level("INFO")
-    start, less = bundle_of(runs["small"], "Flat"), tmp_path / "less"
+    start = bundle_of(runs["small"], "Flat")
+    less = tmp_path / "less"
     run_command("remove", start, *range(8), "--output", less)
     stranger = build_bundle(make_run(tmp_path / "other", images=24))
     run_command("add", less, stranger, "--output", tmp_path / "both")
@@ -132,8 +139,8 @@ def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
     assert {hit.row["image_id"] for hit in Searcher(less).images("horse", 14)} >= {11, 91, 99}
 
 
-def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the former names of the commands too; what is there already is counted, and nothing is left over."""
+def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The former names of the commands work too. Existing photos are counted, and no temporary file is left behind."""
     caplog.set_level("INFO")
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     files = {path.name for path in start.rglob("*")}
@@ -149,29 +156,30 @@ def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptu
     run_command("remove", start, "5", "dog-0.png")
     assert [len(read_removed(IndexShard(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
     assert {path.name for path in start.rglob("*")} == {*files, "removed.txt"}
-    run_command("add", start, runs["small"])  # not what was removed
+    run_command("add", start, runs["small"])  # without the removed photos
     assert "0 of 78 photos" in caplog.text
     run_command("add", start, runs["large"])
     assert open_index(start).card.images.count == 94
     open_index(start).check()
 
 
-def test_all_of_one_bundle_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_all_photos_of_one_shard_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:
     start = bundle_of(runs["small"], "Flat", bundles=4)
     run_command("remove", start, *range(20, 40), "--output", tmp_path / "less")
     same = [
         (start / number / "images.faiss").samefile(tmp_path / "less" / number / "images.faiss")
         for number in ("00", "01", "02", "03")
     ]
-    assert same == [True, False, True, True]  # links, but for the one that is changed
+    assert same == [True, False, True, True]  # All shards are links except the changed shard.
     hits = Searcher(open_index(tmp_path / "less")).images("a dog", 80)
     assert sorted(hit.row["image_id"] for hit in hits) == [*range(20), *range(40, 80)]
 
 
 @pytest.mark.parametrize("model", ["ncca", "dvsa"])
-def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, model: str) -> None:
+def test_impossible_changes_are_refused_with_a_reason(runs: dict[str, Path], tmp_path: Path, model: str) -> None:
     start = bundle_of(runs["small"], "Flat", model)
-    everything, nothing = tmp_path / "all.txt", tmp_path / "none.txt"
+    everything = tmp_path / "all.txt"
+    nothing = tmp_path / "none.txt"
     everything.write_text("\n".join(map(str, range(80))))
     nothing.write_text(f"80\n{'9' * 5000}\n")
     other = make_run(tmp_path / "other", images=20)
@@ -188,7 +196,7 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, mod
             run_command("remove", start, *arguments, "--output", tmp_path / "a")
     for error, named, source in (
         (UsageError, "another model", foreign),
-        *([(IntegrityError, "model of .* differ", other)] if model == "dvsa" else []),
+        *([(IntegrityError, r"do not agree \(compared: model\)", other)] if model == "dvsa" else []),
     ):
         with pytest.raises(error, match=named):
             run_command("add", start, source, "--output", tmp_path / "a")
@@ -198,10 +206,11 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, mod
     IndexShard(start).check()
 
 
-def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
+def test_lines_of_a_list_that_match_nothing_are_reported(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By id, path, another spelling and the whole path; what matches nothing is named, each line, and the code is 3."""
+    """The lines are an id, a path, another spelling and the absolute path. Lines that match nothing are reported one by
+    one, and the exit code is 3."""
     start = bundle_of(runs["small"], "Flat")
     bundle = IndexShard(start)
     paths = bundle.table("images")["path"].to_pylist()
@@ -219,7 +228,7 @@ def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
 @pytest.mark.parametrize(
     "factory", ["HNSW8", "IVF2,PQ4x4fsr,RFlat", "IVF2,PQ8x4fs", "IVF2,PQ8x4fsr,Refine(SQ8)", "SQ8", "IDMap,Flat"]
 )
-def test_kinds_that_faiss_takes_nothing_out_of_are_built_again(factory: str) -> None:
+def test_types_from_which_faiss_cannot_remove_are_built_again(factory: str) -> None:
     vectors = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
     index = build(factory.removeprefix("IDMap,"), ArrayVectors(vectors), "inner_product").index
     card = SimpleNamespace(factory=factory, metric="inner_product", nprobe=2, efSearch=50, k_factor=8)
@@ -243,7 +252,7 @@ def test_a_card_of_another_type_does_not_shift_the_ids_that_stay(factory: str) -
     assert (less.search(unit[rest], 20)[1] == rest[:, None]).any(axis=1).mean() > 0.95
 
 
-def test_the_example_needs_none_of_our_code(runs: dict[str, Path]) -> None:
+def test_example_program_does_not_need_jointspace(runs: dict[str, Path]) -> None:
     source = (ROOT / "examples" / "query_bundle.py").read_text()
     assert len(source.splitlines()) <= 30 and "pipeline" not in source
     result = subprocess.run(
@@ -256,7 +265,7 @@ def test_the_example_needs_none_of_our_code(runs: dict[str, Path]) -> None:
 
 @pytest.fixture
 def of_run(runs: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
-    """The indexes of both models of the small run, in the places where its stages put them."""
+    """The indexes of both models of the small run, in the folders in which its stages write them."""
     for model in ("ncca", "dvsa"):
         shutil.copytree(bundle_of(runs["small"], "Flat", model), tmp_path / "run/index" / model)
     shutil.copytree(runs["small"] / "manifest", tmp_path / "run/manifest")
@@ -286,8 +295,9 @@ def test_a_removal_reaches_every_index_of_the_run(
 def test_a_removal_that_was_killed_is_completed_by_the_same_command(
     of_run: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then, `serve` and `ingest` leave the photo out of every index."""
-    original, calls = removing._remove_from, []
+    """Until then, `serve` and `ingest` hide the photo in every index."""
+    original = removing._remove_from
+    calls = []
 
     def die_at_the_second(*arguments: object) -> None:
         calls.append(arguments)
@@ -315,10 +325,11 @@ def test_one_of_two_entries_of_a_photo_is_removed_without_listing_the_photo(of_r
     assert "house-5.png" in paths_of(of_run["dvsa"])[0] and not [*index.parent.rglob("removed.txt")]
 
 
-def test_what_is_removed_from_an_addition_of_the_run_is_listed_for_the_next_ingest(
+def test_photos_removed_from_an_addition_are_listed_for_the_next_ingest(
     of_run: dict[str, Path], runs: dict[str, Path]
 ) -> None:
-    index, root = of_run["ncca"], str(runs["large"] / "data")
+    index = of_run["ncca"]
+    root = str(runs["large"] / "data")
     retell(index / "card.json", "data_root", value=root)
     run_command("add", index, runs["large"], "--output", index.with_name("grown"))
     grown = index.with_name("grown")
@@ -327,8 +338,10 @@ def test_what_is_removed_from_an_addition_of_the_run_is_listed_for_the_next_inge
 
 
 def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(of_run: dict[str, Path]) -> None:
-    index, odd = of_run["ncca"], "cat\n1\r\tx.png"
-    bundle, writer = IndexShard(index), IndexWriter(index)
+    index = of_run["ncca"]
+    odd = "cat\n1\r\tx.png"
+    bundle = IndexShard(index)
+    writer = IndexWriter(index)
     table = bundle.table("images")
     paths = pc.replace_substring(table["path"].combine_chunks(), "cat-1.png", odd)
     writer.add_table("images.parquet", table.set_column(table.column_names.index("path"), "path", paths))
@@ -339,7 +352,8 @@ def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(of
 
 
 def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[str, Path]) -> None:
-    index, condition = of_run["ncca"], "'tree' in path and width < 100"
+    index = of_run["ncca"]
+    condition = "'tree' in path and width < 100"
     named = {f"tree-{number}.png" for number in range(6, 40, 8)}
     with pytest.raises(UsageError, match="--yes to remove 5 photos"):
         run_command("remove", index, "--where", condition)
@@ -391,7 +405,7 @@ def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
 def test_captions_that_an_addition_loses_are_counted(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All captions of the small run are there, and of the large run those of photos that the index does not have."""
+    """The index has all captions of the small run, and the captions of those photos of the large run that it lacks."""
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     run_command("add", start, runs["large"])
     assert "left out" not in caplog.text
@@ -404,7 +418,7 @@ def test_captions_that_an_addition_loses_are_counted(
     writer.link(bundle, but={"sentences.parquet"})
     writer.commit(source=bundle.card)
     run_command("add", start, runs["large"])
-    assert f"{start}: 11 captions left out" in caplog.text  # number 7 and 70 to 79
+    assert f"{start}: 11 captions left out" in caplog.text  # the image 7, and the images 70 to 79
 
 
 def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(of_run: dict[str, Path]) -> None:
@@ -418,7 +432,8 @@ def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(of_run: di
 
 @pytest.mark.parametrize("link", ["removed.txt", "00"])
 def test_ingest_reads_no_list_of_removed_photos_through_a_link(tmp_path: Path, link: str) -> None:
-    index, private = tmp_path / "run/index/ncca", tmp_path / "private/removed.txt"
+    index = tmp_path / "run/index/ncca"
+    private = tmp_path / "private/removed.txt"
     for folder in (index, private.parent):
         folder.mkdir(parents=True)
     private.write_text("secret\n")

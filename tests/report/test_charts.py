@@ -5,9 +5,19 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.report.charts import EDGE, HEIGHT, NAMES, ROW_WIDTH, WIDTH, Chart, Line, draw_bars, draw_intervals
+from pipeline.report.charts import (
+    HEIGHT,
+    NAMES_WIDTH,
+    ROW_WIDTH,
+    VALUES_WIDTH,
+    WIDTH,
+    Chart,
+    Line,
+    draw_bars,
+    draw_intervals,
+)
 
-PLOT = ROW_WIDTH - NAMES - EDGE
+PLOT = ROW_WIDTH - NAMES_WIDTH - VALUES_WIDTH
 
 
 @pytest.mark.parametrize("values", [(3.0,), (0.0, 0.0), (-2.0, 5.5, 1.0), (0.31, 0.32), (1e-7, 3e-7)])
@@ -27,10 +37,10 @@ def test_labels_are_escaped() -> None:
 def test_dots_and_intervals_stand_where_their_values_are() -> None:
     rows = {"ncca": [(50.0, (40.0, 60.0)), (25.0, None)], "<b>": [(100.0, (90.0, 120.0)), (0.0, (0.0, 1.0))]}
     svg = draw_intervals("Recall", rows, ["one way", "the other"])
-    places = [(float(x) - NAMES) / PLOT for x in re.findall('cx="([0-9.]+)"', svg)]
+    places = [(float(x) - NAMES_WIDTH) / PLOT for x in re.findall('cx="([0-9.]+)"', svg)]
     assert places == pytest.approx([0.5, 0.25, 1, 0], abs=1e-3)
     ends = [
-        ((float(low) - NAMES) / PLOT, (float(high) - NAMES) / PLOT)
+        ((float(low) - NAMES_WIDTH) / PLOT, (float(high) - NAMES_WIDTH) / PLOT)
         for low, high in re.findall('class="line" d="M([0-9.]+) [0-9.]+H([0-9.]+)"', svg)
     ]
     assert ends == [pytest.approx(end, abs=1e-3) for end in ((0.4, 0.6), (0.9, 1), (0, 0.01))]

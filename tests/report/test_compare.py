@@ -51,7 +51,7 @@ def test_a_run_beside_itself_and_a_table(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "page.html"
     done = CliRunner().invoke(command, [str(run), str(other), str(table), "--output", str(output)])
     assert done.exit_code == 0, done.output
-    assert "+0.0  (+0.0 to +0.0)" in done.output and "407.4" in done.output and "no ranks are known" in done.output
+    assert "+0.0  (+0.0 to +0.0)" in done.output and "407.4" in done.output and "ranks are unknown" in done.output
     assert "reference" in output.read_text() and "&lt;SCAN&gt;" in output.read_text()
 
 

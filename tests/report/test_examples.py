@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.report.examples import DESCRIBED, FAILURES, TOP, SplitGallery, compare_generators
+from pipeline.report.examples import FAILURES, MAX_GENERATED_PHOTOS, TOP, SplitGallery, compare_generators
 from pipeline.report.photographs import ReportPicture
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -83,6 +83,6 @@ def test_the_best_sentence_of_each_generator_stands_beside_the_photograph() -> N
     told = [description("nearest", list(range(12))), description("mrnn", list(range(3, 15)))]
     found = compare_generators(told, pick, name_only)
     assert [one.what.name for one in found][0] == "3.png" and [one.what.name for one in found][-1] == "11.png"
-    assert len(found) == DESCRIBED
+    assert len(found) == MAX_GENERATED_PHOTOS
     assert all(one.sentences == [("nearest", "nearest says", True), ("mrnn", "mrnn says", False)] for one in found)
     assert compare_generators([], pick, name_only) == []

@@ -73,7 +73,7 @@ def test_an_image_of_the_index_is_asked_about_by_its_vector(run: Path, bundle: s
 def test_the_region_that_fits_the_words_best_is_on_each_answer(
     run: Path, rows_in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.index.search.MOST_KEPT", rows_in_memory)
+    monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", rows_in_memory)
     regions = open_gallery(run / "regions")
     searcher = regions.searcher
     hits = [searcher.images("big dog", 24)[place] for place in (7, 2, 5, 1)]
@@ -100,7 +100,7 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(
 def test_rows_are_found_ascending_and_once_wherever_the_table_is(
     run: Path, rows_in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.index.search.MOST_KEPT", rows_in_memory)
+    monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", rows_in_memory)
     gallery = open_gallery(run / "bundle")
     owners = gallery.searcher.index.table("sentences")["image_id"].to_pylist()
     of_both = [row for row, owner in enumerate(owners) if owner in (2, 7)]
@@ -162,7 +162,7 @@ def priced(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_visitors_see_and_filter_by_the_chosen_columns_only(
     priced: Path, options: tuple[str, ...], columns: set[str], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.index.search.MOST_KEPT", kept)
+    monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", kept)
     client = TestClient(serve(priced, *options), base_url="http://localhost")
     (model,) = client.get("/api/models").json()["models"]
     assert set(model["columns"]) == columns | {"split", "width", "height"}
@@ -206,7 +206,7 @@ def test_what_another_index_of_the_run_lists_as_removed_is_hidden(
     """As while `remove` is at work, or after it was killed: no answer, page or address shows the photo. Nor if the
     table is too large to be kept in memory."""
     monkeypatch.setattr("pipeline.serve.gallery.LOOK_SECONDS", 0)
-    monkeypatch.setattr("pipeline.index.search.MOST_KEPT", 1000 if bundle == "regions" else 0)
+    monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", 1000 if bundle == "regions" else 0)
     for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):
         shutil.copytree(run / source, tmp_path / name)
     client = TestClient(serve(tmp_path, index="index/one"), base_url="http://localhost")

@@ -47,7 +47,7 @@ def test_photographs_without_sentences_are_found_in_words(applied: Path) -> None
     for colour in COLOURS:
         found = searcher.images(f"a {colour} picture", 6)
         assert {hit.row["path"].split("/")[1].partition("-")[0] for hit in found} == {colour}
-    with pytest.raises(UsageError, match="has no sentences; search its images"):
+    with pytest.raises(UsageError, match="has no captions. Search for similar photos"):
         searcher.sentences({"eye": np.ones((1, 512), np.float32)}, 3)
 
 
@@ -99,7 +99,7 @@ def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_
         apply(colours, tmp_path / "others", index)
     with pytest.raises(UsageError, match=f"is the index of {applied / 'photos'}"):
         apply(colours, tmp_path / "others", applied / "out")
-    assert "0  near copies" in run_command("audit", applied / "out")
+    assert "0  near-duplicates" in run_command("audit", applied / "out")
     shutil.copytree(applied / "out", index / "inner")
     run_command("verify", index)
 

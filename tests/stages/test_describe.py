@@ -52,7 +52,7 @@ def test_what_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
         describe(run, "mrnn", "weak")
     with pytest.raises(InputError, match="the test split .* has no image"):
         describe(run, "mrnn", "test")
-    with pytest.raises(IntegrityError, match=r"colour/shard-.*does not exist; run its stage"):
+    with pytest.raises(IntegrityError, match=r"colour/shard-.*does not exist\. Run the stage"):
         describe(link_run(run, tmp_path / "run", "features"), "mrnn", "dev")
 
 

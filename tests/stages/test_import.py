@@ -256,7 +256,7 @@ def test_an_index_without_their_encoder_answers_photographs_alone(told: Path) ->
     retell(told / "models/ncca/model.json", "details", "text_encoders", "tfidf", value={"imported": "files"})
     searcher = Searcher(bundle := open_index(build_bundle(told)))
     assert len(searcher.sentences(features_of("dog"), 3)) == 3
-    with pytest.raises(UsageError, match="has no text encoder tfidf, whose vectors were imported, so it cannot"):
+    with pytest.raises(UsageError, match="vectors of its text encoder tfidf were precomputed"):
         searcher.images("a dog", 3)
     *words, photograph = example_search(bundle)
     assert words == ["search", "--index", str(bundle.folder), "--image"]

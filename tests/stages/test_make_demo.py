@@ -69,7 +69,7 @@ def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     theirs = tmp_path / "photographs"
     theirs.mkdir()
     (theirs / "captions.tsv").write_text("me.jpg\t0\tMine .\n")
-    with pytest.raises(UsageError, match="holds other files"):
+    with pytest.raises(UsageError, match="contains other files"):
         make_demo(theirs)
     assert contents(theirs) == {"captions.tsv": b"me.jpg\t0\tMine .\n"}
 

@@ -85,7 +85,7 @@ def test_ncca_refined_starts_from_a_fitted_model(run: Path, tmp_path: Path) -> N
     assert inputs["models/ncca/model.json"] == parameters.fingerprint
     other = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(other / "models/ncca")
-    with pytest.raises(IntegrityError, match=r"models/ncca/model\.json does not exist; run its stage first"):
+    with pytest.raises(IntegrityError, match=r"models/ncca/model\.json does not exist\. Run the stage that makes it"):
         train(other, "ncca-refined")
 
 

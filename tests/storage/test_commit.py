@@ -1,4 +1,4 @@
-"""One commit: what is written is read back, and one function tells each kind of fault from the others."""
+"""Commit records: a written record is read back, and each kind of fault is recognised."""
 
 import itertools
 import os
@@ -15,7 +15,7 @@ from pipeline.storage.commit import (
     Commits,
     Provenance,
     carry,
-    combined,
+    combine_digests,
     commit_path,
     describe_file,
     open_commit,
@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Path:
         )
         for number in range(2)
     ]  # fmt: skip
-    made_of = {"features/e/shard-*.h5.json": combined(shard.digest for shard in shards)}
+    made_of = {"features/e/shard-*.h5.json": combine_digests(shard.digest for shard in shards)}
     made_of["manifest/manifest.json#fingerprint"] = "m"
     model = publish(
         run / "models/m/model.safetensors", b"a model", kind="model", rows=1, provenance=of(run, "fit", **made_of)
@@ -63,7 +63,7 @@ PLACES = [
 
 
 def reasons(run: Path, hashed: bool = True) -> dict[str, str]:
-    """Kind of fault by the file that has it."""
+    """Return the kind of fault of each faulty file."""
     found = {}
     for place in PLACES:
         try:
@@ -119,15 +119,15 @@ def lose_an_input(run: Path) -> None:
         (lose_an_input, {"features/e/shard-00001.h5.json": "missing"}),
     ],
 )
-def test_each_fault_is_told_from_the_others(disturb: Callable, found: dict[str, str], run: Path) -> None:
+def test_each_kind_of_fault_is_recognised(disturb: Callable, found: dict[str, str], run: Path) -> None:
     disturb(run)
     assert reasons(run) == found
     if disturb is flip:
         assert reasons(run, hashed=False) == {}
 
 
-def test_an_input_of_an_input_counts_for_a_job(run: Path) -> None:
-    """The encoder is made again: of the embeddings' direct input, the model, only the ancestors are out of date."""
+def test_job_refuses_an_input_whose_own_inputs_are_out_of_date(run: Path) -> None:
+    """The encoder is made again. The model, which is the direct input of the embeddings, has not changed."""
     make_again(run)
     assert not list(Commits(run).faults("embeddings/m/shard-00000.h5.json"))
     with pytest.raises(IntegrityError, match=r"models/m/model\.json is mixed"):
@@ -138,7 +138,7 @@ SOURCES = ["encoders/e/model.json", "features/e/shard-*.h5.json", "models/m/mode
 
 
 def answers(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str]:
-    """Ask for each name, and collect the answers and the messages of refusals."""
+    """Ask for each name, and return the answers or the messages of the errors."""
     found = {}
     for name in names:
         try:
@@ -149,7 +149,7 @@ def answers(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str
 
 
 @pytest.mark.parametrize("disturb", [truncate, delete, make_again, lose_an_input])
-def test_what_is_valid_does_not_depend_on_what_was_asked_before(disturb: Callable, run: Path) -> None:
+def test_validity_does_not_depend_on_earlier_questions(disturb: Callable, run: Path) -> None:
     disturb(run)
     required, faults = {}, {}
     for source in SOURCES:
@@ -164,8 +164,8 @@ def test_what_is_valid_does_not_depend_on_what_was_asked_before(disturb: Callabl
         assert answers(commits.require, order) == required
 
 
-def test_shards_other_than_their_part_vouches_for_are_no_input(run: Path) -> None:
-    """A job that was killed has made one of them anew, from the same."""
+def test_shards_that_differ_from_the_record_of_their_part_are_refused(run: Path) -> None:
+    """A job that was killed has made one of the shards again from the same inputs."""
     path, shards = run / "features/e/shard-00000.h5", "features/e/shard-*.h5.json"
     files = {f"{path.name}.json": describe_file(commit_path(path))}
     publish_record(run / "features/e/part-00000.json", {"name": "e"}, provenance=of(run, "extract"), files=files)
@@ -184,7 +184,7 @@ def test_a_part_compares_the_commits_of_its_shards_by_their_hash(run: Path) -> N
     publish_record(run / "features/e/part-00000.json", {"name": "e"}, provenance=of(run, "extract"), files=files)
     publish(path, b"Features" * 9 + b"\1", kind="features", rows=9, provenance=made_of)
     assert commit.stat().st_size == files[commit.name]["bytes"]
-    with pytest.raises(IntegrityError, match=r"shard-00001\.h5\.json is changed: other bytes"):
+    with pytest.raises(IntegrityError, match=r"shard-00001\.h5\.json is changed: its content is not"):
         Commits(run).require(shards)
 
 
@@ -205,7 +205,7 @@ def test_a_commit_without_one_of_its_keys_or_that_was_edited_is_refused(key: str
         ({"inputs": {"manifest/manifest.json#fingerprint": "n"}}, False),
     ],
 )
-def test_a_job_is_done_if_it_was_made_like_this_from_what_is_there(change: dict, done: bool, run: Path) -> None:
+def test_job_is_done_if_its_version_keys_and_inputs_are_current(change: dict, done: bool, run: Path) -> None:
     path = run / "models/m/model.json"
     about = {"version": 1, "keys": {"seed": 3}, "inputs": read_commit(path).inputs, **change}
     assert Commits(run).is_done(path, Provenance(run, "fit", **about)) is done
@@ -227,7 +227,7 @@ def test_a_card_carries_its_commit_until_another_index_is_made_from_it(tmp_path:
         read_commit(path)
 
 
-def test_unfinished_work_is_known_by_all_that_decides_it_but_its_folder(tmp_path: Path) -> None:
+def test_fingerprint_of_unfinished_work_depends_on_everything_but_its_folder(tmp_path: Path) -> None:
     about = {"stage": "extract", "version": 2, "keys": {"size": 3}, "inputs": {"encoder": "d"}}
     others = {"stage": "regions", "version": 3, "keys": {"size": 4}, "inputs": {"encoder": "e"}}
     prints = [Provenance(tmp_path, **about).fingerprint]
@@ -236,7 +236,7 @@ def test_unfinished_work_is_known_by_all_that_decides_it_but_its_folder(tmp_path
 
 
 def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader has the former commit, which does not describe the new bytes."""
+    """The reader has the former commit record, which does not describe the new bytes."""
     path, check = run / "models/m/model.safetensors", commits_module.open_commit
 
     def check_and_replace(*given: object, **named: object) -> object:
@@ -246,11 +246,11 @@ def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkey
 
     assert read_verified(path, "model")[0] == b"a model"
     monkeypatch.setattr(commits_module, "open_commit", check_and_replace)
-    with pytest.raises(IntegrityError, match=r"model\.safetensors was replaced while it was read; run the same"):
+    with pytest.raises(IntegrityError, match=r"model\.safetensors was replaced while it was read\. Run the same"):
         read_verified(path, "model")
 
 
-def test_only_what_a_commit_vouches_for_is_removed(tmp_path: Path) -> None:
+def test_only_files_that_match_their_commit_record_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "features"
     for number in range(5):
         publish(folder / f"shard-{number:05d}.h5", b"x", kind="k", rows=1)
@@ -267,5 +267,5 @@ def test_only_what_a_commit_vouches_for_is_removed(tmp_path: Path) -> None:
 
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     publish_record(tmp_path / "x.json", {}, files={"../secret": {"bytes": 1, "sha256": "0" * 64}})
-    with pytest.raises(IntegrityError, match="not a plain name"):
+    with pytest.raises(IntegrityError, match="not a plain relative name"):
         read_commit(tmp_path / "x.json")

@@ -1,4 +1,4 @@
-"""Embeddings by id: of one vector each, and of several."""
+"""Embeddings of a multi-vector model are read by id."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return Manifest(make_run(tmp_path_factory.mktemp("run"), images=COUNT) / "manifest")
 
 
-def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:
+def synthetic_vectors(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:
     rng = np.random.default_rng(seed)
     offsets = np.cumsum([0, *(1 + ids % 3)])
     whole = rng.random((len(ids), 3)).astype(np.float32) if wholes else None
@@ -27,7 +27,7 @@ def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:
 
 
 @pytest.mark.parametrize("wholes", [False, True])
-def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) -> None:
+def test_written_multi_vectors_are_read_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) -> None:
     written = []
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
@@ -35,7 +35,7 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
             "images": np.arange(rows.first_image, rows.last_image),
             "sentences": np.arange(rows.first_sentence, rows.last_sentence),
         }
-        sides = {name: make_sets(own, 7 * number + len(name), wholes) for name, own in ids.items()}
+        sides = {name: synthetic_vectors(own, 7 * number + len(name), wholes) for name, own in ids.items()}
         boxes = np.repeat(np.arange(len(sides["images"].vectors))[:, None], 4, axis=1)
         sides["images"] = replace(sides["images"], boxes=boxes)
         details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "made_of": "m"}

@@ -1,4 +1,4 @@
-"""Feature shards in the making: what a killed run leaves is taken up, and what does not fit is named."""
+"""Unfinished feature shards: the parts of a killed run are used again, and unsuitable features are named."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:
     fill(shard)
     assert sorted(path.name for path in shard.folder.glob("*.h5")) == ["0000000.h5", "0000004.h5"]
     shard.publish(DETAILS)
-    fill(start(tmp_path), parts=2)  # as a kill before their removal would leave them
+    fill(start(tmp_path), parts=2)  # A process that is killed before it removes the parts would leave them.
     remove_unfinished(tmp_path / "shard.h5")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard.h5", "shard.h5.json"]
     published = Shard(tmp_path / "shard.h5", FEATURES)
@@ -39,7 +39,7 @@ def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [{"version": 2}, {"part_rows": 5}])
-def test_parts_of_something_else_are_not_taken(tmp_path: Path, other: dict) -> None:
+def test_parts_with_another_version_or_size_are_not_used(tmp_path: Path, other: dict) -> None:
     fill(start(tmp_path))
     assert start(tmp_path, **other).missing[0].start == 0
 
@@ -60,6 +60,6 @@ def test_features_that_do_not_fit_are_named() -> None:
     for bad, said in ((7e4, "7e.04"), (1e-7, "1e-07"), (np.nan, ""), (-np.inf, "")):
         spoilt = features.copy()
         spoilt[2] = [bad, 0]
-        with pytest.raises(InputError, match=f"the features of c .*{said or 'not finite'}"):
+        with pytest.raises(InputError, match=f"The features of c .*{said or 'not finite'}"):
             to_stored(spoilt, "float16", names)
     assert to_stored(np.array([[7e4, 1e-7]], np.float32), "float32", ["a"]).dtype == np.float32

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, read only if they are whole files, and by names that lead nowhere else."""
+"""Files are written completely or not at all, and only regular files with safe names are read."""
 
 import errno
 import hashlib
@@ -22,14 +22,14 @@ from pipeline.storage.files import inside, open_regular, read_bytes, walk
 from pipeline.storage.json_files import publish_json, read_json, to_json
 
 
-def put(path: Path, data: bytes = b"some bytes") -> None:
+def publish_bytes_with_record(path: Path, data: bytes = b"some bytes") -> None:
     publish(path, data, kind="thing", rows=1, details={"a": 1})
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
 def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Path, change: str) -> None:
     path = tmp_path / "numbers.bin"
-    put(path, b"right")
+    publish_bytes_with_record(path, b"right")
     open_commit(path, "thing")
     before = path.stat()
     path.write_bytes(b"wrong" if change == "time" else b"wrong as well")
@@ -40,8 +40,10 @@ def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Pat
 
 
 def kill_at(step: int, path: Path) -> bool:
-    """Publish `path` in a fork that kills itself before the `step`-th file is opened, synced or named; whether it ended
-    before that."""
+    """Publish `path` in a forked process that kills itself at a step: before it opens, syncs or renames a file.
+
+    Return whether the process finished before that step.
+    """
     if not (child := os.fork()):
         count = iter(range(10**6))
 
@@ -65,7 +67,7 @@ def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) 
     outcomes = set()
     for step in range(20):
         path = tmp_path / str(step) / "x.bin"
-        put(path, b"first")
+        publish_bytes_with_record(path, b"first")
         if kill_at(step, path):
             assert open_commit(path, "thing").details == {"a": 2}
             break
@@ -97,7 +99,7 @@ GENERATIONS = {b"old": {"generation": 1}, b"new": {"generation": 2}}
 
 
 def publish_two(folder: Path, content: bytes) -> None:
-    """Publish two shards, and a summary whose commit vouches for the commits of both."""
+    """Publish two shards, and a summary whose commit record vouches for the records of both."""
     together, vouched = FileBatch(), {}
     for number in range(2):
         about = {"details": GENERATIONS[content], "beside": {f"{number}.txt": content}, "batch": together}
@@ -109,7 +111,7 @@ def publish_two(folder: Path, content: bytes) -> None:
 
 
 def failing_at(step: int, function: Callable) -> Callable:
-    """`function`, which raises an error in its `step`-th call alone."""
+    """Wrap `function` so that only the call with the number `step`, from 0, raises an error."""
     calls = iter(range(10**6))
 
     def fail(*given: object, **named: object) -> object:
@@ -124,21 +126,24 @@ def failing_at(step: int, function: Callable) -> Callable:
 def test_readers_never_see_a_mixture_when_publishing_fails(
     name: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call that gives a file its name, or removes an older commit, fails once."""
+    """Each call that renames a file, or removes an older commit record, fails once."""
     for step in range(calls):
         folder = tmp_path / str(step)
         publish_two(folder, b"old")
         with monkeypatch.context() as patch:
             patch.setattr(os, name, failing_at(step, getattr(os, name)))
-            with pytest.raises(JointspaceError, match=f"cannot write {folder}/.* Stale file handle; make room"):
+            with pytest.raises(JointspaceError, match=rf"Cannot write {folder}/.* Stale file handle\. Free some disk"):
                 publish_two(folder, b"new")
-        assert not list(folder.glob(".*")) and seen(folder) in ({}, GENERATIONS[b"old"])
+        assert not list(folder.glob(".*")) and read_generation(folder) in ({}, GENERATIONS[b"old"])
         publish_two(folder, b"new")
-        assert seen(folder) == GENERATIONS[b"new"]
+        assert read_generation(folder) == GENERATIONS[b"new"]
 
 
-def seen(folder: Path) -> dict[str, int]:
-    """The generation that the summary tells, or none. All that commits vouch for has to be there as they say."""
+def read_generation(folder: Path) -> dict[str, int]:
+    """Read the generation of the summary, or nothing if there is no summary.
+
+    Asserts that every file for which a commit record vouches exists and has the content of its generation.
+    """
     generations = {}
     for path in sorted(folder.glob("?.bin.json")):
         details = open_commit(path).value["details"]
@@ -161,13 +166,13 @@ def test_an_error_while_cleaning_up_does_not_hide_the_first_error(
     together.add(tmp_path / "b/y.bin", b"2")
     monkeypatch.setattr(os, "replace", failing_at(0, os.replace))
     monkeypatch.setattr(os, "unlink", failing_at(0, os.unlink))
-    with pytest.raises(JointspaceError, match=r"cannot write .*x\.bin .*Stale file handle"):
+    with pytest.raises(JointspaceError, match=r"Cannot write .*x\.bin .*Stale file handle"):
         together.publish()
     assert not list(tmp_path.glob("b/.*"))
 
 
 def half_written(path: Path, host: str, pid: int, patch: pytest.MonkeyPatch) -> Path:
-    """The temporary file of `path` that the process `pid` of the machine `host` has begun."""
+    """Make the temporary file of `path` that the process `pid` of the machine `host` would have begun to write."""
     with patch.context() as there, tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
         there.setattr(socket, "gethostname", lambda: host)
         there.setattr(os, "getpid", lambda: pid)
@@ -179,8 +184,9 @@ def half_written(path: Path, host: str, pid: int, patch: pytest.MonkeyPatch) -> 
 DEAD = 999_999_999
 
 
-def test_only_what_the_dead_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes are a living and a dead one of this machine, and three of other machines. One wrote long ago."""
+def test_only_temporary_files_of_dead_processes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files belong to a living and a dead process of this machine, and to three processes of other machines. One
+    of the latter wrote its file long ago."""
     here, path = socket.gethostname(), tmp_path / "x.bin"
     files = {
         "living": half_written(path, here, os.getppid(), monkeypatch),
@@ -210,7 +216,7 @@ def test_only_what_the_dead_left_is_swept(tmp_path: Path, monkeypatch: pytest.Mo
         assert {name for name, file in files.items() if not (folder / file.name).exists()} == gone
 
 
-def test_a_file_that_is_published_meanwhile_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_published_during_the_check_is_not_an_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "parts").mkdir()
     file = half_written(tmp_path / "parts/x.bin", "another", DEAD, monkeypatch)
     monkeypatch.setattr(batch, "is_regular", lambda path: path.unlink() is None)
@@ -225,7 +231,7 @@ def test_two_machines_write_one_file_under_two_names(tmp_path: Path, monkeypatch
     assert path.read_bytes() == b"ours"
 
 
-def test_a_new_folder_replaces_only_what_the_dead_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_folder_removes_only_leftovers_of_dead_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output, here = tmp_path / "copy", socket.gethostname()
     names = {
         key: half_written(tmp_path / "copy", host, pid, monkeypatch)
@@ -250,15 +256,15 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.M
     temporary.unlink()
     (tmp_path / "precious").write_text("precious")
     temporary.symlink_to(tmp_path / "precious")
-    with pytest.raises(JointspaceError, match="cannot write .*x.bin"):
-        put(tmp_path / "x.bin")
+    with pytest.raises(JointspaceError, match="Cannot write .*x.bin"):
+        publish_bytes_with_record(tmp_path / "x.bin")
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_nothing_is_written_into_the_file_that_a_killed_process_of_the_same_number_has_linked(tmp_path: Path) -> None:
+def test_hard_link_of_a_killed_process_with_the_same_number_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     FileBatch().link(tmp_path / "x.bin", tmp_path / "precious")
-    put(tmp_path / "x.bin")
+    publish_bytes_with_record(tmp_path / "x.bin")
     assert (tmp_path / "precious").read_text() == "precious" != (tmp_path / "x.bin").read_text()
     FileBatch().link(tmp_path / "x.bin", tmp_path / "precious")
     FileBatch().link(tmp_path / "x.bin", tmp_path / "precious")
@@ -266,7 +272,7 @@ def test_nothing_is_written_into_the_file_that_a_killed_process_of_the_same_numb
 
 def test_only_own_names_are_removed_from_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
-    put(folder / "0000000.h5")
+    publish_bytes_with_record(folder / "0000000.h5")
     for name in ("0000001.h5.bak", "x.h5", "00000000.h5"):
         (folder / name).write_text("precious")
     (folder / "0000002.h5").symlink_to(folder / "x.h5")
@@ -276,34 +282,36 @@ def test_only_own_names_are_removed_from_a_folder(tmp_path: Path) -> None:
     assert (folder / "0000000.h5").exists()
     batch.remove_own(folder, names)
     assert {path.name for path in folder.iterdir()} == {"0000001.h5.bak", "x.h5", "00000000.h5", "0000002.h5"}
-    put(tmp_path / "all/0000000.h5")
+    publish_bytes_with_record(tmp_path / "all/0000000.h5")
     batch.remove_own(tmp_path / "all", names)
     assert not (tmp_path / "all").exists()
 
 
 def bind(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        os.chdir(path.parent)  # the name of a socket is short
+        os.chdir(path.parent)  # The kernel limits the length of a socket's name.
         listener.bind(path.name)
 
 
 ODD = {
     "a folder": (Path.mkdir, "it is a folder, not a file"),
     "a pipe": (os.mkfifo, "it is a pipe, not a file"),
-    "a socket": (bind, "cannot read"),
+    "a socket": (bind, "Cannot read"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
-    "a circle": (lambda path: path.symlink_to(path), "links lead in a circle"),
-    "nothing": (lambda path: None, "does not exist; run the stage that makes it"),
+    "a circle": (lambda path: path.symlink_to(path), "links form a circle"),
+    "nothing": (lambda path: None, "does not exist. Run the stage that makes it"),
     "a link to nothing": (lambda path: path.symlink_to("nowhere"), "does not exist"),
 }
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_is_no_file_is_refused_at_once(odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_that_is_not_a_regular_file_is_refused_at_once(
+    odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     make, said = ODD[odd]
     make(tmp_path / "x")
-    with pytest.raises(IntegrityError, match=f"{tmp_path}/x.*{said}|{said}.*"):
+    with pytest.raises(IntegrityError, match=f"{tmp_path}/x.*{said}|{said} {tmp_path}/x"):
         read_bytes(tmp_path / "x")
     with pytest.raises(OSError):
         open_regular(tmp_path / "x")
@@ -317,19 +325,19 @@ def test_a_refused_file_is_closed_although_the_error_is_kept(tmp_path: Path) -> 
     assert os.listdir("/proc/self/fd") == before and error.tb
 
 
-def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path) -> None:
+def test_folder_with_the_name_of_a_written_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.json").mkdir()
     batch = FileBatch()
     batch.add(tmp_path / "x", b"1")
     batch.add(tmp_path / "x.json", b"2", commit=True)
-    with pytest.raises(JointspaceError, match=r"cannot write .*x\.json \(Is a directory\); move away what is there"):
+    with pytest.raises(JointspaceError, match=r"Cannot write .*x\.json \(Is a directory\)\. Move the existing"):
         batch.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path / "open/x.bin")
-    put(tmp_path / "closed/y.bin")
+    publish_bytes_with_record(tmp_path / "open/x.bin")
+    publish_bytes_with_record(tmp_path / "closed/y.bin")
     scan = os.scandir
 
     def refuse(path: str) -> object:
@@ -350,14 +358,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize("name", WRONG, ids=repr)
-def test_any_other_is_refused_by_the_files_name(name: object, tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match=r"^the/card\.json names .{1,400}; get the file again$"):
+def test_name_that_is_not_plain_is_refused(name: object, tmp_path: Path) -> None:
+    said = r"^the/card\.json names the file .{1,400}\. Copy that file again from its source\.$"
+    with pytest.raises(IntegrityError, match=said):
         inside(tmp_path, name, Path("the/card.json"))
 
 
 @pytest.mark.parametrize("link", ["k", "k/l", "k/l/file"])
-def test_no_part_of_it_may_be_a_link(link: str, tmp_path: Path) -> None:
+def test_path_with_a_link_is_refused_even_if_the_link_stays_inside(link: str, tmp_path: Path) -> None:
     (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / link).symlink_to(tmp_path)  # which does not even lead out
-    with pytest.raises(IntegrityError, match=f"card names 'k/l/file', but .*/{link} is a link"):
+    (tmp_path / link).symlink_to(tmp_path)
+    with pytest.raises(IntegrityError, match=f"card names the file 'k/l/file', but .*/{link} is a link"):
         inside(tmp_path, "k/l/file", "card")

@@ -227,7 +227,7 @@ def test_parquet_file_that_needs_more_than_the_memory_of_a_trial_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parquet stores a repeated name once, and its metadata do not tell the size of all names."""
-    monkeypatch.setattr(files, "MAX_TRIAL_BYTES", 1 << 31)  # the allocator of pyarrow reserves 1 GB
+    monkeypatch.setattr(files, "MAX_TRIAL_BYTES", 1 << 31)  # The allocator of pyarrow reserves 1 GB.
     names = pa.DictionaryArray.from_arrays(np.zeros(1 << 12, np.int32), ["x" * (1 << 20)])
     table = pa.table({"vector": [[1.0, 2.0]] * len(names), "file": names})
     pq.write_table(table, tmp_path / "f.parquet", compression="zstd", store_schema=False)

@@ -1,4 +1,4 @@
-"""Two runs of one command: the second is refused and told who the first is; the dead hold nothing."""
+"""Locks: the second process is refused and is told the first, and a dead process does not hold a lock."""
 
 import os
 import re
@@ -28,58 +28,58 @@ from pipeline.storage.locks import hold
 with hold(Path(sys.argv[1])):
     sys.stdin.read()
 """
-SENTENCE = r" is being written by process {} on {} \(-c .*\) since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait .*"
+SENTENCE = r" is being written by process {} on {} \(-c .*\) since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\S+\. Wait .*"
 
 
 @pytest.fixture
-def place(run: Path, tmp_path: Path) -> Path:
-    """The vocabulary of a run, which is yet to be made."""
-    place = shutil.copytree(run, tmp_path / "run") / "text/tokens.json"
-    place.unlink()
-    return place
+def path(run: Path, tmp_path: Path) -> Path:
+    """The path of the vocabulary of a run, which has not been made yet."""
+    path = shutil.copytree(run, tmp_path / "run") / "text/tokens.json"
+    path.unlink()
+    return path
 
 
 @pytest.fixture
-def busy(place: Path) -> Iterator[subprocess.Popen]:
-    """A process that writes `place` for as long as its input is open."""
-    program = [sys.executable, "-c", HOLDING, place]
+def busy(path: Path) -> Iterator[subprocess.Popen]:
+    """A process that holds the lock of `path` as long as its standard input is open."""
+    program = [sys.executable, "-c", HOLDING, path]
     process = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE)
-    lock, deadline = place.with_name(".tokens.json.lock"), time.monotonic() + 300
+    lock, deadline = path.with_name(".tokens.json.lock"), time.monotonic() + 300
     while not (lock.exists() and lock.stat().st_size):
-        assert time.monotonic() < deadline, "nobody took the lock"
+        assert time.monotonic() < deadline, "no process took the lock"
         time.sleep(0.02)
     yield process
     process.kill()
     process.wait()
 
 
-def write(place: Path) -> None:
-    make_stage("build_token_vocabulary", place.parents[1])
+def write(path: Path) -> None:
+    make_stage("build_token_vocabulary", path.parents[1])
 
 
-def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, place: Path) -> None:
+def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, path: Path) -> None:
     with pytest.raises(JointspaceError) as refused:
-        write(place)
+        write(path)
     told = SENTENCE.format(busy.pid, re.escape(socket.gethostname()))
-    assert re.fullmatch(re.escape(str(place)) + told, str(refused.value)) and refused.value.exit_code == 1
-    assert not place.exists()
+    assert re.fullmatch(re.escape(str(path)) + told, str(refused.value)) and refused.value.exit_code == 1
+    assert not path.exists()
     busy.stdin.close()
     assert busy.wait(60) == 0
-    write(place)
-    assert place.exists() and not list(place.parent.glob(".*"))
+    write(path)
+    assert path.exists() and not list(path.parent.glob(".*"))
 
 
-def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, place: Path) -> None:
-    lock = place.with_name(".tokens.json.lock")
+def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, path: Path) -> None:
+    lock = path.with_name(".tokens.json.lock")
     assert not is_free(lock, remove=True)
     busy.kill()
     busy.wait()
     assert lock.exists() and is_free(lock)
-    write(place)
-    assert place.exists() and not lock.exists()
+    write(path)
+    assert path.exists() and not lock.exists()
 
 
-def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:
+def test_folder_has_one_lock_under_all_its_names(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     with hold(tmp_path / "real"), hold(tmp_path / "real" / "within"):

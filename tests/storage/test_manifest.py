@@ -1,4 +1,4 @@
-"""The manifest: what is written is read, its shards keep their fingerprints, and mixtures are refused."""
+"""The manifest: written tables are read back, shards keep their fingerprints, and damaged tables are refused."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_images_added_at_the_end_leave_whole_shards_alone(tmp_path: Path) -> Non
     assert all((tmp_path / "shards" / name).stat().st_mtime_ns == times[name] for name in names(0))
 
 
-def test_shards_that_are_no_more_are_removed(tmp_path: Path) -> None:
+def test_leftover_shards_of_a_larger_manifest_are_removed(tmp_path: Path) -> None:
     write(tmp_path, 9)
     (tmp_path / "shards" / "00002.images.parquet").write_bytes(b"another's")
     write(tmp_path, 4)
@@ -78,7 +78,7 @@ def test_shards_that_are_no_more_are_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_table_in_which_a_shard_has_no_rows_leaves_no_file(damaged: bool, tmp_path: Path) -> None:
-    """Whether the commit of the shard can still say that the file was there or not."""
+    """The commit record of the shard lists the file of the table, or is damaged and lists nothing."""
     write(tmp_path, 6)
     if damaged:
         (tmp_path / "shards/00001.json").write_text("{")
@@ -90,20 +90,20 @@ def test_a_table_in_which_a_shard_has_no_rows_leaves_no_file(damaged: bool, tmp_
 
 
 @pytest.mark.parametrize("numbers", [[0], [0, 3, 4, 9], [9, 9], range(3, 7), []], ids=repr)
-def test_some_rows_are_those_of_the_whole_table(numbers: list[int], tmp_path: Path) -> None:
+def test_selected_rows_equal_the_rows_of_the_whole_table(numbers: list[int], tmp_path: Path) -> None:
     manifest = write(tmp_path)
     assert manifest.rows("images", numbers)["image_id"].to_pylist() == list(numbers)
     assert [row["image_id"] for row in manifest.pick(numbers[::-1])] == list(numbers[::-1])
 
 
 @pytest.mark.parametrize("numbers", [[10], [-1], [-1, 3], [2, 99], [3, 2], [5, 0, 5]], ids=repr)
-def test_rows_that_are_not_there_or_not_in_order_are_refused(numbers: list[int], tmp_path: Path) -> None:
-    with pytest.raises(IndexError, match="images has 10 rows, from 0; ask for some of them in ascending order"):
+def test_row_numbers_out_of_range_or_order_are_refused(numbers: list[int], tmp_path: Path) -> None:
+    with pytest.raises(IndexError, match="row numbers of images must ascend and be at least 0 and below 10"):
         write(tmp_path).rows("images", numbers)
 
 
-def test_the_pairs_of_a_split_are_those_of_a_plain_loop(tmp_path: Path) -> None:
-    """One shard has images of both splits, one of one split, and the last has none of `dev`."""
+def test_pairs_of_a_split_equal_those_of_a_plain_loop(tmp_path: Path) -> None:
+    """The first shard has images of both splits, the second only of `dev`, and the last only of `train`."""
     splits = ["dev", "train", "dev", "train", *["dev"] * 4, "train", "train"]
     parts = tables(10)
     parts["images"] = parts["images"].set_column(5, "split", pa.array(splits))
@@ -127,7 +127,7 @@ def test_the_pairs_of_a_split_are_those_of_a_plain_loop(tmp_path: Path) -> None:
 
 def test_counts_that_do_not_add_up_publish_nothing(tmp_path: Path) -> None:
     counts = {"images": {"given": 11, "kept": 10, "rejected": 0, "duplicate": 0}}
-    with pytest.raises(IntegrityError, match="images are not conserved"):
+    with pytest.raises(IntegrityError, match="counts of images do not add up"):
         write_manifest(tmp_path / "m", Path("data"), [tables(10)], [], counts, SHARD_SIZE)
     assert not (tmp_path / "m").exists()
 
@@ -151,7 +151,7 @@ def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:
         _ = manifest.images
     with pytest.raises(IntegrityError, match=r"00002\.sentences\.parquet is missing"):
         _ = manifest.sentences
-    with pytest.raises(IntegrityError, match=r"manifest\.json does not exist; run its stage"):
+    with pytest.raises(IntegrityError, match=r"manifest\.json does not exist\. Run the stage"):
         Manifest(tmp_path / "nowhere")
 
 

@@ -1,4 +1,4 @@
-"""The sum of moments: added up from the shards in their order, and used while it is of these."""
+"""The stored sum of moments equals the sum over the shards, and is used as long as the shards do not change."""
 
 from functools import reduce
 from operator import add
@@ -16,7 +16,7 @@ from pipeline.storage.verify import examine
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Moments of five shards."""
+    """A run with the moments of five shards."""
     run = make_run(tmp_path / "run", images=44)
     write_feature_shards(Manifest(run / "manifest"), run / "features/colour")
     for stage in ("encode_sentences", "accumulate"):
@@ -31,7 +31,7 @@ def target(run: Path) -> PairSet:
 
 
 def read(run: Path) -> tuple[list[str], Moments]:
-    """The files that `fit` reads, and their sum."""
+    """Return the names of the files that `fit` reads, and the sum of their moments."""
     readers = target(run).moments([0])
     return [reader.args[0].name for reader in readers], reduce(add, (Moments.from_arrays(one()) for one in readers))
 

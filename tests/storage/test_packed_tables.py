@@ -1,4 +1,4 @@
-"""Tables that are unpacked row by row, against the whole."""
+"""Tables that are unpacked in groups, compared with the whole table."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pipeline.storage import tables
 from pipeline.storage.tables import GROUP_ROWS, PackedTable, to_parquet
 
 
-def test_some_rows_are_those_of_the_whole_table() -> None:
+def test_selected_rows_equal_the_rows_of_the_whole_table() -> None:
     count = 2 * GROUP_ROWS + 5
     table = pa.table({"image_id": np.arange(count), "path": [f"{i}.jpg" if i % 7 else None for i in range(count)]})
     packed = PackedTable(to_parquet(table), Path("images.parquet"))
@@ -26,7 +26,7 @@ def test_some_rows_are_those_of_the_whole_table() -> None:
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_rows_are_found_by_any_of_their_ids(step: int) -> None:
-    """Also by the least and the greatest id of a group of rows, each alone and all together."""
+    """The ids include the smallest and the largest id of each row group, one at a time and all together."""
     count = 2 * GROUP_ROWS + 5
     ids = 7 + step * np.arange(count)
     packed = PackedTable(to_parquet(pa.table({"image_id": ids})), Path("images.parquet"))
@@ -39,10 +39,10 @@ def test_rows_are_found_by_any_of_their_ids(step: int) -> None:
 
 
 def test_groups_that_unpack_to_too_much_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each group unpacks to 8 MB of one text, which a dictionary holds once; a table may unpack to 20 MB."""
+    """Each group unpacks to 8 MB of one text, which a dictionary stores once. The limit of the table is 20 MB."""
     count, text = 4 * GROUP_ROWS, "x" * 1000
     data = to_parquet(pa.table({"image_id": np.arange(count), "text": [text] * count}))
-    monkeypatch.setattr(tables, "SPARE_BYTES", 20_000_000 - tables.MOST_UNPACKED * len(data))
+    monkeypatch.setattr(tables, "SPARE_BYTES", 20_000_000 - tables.MAX_UNPACKED_RATIO * len(data))
     packed = PackedTable(data, Path("images.parquet"))
     group = next(packed.groups())
     assert 8_000_000 < group.nbytes < 20_000_000 and packed.records([count - 1])[0]["text"] == text
@@ -50,7 +50,7 @@ def test_groups_that_unpack_to_too_much_together_are_refused(monkeypatch: pytest
         packed.unpack()
 
 
-def test_groups_without_rows_are_nothing() -> None:
+def test_groups_without_rows_are_skipped() -> None:
     table = pa.table({"image_id": np.arange(5), "path": list("abcde")})
     with pq.ParquetWriter(sink := pa.BufferOutputStream(), table.schema) as writer:
         for part in (table[:0], table[:2], table[:0], table[2:], table[:0]):
@@ -68,9 +68,9 @@ def test_text_that_is_not_unicode_is_refused_when_it_is_read() -> None:
         packed.records([1])
 
 
-def test_larger_groups_than_ours_are_refused() -> None:
+def test_groups_larger_than_jointspace_writes_are_refused() -> None:
     pq.write_table(pa.table({"image_id": np.arange(GROUP_ROWS + 1)}), sink := pa.BufferOutputStream())
-    with pytest.raises(IntegrityError, match=r"images\.parquet was not written by this project"):
+    with pytest.raises(IntegrityError, match=r"images\.parquet was not written by jointspace"):
         PackedTable(sink.getvalue(), Path("images.parquet"))
 
 

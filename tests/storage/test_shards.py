@@ -1,4 +1,4 @@
-"""Shards: what goes in comes out; what would read other files or is not finite is refused."""
+"""Shards: written arrays are read back, and values that are not finite or datasets in other files are refused."""
 
 import struct
 from pathlib import Path
@@ -15,7 +15,7 @@ from pipeline.storage.shards import FEATURES, OpenedOnUse, Shard, write_shard
 
 
 def forge(path: Path) -> None:
-    """Write the commit that a careless or hostile program would put beside its own HDF5 file."""
+    """Write the commit record that a careless or hostile program would write for its own HDF5 file."""
     publish(path, path.read_bytes(), kind=FEATURES, rows=1)
 
 
@@ -94,7 +94,7 @@ MASK = np.array([True, False, False, True, False, False, True])
 
 @pytest.mark.parametrize("rows", [[], [0], [6, 0, 3, 3, 2], [1, 2, 3], [6, 5], [2, 2, 6]])
 @pytest.mark.parametrize("kind", [list, np.int64, np.int16, np.uint8, np.uint64])
-def test_rows_are_those_of_the_concatenated_array(rows: list[int], kind: type) -> None:
+def test_rows_equal_the_rows_of_the_concatenated_array(rows: list[int], kind: type) -> None:
     chosen = rows if kind is list else np.array(rows, kind)
     gathered = Chained(PARTS)[chosen]
     np.testing.assert_array_equal(gathered, np.concatenate(PARTS)[np.array(rows, int)])
@@ -119,7 +119,7 @@ def test_rows_out_of_range_or_of_another_type_are_refused(rows: object) -> None:
         Chained(PARTS)[rows]
 
 
-def test_what_is_opened_on_use_is_opened_once_and_only_by_its_number() -> None:
+def test_items_are_opened_once_when_they_are_first_used() -> None:
     opened: list[int] = []
     letters = OpenedOnUse(3, lambda number: opened.append(number) or "abc"[number])
     assert [*letters, letters[2]] == ["a", "b", "c", "c"] and opened == [0, 1, 2]
@@ -138,7 +138,7 @@ def test_no_row_of_empty_arrays_can_be_chosen() -> None:
 @pytest.mark.parametrize("sized", [False, True], ids=["shape", "shape and size"])
 def test_a_dataset_that_claims_more_than_the_file_holds_is_refused(tmp_path: Path, sized: bool) -> None:
     path = tmp_path / "s.h5"
-    with h5py.File(path, "w", libver="earliest") as file:  # whose headers have no checksums
+    with h5py.File(path, "w", libver="earliest") as file:  # The headers of this version have no checksums.
         file.create_dataset("features", data=np.ones((4, 1013)))
     data = path.read_bytes().replace(struct.pack("<QQ", 4, 1013), struct.pack("<QQ", 4000, 1013))
     if sized:

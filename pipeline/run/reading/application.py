@@ -33,7 +33,7 @@ from pipeline.storage.batch import publish_text
 from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.files import plain
-from pipeline.storage.index_changes import photographs_of, removed_photos, were_removed
+from pipeline.storage.index_changes import photo_digests, removed_photos, were_removed
 from pipeline.storage.index_folder import ADDED, added_to, is_index, new_addition, remove_shard
 from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.json_files import fingerprint, publish_json, read_json
@@ -137,13 +137,13 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
     `stages` has the declared stages `ingest` and `extract`. The caller must hold the lock of `home`.
     """
     own = open_index(home, added=False).shards
-    present = photographs_of(own)
+    present = photo_digests(own)
     removed = removed_photos([*own, *map(IndexShard, added_to(home))])
     for folder in added_to(home):
         with hold(folder, wait=True):
             shard = IndexShard(folder)
             run = folder.parents[1]
-            there = photographs_of([shard])
+            there = photo_digests([shard])
             if there <= present or shard.card.data_root == own[0].card.data_root:
                 remove_shard(folder)
                 if lost := len(there - present):
@@ -155,7 +155,7 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
                 photographs = Path(read_json(run / RECORD)["photographs"])
                 try:
                     name = shard.card.name
-                    apply_index(stages, home, photographs, run, name, known=photographs_of(others), removed=removed)
+                    apply_index(stages, home, photographs, run, name, known=photo_digests(others), removed=removed)
                 except JointspaceError as error:
                     log.warning("the added photos of %s could not be embedded for the new index: %s", run, error)
 

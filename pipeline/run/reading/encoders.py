@@ -54,7 +54,7 @@ class RunTexts:
         value = read_json(path)
         if isinstance(value, dict) and isinstance(value.get("details"), dict):
             value = value["details"].get("settings")  # the file is the model.json of a text encoder
-        return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "correct text.vocabulary"))
+        return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "Correct text.vocabulary."))
 
     def corpus(self) -> WordVectors:
         terms = read_token_vocabulary(self.run)[0].terms

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
 from pipeline.config.results import IndexSettings
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
-from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
+from pipeline.index.calibration import BACKGROUND, MIN_DEV_IMAGES, Calibration
 from pipeline.index.chooser import Requirements
 from pipeline.index.exact import ArrayVectors, evenly_spaced
 from pipeline.index.gallery import Shortlist, remember_indexes
@@ -276,7 +276,7 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
         reason = "the model was trained on dev"
     else:
         count = sum(len(np.unique(image_id)) for _, image_id in described_rows(run.manifest, ["dev"]))
-        reason = f"dev has {count} photos with captions, but {FEWEST} are needed" if count < FEWEST else None
+        reason = f"dev has {count} photos with captions, but {MIN_DEV_IMAGES} are needed" if count < MIN_DEV_IMAGES else None
     if reason:
         log.info("%s: searches will not show where likely matches end (%s)", embeddings.name, reason)
         return None

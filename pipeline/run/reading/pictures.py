@@ -16,7 +16,7 @@ from pipeline.index.exact import evenly_spaced
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.phrases import best_within
 from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
-from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
+from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_with_texts
 from pipeline.run import Run
 from pipeline.run.reading.photos import open_photographs
 from pipeline.run.reading.texts import read_analyzer, read_words
@@ -120,7 +120,7 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
             labels = [f"{' '.join(spoken[number][part.first : part.last])} {part.score:.1f}" for part in segments]
             scores = [part.score for part in segments]
             line = reason or f"{name}: {texts[number]}"
-            yield picture_spoken_of(
+            yield picture_with_texts(
                 image, line, boxes[[part.region for part in segments]], labels, scores, SHOWN_REGIONS
             )
 
@@ -151,7 +151,7 @@ def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
         for sentence_id, line, (image, reason) in zip(shown, lines, photographs, strict=True):
             rows = spoken[sentences[spoken] == sentence_id]
             boxes = stored.boxes[parts[best[rows]]]
-            yield picture_spoken_of(
+            yield picture_with_texts(
                 image, reason or line, boxes, texts[rows].tolist(), scores[rows].tolist(), SHOWN_REGIONS
             )
 

@@ -35,7 +35,7 @@ from pipeline.run.jobs import StageRun
 from pipeline.run.reading.results import example_search
 from pipeline.storage.commit import read_record
 from pipeline.storage.pairs import SplitPairs, split_ids
-from pipeline.storage.records import RuleCost, add_up, read_benchmarks, read_summary
+from pipeline.storage.records import RuleCost, cost_by_rule, read_benchmarks, read_summary
 from pipeline.storage.tables import read_table
 from pipeline.text.vocabulary import Coverage
 
@@ -240,7 +240,7 @@ class RunReport:
     @cached_property
     def costs(self) -> list[RuleCost]:
         """The time and memory of each rule. The list is empty if Snakemake has measured no job."""
-        return add_up(read_benchmarks(self.run.layout.benchmarks))
+        return cost_by_rule(read_benchmarks(self.run.layout.benchmarks))
 
     @property
     def provenance(self) -> list[str]:
