@@ -103,25 +103,33 @@ def from_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> fais
 
     Raises IntegrityError, which calls it `name`, where the bytes are not an index, or not the one of the card.
     """
+    _require_no_files(data, name)
     return _read(lambda bytes_: faiss.deserialize_index(bytes_, AS_IT_IS), data, name, card)
 
 
-def view_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> faiss.Index:
-    """The same index, its codes, lists and links left where they are in `data`: for searching only, since FAISS ends
-    the process that adds to it or takes something out."""
+def view_bytes(
+    data: bytes | memoryview, name: str, card: ExpectedIndex, is_searched_for_files: bool = False
+) -> faiss.Index:
+    """Return the same index, with its codes, lists and links left where they are in `data`.
+
+    It is for searching only, since FAISS ends the process that adds vectors to it or takes vectors out.
+    `is_searched_for_files` says that these bytes are known to name no file, which only a pass over all bytes
+    can tell.
+    """
 
     def view(bytes_: np.ndarray) -> faiss.Index:
         index = faiss.read_index(ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_)), AS_IT_IS)
         class_wrappers.add_to_referenced_objects(index, bytes_)  # which has to last as long
         return index
 
+    if not is_searched_for_files:
+        _require_no_files(data, name)
     return _read(view, data, name, card)
 
 
 def _read(
     read: Callable[[np.ndarray], faiss.Index], data: bytes | memoryview, name: str, card: ExpectedIndex
 ) -> faiss.Index:
-    _require_no_files(data, name)
     try:
         with byte_limit(2 * len(data) + 4096):
             index = read(np.frombuffer(data, np.uint8))

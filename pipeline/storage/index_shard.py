@@ -44,7 +44,7 @@ from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.card import CARD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
 from pipeline.storage.commit import read_commit, read_record
-from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
+from pipeline.storage.files import inside, map_hashed, map_verified, read_bytes, refusing
 from pipeline.storage.index_folder import (
     CHANGING,
     COLUMNS,
@@ -151,11 +151,13 @@ class IndexWriter:
 class IndexShard:
     """A published index shard. Each file is checked against the card before it is parsed, on first use.
 
-    A folder that holds one index shard, such as the folder of a run, stands for this shard. Raises IntegrityError
+    A folder that holds one index shard, such as the folder of a run, stands for this shard. With `skip_verified`, a
+    large file that was checked before is not hashed again unless it was written or touched since. Raises IntegrityError
     naming a file that is missing or changed, and for a card that names a file outside the folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, skip_verified: bool = False) -> None:
+        self._skip_verified = skip_verified
         self.folder, *others = shards_in(Path(folder))
         if others:
             raise several(Path(folder), [self.folder, *others])
@@ -172,11 +174,14 @@ class IndexShard:
         return bytes(self.map(name))
 
     def map(self, name: str) -> memoryview:
-        """A memory map of the file `name`, after its bytes were checked."""
+        """Return a memory map of the file `name`, whose bytes are as the card says."""
+        return self._map(name, self._skip_verified)
+
+    def _map(self, name: str, skip_verified: bool) -> memoryview:
         path = self._path(name)
         about = self.about(name)
         with refusing(path, REBUILD, f"is missing although its card lists it; {REBUILD}"):
-            data, sha256 = map_hashed(path)
+            data, sha256 = map_verified(path, about["sha256"]) if skip_verified else map_hashed(path)
         if (len(data), sha256) != (about["bytes"], about["sha256"]):
             raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; {REBUILD}")
         return data
@@ -189,9 +194,9 @@ class IndexShard:
         return {"bytes": file.bytes, "sha256": file.sha256}
 
     def check(self) -> None:
-        """Raises IntegrityError for any file that is missing or changed."""
+        """Hash all files. Raises IntegrityError for a file that is missing or changed."""
         for name in self.card.files:
-            self.map(name)
+            self._map(name, skip_verified=False)
 
     def index(self, name: str) -> memoryview:
         """Map the bytes of a FAISS index."""

@@ -133,17 +133,18 @@ class StoredIndex:
         return load, labels
 
 
-def open_index(*folders: Path, added: bool = True, run: Path | None = None) -> StoredIndex:
+def open_index(*folders: Path, added: bool = True, run: Path | None = None, skip_verified: bool = False) -> StoredIndex:
     """Open the index in a folder, or the indexes of one model in several folders, with the shards `added` to them.
 
     Shards that were added to an earlier model are left out with a warning. `run` is the run that the indexes came from,
-    if a user names it. Raises IntegrityError as IndexShard does, for a folder with indexes of several models and for an
-    index that lacks one of its shards, and UsageError for folders of different models, or for a folder that is given
-    twice.
+    if a user names it. `skip_verified` is as for IndexShard.
+
+    Raises IntegrityError as IndexShard does, for a folder with indexes of several models and for an index that lacks
+    one of its shards, and UsageError for folders of different models, or for a folder that is given twice.
     """
     opened: list[IndexShard] = []
     for folder in folders:
-        own = [IndexShard(path) for path in shards_in(Path(folder))]
+        own = [IndexShard(path, skip_verified) for path in shards_in(Path(folder))]
         model = own[0].card.inputs.get("model")
         if any(shard.card.inputs.get("model") != model for shard in own):
             raise several(Path(folder), [shard.folder for shard in own])
@@ -152,7 +153,7 @@ def open_index(*folders: Path, added: bool = True, run: Path | None = None) -> S
         opened += own
         further = added_to(home_of([shard.folder for shard in own])) if added else []
         known = {shard.folder for shard in opened}  # shards of one index, each of which brings what was added to it
-        for shard in (IndexShard(path) for path in further if path not in known):
+        for shard in (IndexShard(path, skip_verified) for path in further if path not in known):
             if shard.card.inputs.get("model") == model:
                 opened.append(shard)
             else:
