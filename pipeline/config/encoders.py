@@ -174,7 +174,7 @@ UNTRAINED = {"weights": "untrained", "file": None, "sha256": None}
 class NetworkEntry(ImageWeights, ImageEntry):
     """A classification network of torchvision."""
 
-    kind: Literal["network"] | ImportPath = key("network", "network | standard | pooled | timm | ..., see below")
+    kind: Literal["network"] | ImportPath = key("network", "network | standard | colours | pooled | ..., see below")
     architecture: str = key(..., "a classification network of torchvision")
     weights: Literal["untrained", "torchvision", "file", "finetuned"] = key(
         "torchvision", "untrained (drawn from `seed`) | torchvision (downloaded) | file | finetuned (on boxes)"
@@ -245,6 +245,18 @@ class StandardEntry(ImageEntry):
         if self.patch > side:
             raise ValueError(f"patch {self.patch} exceeds the side {side}")
         return self
+
+
+class ColoursEntry(ImageEntry, resize=64, crop=None):
+    """Histograms of the colours of an image and of its horizontal bands."""
+
+    kind: Literal["colours"] | ImportPath = key(...)
+    levels: Annotated[Positive, Field(le=16)] = key(8, "levels per channel of the histogram of the whole image")
+    bands: Annotated[Positive, Field(le=16)] = key(3, "horizontal bands of equal height, each with its own histogram")
+    band_levels: Annotated[Positive, Field(le=16)] = key(4, "levels per channel of the histogram of a band")
+
+    def max_dim(self, word_dim: int) -> int:
+        return self.levels**3 + self.bands * self.band_levels**3
 
 
 class PooledEntry(EncoderEntry):
@@ -538,6 +550,7 @@ def _require_kind(modality: Modality) -> BeforeValidator:
 ImageEncoderEntry = Annotated[
     Annotated[NetworkEntry, Tag("[NetworkEntry]")]
     | Annotated[StandardEntry, Tag("[StandardEntry]")]
+    | Annotated[ColoursEntry, Tag("[ColoursEntry]")]
     | Annotated[PooledEntry, Tag("[PooledEntry]")]
     | Annotated[ImportedImagesEntry, Tag("[ImportedImagesEntry]")]
     | Annotated[OpenClipImagesEntry, Tag("[OpenClipImagesEntry]")]

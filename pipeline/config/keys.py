@@ -41,10 +41,8 @@ from pipeline.config.section import Device, Name, Names, Place, Positive, Sectio
 from pipeline.config.text import ParseSettings, TokenVocabularySettings, WordVectorsSettings
 
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
-DEMO_ENCODER = {
-    "name": "squeezenet-boxes", "architecture": "squeezenet1_1", "weights": "finetuned", "resize": 224, "crop": None
-}  # fmt: skip
-"""The encoder of the demo, which is trained on the collection's own boxes."""
+DEMO_ENCODER = {"name": "colours", "kind": "colours"}
+"""The encoder of the demo, which needs no weights."""
 OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
 """Key of the configuration -> the registered model or generator whose settings it holds."""
 SHOWN_BELOW = {
