@@ -23,16 +23,21 @@ from pipeline.index.search import Answer, Hit, Photograph, Searcher
 from pipeline.storage.stored_index import open_index
 
 
-def load(*folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
+def load(
+    *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = (), verify: bool = False
+) -> "Index":
     """Open the index in a folder. Several folders with indexes of one model are searched as one index.
 
     A model that reads trees needs the parser of its `run`. Name only a folder that you trust, because loading a parser
     runs code. Models and encoders that are not part of jointspace run code as well: `allow` lists the import paths
     (`module:Class`) that you trust.
 
+    A large file is hashed when it is first read, and then only after it was written or touched. `verify` hashes it in
+    any case.
+
     Raises IntegrityError if a folder has no index or the index is damaged, and UsageError if the models differ.
     """
-    return Index(*folders, run=run, allow=allow)
+    return Index(*folders, run=run, allow=allow, verify=verify)
 
 
 class Index:
@@ -52,19 +57,22 @@ class Index:
     True
     """
 
-    def __init__(self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = (), verify: bool = False
+    ) -> None:
         if not folders:
             raise UsageError("name the folder of an index")
         self._allow = (allow,) if isinstance(allow, str) else tuple(allow)
         registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
         self._run = Path(run).absolute() if run else None
-        self.stored = open_index(*map(Path, folders), run=self._run)
+        self._verify = verify
+        self.stored = open_index(*map(Path, folders), run=self._run, skip_verified=not verify)
         self._searcher = Searcher(self.stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how a copy is made, also in another process: it opens the folders again."""
-        return partial(load, run=self._run, allow=self._allow), tuple(self._folders)
+        return partial(load, run=self._run, allow=self._allow, verify=self._verify), tuple(self._folders)
 
     @property
     def card(self) -> Mapping[str, Any]:

@@ -32,6 +32,9 @@ run_config_option = click.option(
 config_option = click.option(
     "--config", "config_path", type=FILE, help="Configuration that overrides config/default.yaml. [default: none]"
 )
+verify_option = click.option(
+    "--verify", is_flag=True, help="Hash every file of the index. [default: only files that were changed or are new]"
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -19,6 +19,7 @@ WITHOUT_TINY = {
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
 OTHERS = {
+    "cold_search.py": "cpu_seconds_ratio",
     "baselines.py": "recall_sum",
     "epochs.py": "seconds_per_step",
     "hubness.py": "recall_sum",
@@ -28,7 +29,7 @@ OTHERS = {
     "vectors.py": "share",
 }
 """Benchmarks without a comparison of two ways, and a key of their lines."""
-SLOW = {
+SLOW = {"cold_search.py", 
     "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",
 }  # fmt: skip

@@ -165,7 +165,8 @@ def test_models_may_hold_variants_and_ensembles_in_full() -> None:
 
 SEEDED = """
 models: [ncca, deep, deep-csls, all]
-regions: {encoders: [squeezenet-boxes]}
+encoders: [{name: eyes, architecture: squeezenet1_1}]
+regions: {encoders: [eyes]}
 variants:
   deep: {model: dvsa, margin: 3.0, seeds: SEEDS}
   deep-csls: {model: dvsa, margin: 3.0, seeds: SEEDS, csls: true}
@@ -204,7 +205,7 @@ def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given(
         ("variants: {v: {model: gru, marign: 3}}", ["variants.v.marign", "margin?"]),
         ("variants: {v: {model: ncca, fit: {dimensions: [x]}}}", ["variants.v.fit.dimensions.0"]),
         ("variants: {v: {model: gru, fit: {search: grid}}}", ["variants.v.fit.search has no effect on gru"]),
-        ("variants: {v: {model: ncca, encoders: [e]}}", ["variants.v", "unknown encoder e", "squeezenet-boxes"]),
+        ("variants: {v: {model: ncca, encoders: [e]}}", ["variants.v", "unknown encoder e", "colours"]),
         ("variants: {v: {model: ensemble}}", ["variants.v.model"]),
         ("variants: {v: {model: gru, seeds: [2, 2]}}", ["variants.v.seeds", "twice"]),
         ("variants: {x y: {model: gru}}", ["variants"]),

@@ -186,7 +186,7 @@ class NetworkEntry(ImageWeights, ImageEntry):
     """A classification network of torchvision."""
 
     kind: Literal["network"] | ImportPath = key(
-        "network", "Kind of the encoder: network | standard | pooled | timm | ..., see below."
+        "network", "Kind of the encoder: network | standard | colours | pooled | ..., see below."
     )
     architecture: str = key(..., "Name of a classification network of torchvision.")
     weights: Literal["untrained", "torchvision", "file", "finetuned"] = key(
@@ -274,6 +274,22 @@ class StandardEntry(ImageEntry):
         if self.patch > side:
             raise ValueError(f"patch ({self.patch}) exceeds the side of the image ({side}). Lower patch")
         return self
+
+
+class ColoursEntry(ImageEntry, resize=64, crop=None):
+    """Histograms of the colours of an image and of its horizontal bands."""
+
+    kind: Literal["colours"] | ImportPath = key(...)
+    levels: Annotated[Positive, Field(le=16)] = key(
+        8, "Number of levels per channel in the histogram of the whole image."
+    )
+    bands: Annotated[Positive, Field(le=16)] = key(
+        3, "Number of horizontal bands of equal height, each with its own histogram."
+    )
+    band_levels: Annotated[Positive, Field(le=16)] = key(4, "Number of levels per channel in the histogram of a band.")
+
+    def max_dim(self, word_dim: int) -> int:
+        return self.levels**3 + self.bands * self.band_levels**3
 
 
 class PooledEntry(EncoderEntry):
@@ -595,6 +611,7 @@ def _require_kind(modality: Modality) -> BeforeValidator:
 ImageEncoderEntry = Annotated[
     Annotated[NetworkEntry, Tag("[NetworkEntry]")]
     | Annotated[StandardEntry, Tag("[StandardEntry]")]
+    | Annotated[ColoursEntry, Tag("[ColoursEntry]")]
     | Annotated[PooledEntry, Tag("[PooledEntry]")]
     | Annotated[ImportedImagesEntry, Tag("[ImportedImagesEntry]")]
     | Annotated[OpenClipImagesEntry, Tag("[OpenClipImagesEntry]")]

@@ -44,10 +44,8 @@ from pipeline.config.section import Device, Name, Names, Place, Positive, Sectio
 from pipeline.config.text import ParseSettings, TokenVocabularySettings, WordVectorsSettings
 
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
-DEMO_ENCODER = {
-    "name": "squeezenet-boxes", "architecture": "squeezenet1_1", "weights": "finetuned", "resize": 224, "crop": None
-}  # fmt: skip
-"""The image encoder of the demo, which is trained on the labelled boxes of the collection."""
+DEMO_ENCODER = {"name": "colours", "kind": "colours"}
+"""The image encoder of the demo, which needs no weights."""
 OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
 """The registered models and generators that have settings of their own, by the key of these settings."""
 SHOWN_BELOW = {

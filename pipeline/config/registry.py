@@ -218,6 +218,7 @@ NETWORK: dict[str, Any] = {"library": True, "regions": True}
 ENCODERS: tuple[EncoderSpec, ...] = (
     _image("network", "networks:NetworkEncoder", "NetworkEntry", regions=True, roots=True),
     _image("standard", "standard:StandardEncoder", "StandardEntry", learned=True, roots=True, extra="standard"),
+    _image("colours", "colours:ColourHistograms", "ColoursEntry", roots=True),
     _image("pooled", "regions:PooledEncoder", "PooledEntry", reads="regions", roots=True),
     _image("imported", "precomputed:ImportedEncoder", "ImportedImagesEntry", reads="vectors"),
     _image("open_clip", "libraries.open_clip_encoders:OpenClipImages", "OpenClipImagesEntry", extra="open-clip",

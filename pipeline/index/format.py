@@ -106,13 +106,17 @@ def from_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> fais
     Raises IntegrityError, which refers to the index as `name`, if the bytes are not an index, contradict themselves or
     differ from the card.
     """
+    _require_no_files(data, name)
     return _read(lambda bytes_: faiss.deserialize_index(bytes_, READ_FLAGS), data, name, card)
 
 
-def view_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> faiss.Index:
+def view_bytes(
+    data: bytes | memoryview, name: str, card: ExpectedIndex, is_searched_for_files: bool = False
+) -> faiss.Index:
     """Read an index whose codes, lists and links stay in `data`, and check it as `from_bytes` does.
 
-    The index can only be searched. Adding or removing vectors would end the process.
+    The index can only be searched. Adding or removing vectors would end the process. With `is_searched_for_files`, the
+    caller knows that these bytes name no file, so that not all bytes are read to find one.
     """
 
     def view(bytes_: np.ndarray) -> faiss.Index:
@@ -120,13 +124,14 @@ def view_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> fais
         class_wrappers.add_to_referenced_objects(index, bytes_)  # The bytes must exist as long as the index.
         return index
 
+    if not is_searched_for_files:
+        _require_no_files(data, name)
     return _read(view, data, name, card)
 
 
 def _read(
     read: Callable[[np.ndarray], faiss.Index], data: bytes | memoryview, name: str, card: ExpectedIndex
 ) -> faiss.Index:
-    _require_no_files(data, name)
     try:
         with byte_limit(2 * len(data) + 4096):
             index = read(np.frombuffer(data, np.uint8))

@@ -396,7 +396,9 @@ def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = Fals
         except InputError as error:
             raise IntegrityError(str(error)) from error
         remember(digest)
-    return (from_bytes if to_change else view_bytes)(data, str(path), expected)
+    if to_change:
+        return from_bytes(data, str(path), expected)
+    return view_bytes(data, str(path), expected, is_searched_for_files=True)  # by the trial, or by its writer
 
 
 def index_card(shard: "IndexShard", modality: "Modality") -> "IndexCard":

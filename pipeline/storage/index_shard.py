@@ -47,7 +47,7 @@ from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.card import CARD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
 from pipeline.storage.commit import read_commit, read_record
-from pipeline.storage.files import REBUILD, inside, map_hashed, read_bytes, refusing
+from pipeline.storage.files import REBUILD, inside, map_hashed, map_verified, read_bytes, refusing
 from pipeline.storage.index_folder import (
     CHANGING,
     COLUMNS,
@@ -163,12 +163,14 @@ class IndexWriter:
 class IndexShard:
     """A published index shard. Each file is checked against the card whenever it is read, before it is parsed.
 
-    `folder` is the shard, or a folder that contains exactly one shard, such as the folder of a run. Raises
-    IntegrityError if `folder` does not contain exactly one shard, if a file is missing or was changed, and if the card
-    names a file outside the folder.
+    `folder` is the shard, or a folder that contains exactly one shard, such as the folder of a run. With
+    `skip_verified`, a large file that was verified before is not hashed again unless it was written or touched since.
+    Raises IntegrityError if `folder` does not contain exactly one shard, if a file is missing or was changed, and if
+    the card names a file outside the folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, skip_verified: bool = False) -> None:
+        self._skip_verified = skip_verified
         self.folder, *others = shards_in(Path(folder))
         if others:
             raise several(Path(folder), [self.folder, *others])
@@ -190,10 +192,13 @@ class IndexShard:
 
         Raises IntegrityError if the file is missing, is not on the card, or differs from the card.
         """
+        return self._map(name, self._skip_verified)
+
+    def _map(self, name: str, skip_verified: bool) -> memoryview:
         path = self._path(name)
         about = self.about(name)
         with refusing(path, REBUILD, f"is missing, although the card of its index lists it. {REBUILD}"):
-            data, sha256 = map_hashed(path)
+            data, sha256 = map_verified(path, about["sha256"]) if skip_verified else map_hashed(path)
         if (len(data), sha256) != (about["bytes"], about["sha256"]):
             raise IntegrityError(f"{path} was changed or damaged: it differs from the card of its index. {REBUILD}")
         return data
@@ -206,9 +211,9 @@ class IndexShard:
         return {"bytes": file.bytes, "sha256": file.sha256}
 
     def check(self) -> None:
-        """Raise IntegrityError if any file is missing or was changed."""
+        """Hash all files. Raises IntegrityError if a file is missing or was changed."""
         for name in self.card.files:
-            self.map(name)
+            self._map(name, skip_verified=False)
 
     def index(self, name: str) -> memoryview:
         """Return a memory map of the FAISS index `name` after it was checked as by `map`."""

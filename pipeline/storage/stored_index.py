@@ -138,18 +138,19 @@ class StoredIndex:
         return load, labels
 
 
-def open_index(*folders: Path, added: bool = True, run: Path | None = None) -> StoredIndex:
+def open_index(*folders: Path, added: bool = True, run: Path | None = None, skip_verified: bool = False) -> StoredIndex:
     """Open the index in a folder, or the indexes of one model in several folders as one index.
 
     With `added`, the shards that were added to the indexes are included. Shards that were added while the index had
     another model are ignored with a warning. `run` is the run from which the indexes come, if the user has named it.
+    `skip_verified` is explained by IndexShard.
 
     Raises IntegrityError as IndexShard does, for a folder with indexes of several models, and for an index that lacks
     one of its shards. Raises UsageError if the folders have different models, or if a folder is given twice.
     """
     opened: list[IndexShard] = []
     for folder in folders:
-        own = [IndexShard(path) for path in shards_in(Path(folder))]
+        own = [IndexShard(path, skip_verified) for path in shards_in(Path(folder))]
         model = own[0].card.inputs.get("model")
         if any(shard.card.inputs.get("model") != model for shard in own):
             raise several(Path(folder), [shard.folder for shard in own])
@@ -159,7 +160,7 @@ def open_index(*folders: Path, added: bool = True, run: Path | None = None) -> S
         further = added_to(home_of([shard.folder for shard in own])) if added else []
         # If several folders are shards of one index, each of them leads to the same additions.
         known = {shard.folder for shard in opened}
-        for shard in (IndexShard(path) for path in further if path not in known):
+        for shard in (IndexShard(path, skip_verified) for path in further if path not in known):
             if shard.card.inputs.get("model") == model:
                 opened.append(shard)
             else:

@@ -11,7 +11,7 @@ import click
 from pipeline.compute import runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable, printable_json
-from stages.commands import FILE, FOLDER, config_option
+from stages.commands import FILE, FOLDER, config_option, verify_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Answer, Encoded, Searcher
@@ -101,6 +101,7 @@ class Query:
     "--json", "as_json", is_flag=True,
     help="Print JSON instead of a table; with --file, one JSON object per line.",
 )  # fmt: skip
+@verify_option
 @config_option
 @runtime.without_collection()  # the process ends with the answer
 def command(
@@ -110,6 +111,7 @@ def command(
     batch_path: Path | None,
     root: Path | None,
     as_json: bool,
+    verify: bool,
     config_path: Path | None,
     **options: Any,  # Any: the other fields of Query, as click has parsed them
 ) -> None:
@@ -123,7 +125,7 @@ def command(
     query = Query(sentence[0] if sentence else None, **options)
     path = queries_path or batch_path
     query.check(queries_path, batch_path)
-    index = open_index(*index_folders, run=root)
+    index = open_index(*index_folders, run=root, skip_verified=not verify)
     searcher = Searcher(index)
     if path:
         _answer_each(searcher, path, query, as_json or batch_path is not None)

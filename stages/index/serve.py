@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.run import Run
-from stages.commands import FOLDER, config_option, images_option
+from stages.commands import FOLDER, config_option, images_option, verify_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -51,6 +51,7 @@ class ServeOptions:
     top: int | None = None
     columns: tuple[str, ...] = ()
     lazy: bool = False
+    verify: bool = False
     config_path: Path | None = None
 
 
@@ -75,6 +76,7 @@ class ServeOptions:
     help="Own column of the collection to show; may be repeated. [default: all, or none if others can reach the page]",
 )  # fmt: skip
 @click.option("--lazy", is_flag=True, help="Load the image encoders when the first photo arrives, not at start-up.")
+@verify_option
 @config_option
 def command(**options: Any) -> None:  # Any: the fields of ServeOptions, as click has parsed them
     """Start a search page and a JSON API for one or more indexes.
@@ -129,7 +131,8 @@ def serve(options: ServeOptions) -> None:
         private = is_loopback(bound) and not options.allowed
         columns = options.columns or settings.serve.columns
         shown = () if columns is None and not private else columns
-        shared = options.images_root, thumbnails, settings, SharedEncoders(uploads), options.root, shown
+        encoders, skip_verified = SharedEncoders(uploads), not options.verify
+        shared = options.images_root, thumbnails, settings, encoders, options.root, shown, skip_verified
         indexes = {
             name: ServedIndex(name, partial(_open_gallery, folder, *shared), partial(_stamp, folder))
             for name, folder in named.items()
@@ -236,15 +239,19 @@ def _open_gallery(
     encoders: "SharedEncoders",
     run: Path | None,
     columns: Collection[str] | None,
+    skip_verified: bool,
 ) -> "ServedGallery":
-    """Open the index in `folder` for the page, which shows these own `columns` of the collection, or all (None)."""
+    """Open the index in `folder` for the page, which shows these own `columns` of the collection, or all (None).
+
+    `skip_verified` is explained by IndexShard.
+    """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.index_changes import hidden_photos
     from pipeline.storage.stored_index import open_index
 
-    index = open_index(folder, run=run)
+    index = open_index(folder, run=run, skip_verified=skip_verified)
     index.check_rows()
     index.hidden = hidden_photos(index, folder)
     photos = images_root or Path(index.card.data_root)

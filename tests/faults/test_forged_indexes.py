@@ -217,7 +217,7 @@ def ask(command: str, *given: object) -> tuple[str, int]:
 
 def look_around(folder: Path) -> None:
     """Open the bundle as `serve` does, and look at all that it shows."""
-    served = _open_gallery(folder, None, None, loading.load(), None, None, None)
+    served = _open_gallery(folder, None, None, loading.load(), None, None, None, skip_verified=False)
     served.images("a red picture", 9)
     for row, _ in served.browse(9)[1]:
         with suppress(InputError):

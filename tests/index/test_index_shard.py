@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from made_up import ENCODER_SETTINGS, build_bundle, make_run, open_run, retell, run_command
 
+import jointspace
 from pipeline.errors import IntegrityError
 from pipeline.run.reading.indexes import add_indexes
+from pipeline.storage import files
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.index_changes import link_shard
 from pipeline.storage.index_shard import IndexShard, IndexWriter
@@ -168,3 +170,29 @@ def test_nothing_is_removed_through_a_link_in_place_of_a_former_encoder(run: Pat
     with pytest.raises(IntegrityError, match=f"{linked} is a link"):
         writer.commit(source=card)
     assert sorted(outside.rglob("*")) == before
+
+
+# --- files that were verified before
+
+
+def test_check_and_verify_hash_what_a_search_recognises(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(files, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(files, "MIN_REMEMBERED_BYTES", 1)
+    # A file system that loses bytes without any change of what it says about the file.
+    monkeypatch.setattr(files, "_verification_key", lambda path, status, sha256: sha256)
+    folder = shutil.copytree(run / "bundle", tmp_path / "index")
+    search = ("search", "--index", folder, "--top", 1, "a dog")
+    answer = run_command(*search)
+    path = folder / "images.faiss"
+    path.write_bytes(path.read_bytes()[:-4] + bytes(4))
+    assert run_command(*search) == answer
+    refused = r"images\.faiss is not what its card says"
+    with pytest.raises(IntegrityError, match=refused):
+        IndexShard(folder, skip_verified=True).check()
+    with pytest.raises(IntegrityError, match=refused):
+        jointspace.load(folder, verify=True).search("a dog")
+    with pytest.raises(IntegrityError, match=refused):
+        run_command(*search, "--verify")

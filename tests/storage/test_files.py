@@ -10,15 +10,17 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import batch
+from pipeline.storage import files as reading
 from pipeline.storage.batch import FileBatch, is_orphan, sweep
 from pipeline.storage.commit import commit_path, open_commit, publish, publish_record
-from pipeline.storage.files import inside, open_regular, read_bytes, walk
+from pipeline.storage.files import first_unplain, inside, map_verified, name_fault, open_regular, read_bytes, walk
 from pipeline.storage.json_files import publish_json, read_json, to_json
 
 
@@ -370,3 +372,91 @@ def test_path_with_a_link_is_refused_even_if_the_link_stays_inside(link: str, tm
     (tmp_path / link).symlink_to(tmp_path)
     with pytest.raises(IntegrityError, match=f"card names the file 'k/l/file', but .*/{link} is a link"):
         inside(tmp_path, "k/l/file", "card")
+
+
+# --- files that were verified before
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The names of the files that are hashed, with an empty memory of verified files, which takes files of any age."""
+    names: list[str] = []
+    digest = hashlib.file_digest
+
+    def noting(file: BufferedReader, name: str) -> "hashlib._Hash":
+        names.append(Path(file.name).name)
+        return digest(file, name)
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(reading, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(hashlib, "file_digest", noting)
+    return names
+
+
+def write_random(path: Path, size: int = 1 << 20) -> str:
+    """Write random bytes, and return their SHA-256."""
+    data = os.urandom(size)
+    path.write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_a_large_verified_file_is_not_hashed_again(tmp_path: Path, hashed: list[str]) -> None:
+    for name, size in (("large", 1 << 20), ("small", 1000)):
+        sha256 = write_random(tmp_path / name, size)
+        for _ in range(3):
+            data, found = map_verified(tmp_path / name, sha256)
+            assert (bytes(data), found) == ((tmp_path / name).read_bytes(), sha256)
+    assert hashed == ["large", "small", "small", "small"]
+
+
+def test_the_memory_of_verified_files_can_be_read_by_its_owner_only(tmp_path: Path, hashed: list[str]) -> None:
+    map_verified(tmp_path / "a", write_random(tmp_path / "a"))
+    folders = {path.parent for path in (tmp_path / "state").rglob("*") if path.is_file()}
+    assert [folder.stat().st_mode & 0o077 for folder in folders] == [0]
+
+
+def test_other_bytes_are_found_although_size_and_time_were_restored(tmp_path: Path, hashed: list[str]) -> None:
+    path = tmp_path / "images.faiss"
+    sha256 = write_random(path)
+    map_verified(path, sha256)
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(1000)
+        file.write(b"changed")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
+    assert map_verified(path, sha256)[1] != sha256
+
+
+def test_another_file_of_the_same_name_is_hashed(tmp_path: Path, hashed: list[str]) -> None:
+    path = tmp_path / "images.faiss"
+    sha256 = write_random(path)
+    map_verified(path, sha256)
+    before = path.stat()
+    shutil.copy2(path, tmp_path / "copy")
+    os.replace(tmp_path / "copy", path)
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    map_verified(path, sha256)
+    map_verified(path, "0" * 64)
+    assert hashed == ["images.faiss"] * 3
+
+
+def test_a_damaged_file_and_a_new_file_are_not_remembered(
+    tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha256 = write_random(tmp_path / "a")
+    for _ in range(2):
+        map_verified(tmp_path / "a", "0" * 64)
+    monkeypatch.setattr(reading, "SETTLED_SECONDS", 1000.0)  # the file is younger
+    for _ in range(2):
+        map_verified(tmp_path / "a", sha256)
+    assert hashed == ["a"] * 4
+
+
+@pytest.mark.parametrize("wrong", ["", "/a", "a/../b", "..", "b\\c", "C:d", "e\0f", "g\n/..", None])
+def test_one_search_in_all_names_finds_what_each_name_alone_shows(wrong: str | None) -> None:
+    names = ["a.jpg", None, "folder/b.jpg", "c\n/d.jpg", wrong, "..e"]
+    expected = next((row for row, name in enumerate(names) if name is not None and name_fault(name)), None)
+    assert first_unplain(names) == expected
+    assert (expected is None) == (wrong is None)

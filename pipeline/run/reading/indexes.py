@@ -276,7 +276,9 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
         reason = "the model was trained on dev"
     else:
         count = sum(len(np.unique(image_id)) for _, image_id in described_rows(run.manifest, ["dev"]))
-        reason = f"dev has {count} photos with captions, but {MIN_DEV_IMAGES} are needed" if count < MIN_DEV_IMAGES else None
+        reason = (
+            f"dev has {count} photos with captions, but {MIN_DEV_IMAGES} are needed" if count < MIN_DEV_IMAGES else None
+        )
     if reason:
         log.info("%s: searches will not show where likely matches end (%s)", embeddings.name, reason)
         return None
