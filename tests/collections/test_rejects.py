@@ -83,7 +83,7 @@ def test_names_that_no_index_may_hold_are_rejected_with_what_to_rename(tmp_path:
     (tmp_path / "captions.tsv").write_text("Strand/Ebbe.jpg\tlow tide\nStrand.jpg\thigh tide\n")
     result, inside = gather(tmp_path, default="gallery"), gather(tmp_path, "webdataset")
     rejected = [*result.rejected("images"), *inside.rejected("images")]
-    assert len(rejected) == 3 and all(reason.endswith("rename the file") for _, _, reason in rejected)
+    assert len(rejected) == 3 and all(reason.endswith("Rename the file.") for _, _, reason in rejected)
     for name, why in {**odd, member.name: "has a backslash"}.items():
         assert sum(f"{name!r} {why}" in reason for _, _, reason in rejected) == 1
     require_plain_rows(Path("images.parquet"), result.tables["images"], 0)  # as every index is read

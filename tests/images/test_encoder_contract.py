@@ -26,6 +26,7 @@ SMALL = {"images": 9, "codebook_images": 4, "codebook": 3, "descriptor_dim": 6, 
 ENTRIES = {
     "network": {"architecture": "squeezenet1_1", "weights": "untrained"},
     "standard": {"kind": "standard", **SMALL},
+    "colours": {"kind": "colours", "levels": 4},
     "pooled": {"kind": "pooled", "of": "network"},
     "timm": {"kind": "timm", "architecture": "test_vit", "weights": "untrained", "resize": 160, "crop": 160},
     "transformers": {"kind": "transformers", "architecture": "transformers"},

@@ -126,7 +126,7 @@ def test_columns_that_cannot_be_shown_are_refused_when_the_index_is_opened(
     run: Path, tmp_path: Path, name: str
 ) -> None:
     folder = with_column(run, tmp_path / "index", *REFUSED[name])
-    with pytest.raises(IntegrityError, match=r"images.parquet: the column own has the type .*write"):
+    with pytest.raises(IntegrityError, match=r"images.parquet: the column own has the type .*Write"):
         open_gallery(folder)
     with pytest.raises(IntegrityError, match="the column own has the type"):
         Searcher(open_index(folder)).images("dog", 3)

@@ -89,4 +89,4 @@ def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Pa
     assert "How the index of regions was chosen" in html and '<th scope="row">IVF' in html
     # Each image has all that its sentences name, so that every query is answered at once.
     assert read_json(evaluation(run, "dvsa"))["sentence_to_image"]["recall@1"] == 100
-    assert html.count("its image comes first") == 5 and "comes at rank" not in html
+    assert html.count("its photo is ranked first") == 5 and "is at rank" not in html

@@ -61,6 +61,6 @@ def test_written_multi_vectors_are_read_by_id(manifest: Manifest, tmp_path: Path
         count = len(manifest.images if name == "images" else manifest.sentences)
         for absent in (count, -1, -2, -count):
             for ask in (fragments.read, fragments.outline):
-                with pytest.raises(IndexError, match=f"there are {count} rows, from 0"):
+                with pytest.raises(IndexError, match=f"there are {count} rows, counted from 0"):
                     ask(name, np.array([3, absent]))
     assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0
