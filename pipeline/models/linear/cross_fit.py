@@ -20,14 +20,15 @@ as the odds F0/(1 - F0), or faster. So if all pairs below a high quantile of F0 
 number of right pairs below a lower quantile, and only the pairs in excess of this number are likely to be wrong.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from pipeline.compute.lazy_rows import DiskRows, LazyRows
 from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import sum_blocks
 from pipeline.models.linear.cca import CCASolver, NormalizedCCA
@@ -60,27 +61,22 @@ QUANTILES = np.linspace(0.3, 0.5, 5)
 """Quantiles of the exchanged pairs' scores at which F/F0 is compared; below them too few pairs are counted."""
 RIGHT_QUANTILE = 0.9
 """Quantile of the exchanged pairs' scores below which most pairs are right."""
+PAIR_COLUMNS = ("image_id", "sentence_id", "rank", "rivals", "rather")
+"""Columns of `Scores.pairs`."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of k pairs of photos `image_id` (k,) and captions `sentence_id` (k,), -1 for all captions of a photo.
+    """The scores of k pairs of a photo and its captions. Low `scores` (k,) are bad.
 
-    Low `scores` are bad. `exchanged` (k,) are the scores of as many wrong pairs. `rank` counts from 1 among the
-    captions of the `rivals`, a number of photos or captions. `rather` is the rivals' caption that fits the photo best.
+    `exchanged` (k,) are the scores of as many wrong pairs. The columns PAIR_COLUMNS of `pairs` (k, 5) are the ids of
+    the photo and of the caption, -1 for all captions of the photo, then a rank that counts from 1 among the captions of
+    the `rivals`, a number of photos or captions, and the rivals' caption that fits the photo best.
     """
 
-    image_id: np.ndarray
-    sentence_id: np.ndarray
     scores: np.ndarray
     exchanged: np.ndarray
-    rank: np.ndarray
-    rivals: np.ndarray
-    rather: np.ndarray
-
-    @classmethod
-    def join(cls, parts: Sequence["Scores"]) -> "Scores":
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+    pairs: LazyRows
 
     @property
     def wrong(self) -> int:
@@ -118,7 +114,9 @@ def cross_fit(
     """Score photos with all their captions, and single captions. `blocks(fold)` yields the pairs of a fold; moments are
     summed on `device`.
 
-    Raises InputError if nearly all captions are in one fold, because their photos are near-duplicates.
+    Only `scores` and `exchanged` are held in memory, 16 bytes for each pair. The embeddings of a fold and `pairs` are
+    in temporary files. Raises InputError if nearly all captions are in one fold, because their photos are
+    near-duplicates.
     """
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
     total, greatest = sum_moments(moments), max(own.n for own in moments)
@@ -127,30 +125,45 @@ def cross_fit(
             f"{greatest:,.0f} of {total.n:,.0f} captions belong to photos that are near-duplicates of each other, so"
             " too few others are left to judge them by; leave out near-duplicates or add other photos"
         )
-    parts = []
+    photographs, captions = _Collected(), _Collected()
     for fold, own in enumerate(moments):
         others = total - own
         directions = CCASolver(others).solve(RIDGE, RIDGE, DIMENSIONS)
         model = NormalizedCCA(view, text, others.mean_x, others.mean_y, directions, POWER)
-        embedded = [
-            (
-                block.image_id,
-                block.sentence_id,
-                block.image_id[block.owners],
-                model.embed_images(block.features),
-                model.embed_sentences(block.sentences),
-            )
-            for block in blocks(fold)
-        ]
-        if not embedded:
+        x, y, ids = DiskRows(directions.w.shape[1]), DiskRows(directions.u.shape[1]), []
+        for block in blocks(fold):
+            x.append(model.embed_images(block.features))
+            y.append(model.embed_sentences(block.sentences))
+            ids.append((block.image_id, block.sentence_id, block.image_id[block.owners]))
+        if not ids:
             continue
-        image_id, sentence_id, sentence_images, x, y = map(np.concatenate, zip(*embedded, strict=True))
+        image_id, sentence_id, sentence_images = map(np.concatenate, zip(*ids, strict=True))
         for rows in np.array_split(np.arange(len(image_id)), -(-len(image_id) // MAX_RIVALS)):
-            first, last = np.searchsorted(sentence_images, [image_id[rows[0]], image_id[rows[-1]] + 1])
-            owners = np.searchsorted(image_id[rows], sentence_images[first:last])
-            parts.append(score_rivals(image_id[rows], sentence_id[first:last], owners, x[rows], y[first:last]))
-    photographs, captions = zip(*parts, strict=True)
-    return Scores.join(photographs), Scores.join(captions)
+            own_captions = np.arange(*np.searchsorted(sentence_images, [image_id[rows[0]], image_id[rows[-1]] + 1]))
+            owners = np.searchsorted(image_id[rows], sentence_images[own_captions])
+            scores = score_rivals(image_id[rows], sentence_id[own_captions], owners, x[rows], y[own_captions])
+            photographs.append(scores[0])
+            captions.append(scores[1])
+    return photographs.scores(), captions.scores()
+
+
+class _Collected:
+    """The scores of several groups of pairs, whose `pairs` are on disk."""
+
+    def __init__(self) -> None:
+        self._scores: list[np.ndarray] = []
+        self._exchanged: list[np.ndarray] = []
+        self._pairs = DiskRows(len(PAIR_COLUMNS), dtype=np.int64)
+
+    def append(self, group: Scores) -> None:
+        """Append the scores of a group."""
+        self._scores.append(group.scores)
+        self._exchanged.append(group.exchanged)
+        self._pairs.append(group.pairs[np.arange(len(group.scores))])
+
+    def scores(self) -> Scores:
+        """Return the scores of all groups."""
+        return Scores(np.concatenate(self._scores), np.concatenate(self._exchanged), self._pairs)
 
 
 def score_rivals(
@@ -190,10 +203,11 @@ def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, 
     n = len(image_id)
     photos = np.arange(n)
     means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)
-    own = np.diag(means)
+    own = means.diagonal().copy()  # the view would keep all means
     exchanged = means[photos, (photos + n // 2) % n]
     rank = 1 + (means > own[:, None]).sum(axis=1)
-    return Scores(image_id, np.full(n, -1), own, exchanged, rank, np.full(n, n - 1), preferred)
+    pairs = np.stack([image_id, np.full(n, -1), rank, np.full(n, n - 1), preferred], axis=1)
+    return Scores(own, exchanged, pairs)
 
 
 def _score_captions(
@@ -221,12 +235,5 @@ def _score_captions(
         m - np.searchsorted(rivals[photo], csls.scores[photo, caption], side="right")
         for caption, photo in enumerate(owners)
     ]
-    return Scores(
-        image_id[owners],
-        sentence_id,
-        score_with(captions),
-        score_with((captions + m // 2) % m),
-        1 + np.array(higher),
-        m - counts[owners],
-        preferred[owners],
-    )
+    columns = (image_id[owners], sentence_id, 1 + np.array(higher), m - counts[owners], preferred[owners])
+    return Scores(score_with(captions), score_with((captions + m // 2) % m), np.stack(columns, axis=1))
