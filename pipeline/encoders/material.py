@@ -97,8 +97,9 @@ class EncoderMaterial:
     """Everything that `prepare` needs besides the entry of the configuration.
 
     `regions` are the settings of the section of that name. `base` is the stored encoder that the entry names in `of`
-    or `made_by`, and `given` are some of its precomputed vectors. `images` are there for image encoders that learn, and
-    `texts` for every text encoder.
+    or `made_by`, and `given` are some of its precomputed vectors. `images` are the training photos; only image encoders
+    that learn have them. `texts` are the training captions and the vocabularies; every text encoder has them, and no
+    image encoder.
     """
 
     seed: int
