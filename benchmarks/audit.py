@@ -30,7 +30,7 @@ from sklearn.metrics import roc_auc_score  # noqa: E402
 from pipeline.encoders.image_encoder import ImageEncoder  # noqa: E402
 from pipeline.encoders.restore import restore_encoder  # noqa: E402
 from pipeline.images.copies import MIN_COPY_CORRELATION, SIDE, grey, near_pairs, verify  # noqa: E402
-from pipeline.models.linear.cross_fit import TERMS, cross_fit, draw_folds  # noqa: E402
+from pipeline.models.linear.cross_fit import PAIR_COLUMNS, TERMS, cross_fit, draw_folds  # noqa: E402
 from pipeline.models.linear.sets import Restriction  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView, normalise  # noqa: E402
 from pipeline.run import Run  # noqa: E402
@@ -90,7 +90,8 @@ def find_exchanged(run: Run, seeds: int) -> Iterator[dict[str, Any]]:
 
                 seconds = time.process_time()
                 scores = cross_fit(blocks, view, text, runtime.threads())[not whole]
-                wrong = wrong[scores.image_id if whole else scores.sentence_id]
+                column = PAIR_COLUMNS.index("image_id" if whole else "sentence_id")
+                wrong = wrong[scores.pairs[np.arange(len(scores.scores))][:, column]]
                 lowest = np.argsort(scores.scores)[: wrong.sum()]
                 yield {
                     "name": "photographs" if whole else "captions", "exchanged": share, "seed": seed,

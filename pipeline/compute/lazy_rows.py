@@ -7,6 +7,7 @@ from tempfile import TemporaryFile, gettempdir
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
 from pipeline.errors import JointspaceError
@@ -78,16 +79,17 @@ class Chained:
 
 
 class DiskRows:
-    """Rows (n, dim) float32, dense or sparse, in a temporary file that is deleted with this object.
+    """Rows (n, dim) in a temporary file that is deleted with this object: dense rows of `dtype`, or sparse
 
     Only the position of each row, 8 bytes, is in memory. A memory map is not used, because its pages would stay in
     memory. `rows[numbers]` reads the rows `numbers` (k,), or a single row as (1, dim). It returns an array or a
     csr_array.
     """
 
-    def __init__(self, dim: int, is_sparse: bool = False) -> None:
+    def __init__(self, dim: int, is_sparse: bool = False, dtype: DTypeLike = np.float32) -> None:
         self._dim = dim
         self._is_sparse = is_sparse
+        self._type = ENTRY if is_sparse else np.dtype(dtype)
         self._file = TemporaryFile(prefix="jointspace-rows-")  # noqa: SIM115  The file is open as long as this object.
         self._starts = array("q", [0])
 
@@ -99,10 +101,10 @@ class DiskRows:
         """Append `rows` (k, dim). Raises JointspaceError if the disk is full."""
         if isinstance(rows, np.ndarray):
             counts = np.full(len(rows), self._dim)
-            entries = rows.astype(np.float32)
+            entries = rows.astype(self._type)
         else:
             counts = np.diff(rows.indptr)
-            entries = np.rec.fromarrays([rows.indices, rows.data], ENTRY).astype(ENTRY)
+            entries = np.rec.fromarrays([rows.indices, rows.data], self._type).astype(self._type)
         try:
             self._file.write(entries.tobytes())
             self._file.flush()
@@ -115,15 +117,14 @@ class DiskRows:
 
     def __getitem__(self, numbers: np.ndarray | int) -> Any:
         numbers = np.atleast_1d(numbers)
-        entry_type = ENTRY if self._is_sparse else np.dtype(np.float32)
         starts = np.frombuffer(self._starts, np.int64)
-        firsts = starts[numbers]
-        counts = starts[numbers + 1] - firsts
-        size = entry_type.itemsize
-        spans = zip((firsts * size).tolist(), (counts * size).tolist(), strict=True)
+        is_first = np.diff(numbers, prepend=-2) != 1  # of consecutive rows, which are read at once
+        firsts = starts[numbers[is_first]] * self._type.itemsize
+        stops = starts[numbers[np.roll(is_first, -1)] + 1] * self._type.itemsize
+        spans = zip(firsts.tolist(), (stops - firsts).tolist(), strict=True)
         data = b"".join(os.pread(self._file.fileno(), length, offset) for offset, length in spans)
-        entries: np.ndarray = np.frombuffer(data, entry_type)
+        entries: np.ndarray = np.frombuffer(data, self._type)
         if not self._is_sparse:
             return entries.reshape(len(numbers), self._dim)
-        ends = np.cumsum([0, *counts.tolist()])
+        ends = np.cumsum([0, *(starts[numbers + 1] - starts[numbers]).tolist()])
         return sparse.csr_array((entries["value"].copy(), entries["column"].copy(), ends), (len(numbers), self._dim))

@@ -97,8 +97,8 @@ class EncoderMaterial:
     """The inputs of an encoder's `prepare`, besides its entry in the configuration.
 
     `regions` has the settings of the section `regions`. `base` is the stored encoder that the entry names in `of` or
-    `made_by`, and `given` has some of the precomputed vectors. `images` is only present for image encoders that learn
-    from training images, and `texts` is only present for text encoders.
+    `made_by`, and `given` has some of the precomputed vectors. `images` are the training photos, which only image
+    encoders that learn have. `texts` are the training captions and the vocabularies, which only text encoders have.
     """
 
     seed: int

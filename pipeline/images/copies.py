@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import faiss
 import numpy as np
 from faiss.contrib.exhaustive_search import knn_ground_truth
+from faiss.contrib.ivf_tools import add_preassigned
 from PIL import Image
 from scipy import fft
 from scipy.ndimage import gaussian_filter1d
@@ -37,9 +38,13 @@ MIN_CANDIDATE_COSINE = 0.5
 BLOCK_ROWS = 4096
 """Number of photos in a block of features."""
 PRINCIPAL_COMPONENTS = 256
-"""Number of principal components of features in the index of many photos."""
+"""Number of principal components of features in the indexes of many photos."""
+INDEX_ROWS = 1 << 15
+"""Number of photos in one index."""
 INDEX_PROBES = 16
-"""Number of inverted lists of this index that are searched for each photo."""
+"""Number of inverted lists of each index that are searched for each photo."""
+TRAINING_PHOTOS = 32
+"""Number of photos for each list from which the centres of the lists are computed."""
 MAX_EXACT_PHOTOS = 20_000
 """Largest number of photos for which all pairs are compared. For more photos, neighbours are found with an index."""
 BLOCK_PAIRS = 512
@@ -51,8 +56,8 @@ ReadRows = Callable[[np.ndarray], np.ndarray]
 def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray:
     """Find pairs (p, 2) of rows, the lower first, of photos whose `features` (n, d) are among each other's nearest.
 
-    `prepare` normalises rows (k, d), a copy in float32. Two blocks of features are held in memory at a time. The index
-    of more than MAX_EXACT_PHOTOS photos holds PRINCIPAL_COMPONENTS numbers per photo.
+    `prepare` normalises rows (k, d), a copy in float32. Two blocks of features are held in memory at a time. The
+    principal components of more than MAX_EXACT_PHOTOS photos are in a temporary file.
     """
     count = features.shape[0]
     blocks = np.array_split(np.arange(count), -(-count // BLOCK_ROWS))
@@ -82,19 +87,36 @@ def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[
 
 
 def _search_index(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield approximate results of `_search_exactly`, from an index of principal components of the features."""
+    """Yield approximate results of `_search_exactly`, from indexes of principal components of the features.
+
+    Each index has INDEX_ROWS photos. All indexes have the same lists, so that together they find what a single index of
+    all photos would find.
+    """
     count = sum(map(len, blocks))
-    sample = read(np.linspace(0, count - 1, MAX_EXACT_PHOTOS).astype(int))
-    dim = sample.shape[1]
-    principal = faiss.PCAMatrix(dim, min(PRINCIPAL_COMPONENTS, dim))
-    principal.train(sample)
-    vectors = np.concatenate([principal.apply(read(rows)) for rows in blocks])
-    index = faiss.index_factory(vectors.shape[1], f"IVF{int(4 * count**0.5)},Flat", faiss.METRIC_INNER_PRODUCT)
-    index.train(vectors)
-    index.add(vectors)
-    faiss.ParameterSpace().set_index_parameter(index, "nprobe", INDEX_PROBES)
-    for queries in blocks:
-        yield index.search(vectors[queries], NEIGHBOURS + 1)
+    sample = np.linspace(0, count - 1, MAX_EXACT_PHOTOS).astype(int)
+    gram = sum(block.T @ block for block in map(read, np.array_split(sample, -(-len(sample) // BLOCK_ROWS))))
+    components = np.linalg.eigh(gram)[1][:, -PRINCIPAL_COMPONENTS:]
+    dim = components.shape[1]
+    vectors = DiskRows(dim)
+    for rows in blocks:
+        vectors.append(read(rows) @ components)
+    n_lists = int(4 * count**0.5)
+    sample = np.linspace(0, count - 1, min(count, TRAINING_PHOTOS * n_lists)).astype(int)
+    centres = faiss.Kmeans(dim, n_lists, niter=10, spherical=True, min_points_per_centroid=1)
+    centres.train(vectors[sample])
+    lists = DiskRows(INDEX_PROBES, dtype=np.int64)
+    for rows in blocks:
+        lists.append(centres.index.search(vectors[rows], INDEX_PROBES)[1])
+    nearest = [faiss.ResultHeap(len(rows), NEIGHBOURS + 1, keep_max=True) for rows in blocks]
+    for held in np.array_split(np.arange(count), -(-count // INDEX_ROWS)):
+        index = faiss.IndexIVFFlat(centres.index, dim, n_lists, faiss.METRIC_INNER_PRODUCT)
+        index.nprobe = INDEX_PROBES
+        add_preassigned(index, vectors[held], lists[held][:, 0].copy(), held)
+        for rows, heap in zip(blocks, nearest, strict=True):
+            heap.add_result(*index.search_preassigned(vectors[rows], NEIGHBOURS + 1, lists[rows], None))
+    for heap in nearest:
+        heap.finalize()
+        yield heap.D, heap.I
 
 
 def verify(pairs: np.ndarray, thumbnails: Mapping[int, np.ndarray] | DiskRows) -> np.ndarray:

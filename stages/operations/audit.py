@@ -1,9 +1,9 @@
 """`audit`: captions that are probably wrong, near copies, and copies in several splits."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from stages.commands import FILE, FOLDER
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
     from pipeline.config.names import Config
     from pipeline.models.linear.cross_fit import Scores
@@ -49,7 +50,7 @@ def command(root: Path, exclude: Path | None) -> None:
     Writes RUN/audit/audit.parquet, one row per finding, and adds a section to the report.
     """
     from pipeline.models.linear.cross_fit import MIN_PHOTOS
-    from pipeline.report.tables import FINDINGS, is_probable
+    from pipeline.report.tables import FINDINGS
     from pipeline.run.runner import run_stage
     from pipeline.storage.batch import publish_text
     from pipeline.storage.tables import read_table
@@ -58,8 +59,7 @@ def command(root: Path, exclude: Path | None) -> None:
     run = Run(root)
     run_stage(run, audit, again=True)
     table, commit = read_table(run.layout.audit.path, "audit")
-    findings = list(filter(is_probable, table.to_pylist()))
-    counts = Counter(finding["kind"] for finding in findings)
+    counts = Counter(finding["kind"] for finding in _probable(table))
     for kind, description in FINDINGS.items():
         if commit.details["scored"] or kind in ("leak", "copy"):
             click.echo(f"{counts[kind]:>7,}  {description}")
@@ -68,7 +68,7 @@ def command(root: Path, exclude: Path | None) -> None:
     elif run.manifest.n_images < FEW:
         click.echo(f"with fewer than {FEW:,} photos, many right captions look wrong: check each")
     if exclude:
-        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(findings)))
+        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table))))
         click.echo(
             f"wrote {exclude}, in which less reliable findings are comments (#); look through it, then set"
             " collection.takedown to it, and ingest leaves out these photos and captions"
@@ -100,6 +100,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
 )
 def audit(run: "StageRun", job: Job) -> None:
     """Compare the photographs with each other, and their captions with those of others."""
+    import numpy as np
     import pyarrow as pa
 
     from pipeline.images.copies import MIN_COPY_CORRELATION
@@ -107,14 +108,14 @@ def audit(run: "StageRun", job: Job) -> None:
     from pipeline.storage.tables import write_table
 
     pairs, correlations = _find_copies(run)
-    findings: list[dict[str, Any]] = [
+    findings: Iterator[dict[str, Any]] = (
         {"kind": "copy", "image_id": first, "other_image_id": second, "score": score, "threshold": MIN_COPY_CORRELATION}
         for (first, second), score in zip(pairs.tolist(), correlations.tolist(), strict=True)
-    ]
+    )
     texts = run.inputs.all_shards("texts")
-    described = len(set(run.manifest.sentence_images.tolist())) if texts else 0
+    described = len(np.unique(run.manifest.sentence_images)) if texts else 0
     if described >= MIN_PHOTOS:
-        findings += _worst_captions(*_score_captions(run, pairs))
+        findings = chain(findings, _worst_captions(*_score_captions(run, pairs)))
     fields = {
         **dict.fromkeys(("kind", "image", "split"), pa.string()),
         **dict.fromkeys(("image_id", "sentence_id", "other_image_id", "rank", "rivals"), pa.int64()),
@@ -123,7 +124,10 @@ def audit(run: "StageRun", job: Job) -> None:
         **dict.fromkeys(("score", "threshold"), pa.float64()),
         "reliable": pa.bool_(),
     }
-    table = pa.Table.from_pylist(list(_name(run, findings)), pa.schema(list(fields.items())))
+    schema = pa.schema(list(fields.items()))
+    blocks = iter(lambda: list(islice(findings, BLOCK_ROWS)), [])
+    tables = [pa.Table.from_pylist(list(_name(run, block)), schema) for block in blocks]
+    table = pa.concat_tables([schema.empty_table(), *tables])
     write_table(job.path, "audit", table, provenance=job.provenance, details={"scored": described >= MIN_PHOTOS})
 
 
@@ -188,39 +192,68 @@ def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[
     `reliable`. Single captions of photos that are listed reliably are left out."""
     import numpy as np
 
+    from pipeline.models.linear.cross_fit import PAIR_COLUMNS
+
     whole: set[int] = set()
     for kind, scores in (("captions", photographs), ("caption", captions)):
         order = np.argsort(scores.scores, kind="stable")
         threshold = scores.scores[order[scores.wrong - 1]] if scores.wrong else -np.inf
         likely = scores.likely_wrong
-        for place, row in enumerate(order[: max(scores.wrong, WORST)].tolist()):
-            columns = ("image_id", "sentence_id", "rank", "rivals", "rather")
-            finding = {name: int(getattr(scores, name)[row]) for name in columns}
+        listed = order[: max(scores.wrong, WORST)]
+        for place, (pair, score) in enumerate(zip(scores.pairs[listed], scores.scores[listed], strict=True)):
+            finding = dict(zip(PAIR_COLUMNS, pair.tolist(), strict=True))
             if finding["image_id"] not in whole:
-                score = {"score": float(scores.scores[row]), "threshold": float(threshold)}
-                yield {"kind": kind, **finding, **score, "reliable": place < likely}
-        whole = set(scores.image_id[order[:likely]].tolist())
+                numbers = {"score": float(score), "threshold": float(threshold)}
+                yield {"kind": kind, **finding, **numbers, "reliable": place < likely}
+        whole = set(scores.pairs[order[:likely]][:, 0].tolist())
 
 
-def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:  # Any: rows of the table
-    """Yield the findings with names, splits and texts. Copies in different splits are leaks."""
+def _name(run: Run, findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:  # Any: rows of the table
+    """Yield the findings with names, splits and texts. Copies in different splits are leaks.
+
+    Each shard of the manifest is read once.
+    """
     import numpy as np
 
     from pipeline.foreign.image_names import listed_name
 
     manifest = run.manifest
-    texts, owners = manifest.sentences["text"], manifest.sentence_images
-    for finding in findings:
-        image, *other = manifest.pick([finding["image_id"], *filter(None, [finding.get("other_image_id")])])
+    ids = [finding[column] for finding in findings for column in ("image_id", "other_image_id") if column in finding]
+    images = dict(zip(ids, manifest.pick(ids), strict=True))
+    owners = manifest.sentence_images
+    captions = [_captions_of(finding, owners) for finding in findings]
+    rather = [finding["rather"] for finding in findings if "rather" in finding]
+    numbers = np.unique(np.array([*chain(*captions), *rather], np.int64))
+    texts = dict(zip(numbers.tolist(), manifest.rows("sentences", numbers)["text"].to_pylist(), strict=True))
+    for finding, own in zip(findings, captions, strict=True):
+        image = images[finding["image_id"]]
         named = {**finding, "image": listed_name(image), "split": image["split"]}
-        for copy in other:
+        if "other_image_id" in finding:
+            copy = images[finding["other_image_id"]]
             named |= {"other_image": listed_name(copy), "other_split": copy["split"]}
             named["kind"] = "copy" if copy["split"] == image["split"] else "leak"
         if "rather" in finding:
-            one, all_of = finding["sentence_id"], np.searchsorted(owners, [image["image_id"], image["image_id"] + 1])
-            named["captions"] = texts[slice(*all_of) if one < 0 else slice(one, one + 1)].to_pylist()
-            named["rather"] = texts[finding["rather"]].as_py()
+            named["captions"] = [texts[number] for number in own]
+            named["rather"] = texts[finding["rather"]]
         yield named
+
+
+def _captions_of(finding: Mapping[str, Any], owners: "np.ndarray") -> range:  # Any: a row of the table
+    """Return the sentence_ids of the captions that a finding lists; `owners` (m,) are the image_ids of all captions."""
+    if "rather" not in finding:
+        return range(0)
+    if finding["sentence_id"] >= 0:
+        return range(finding["sentence_id"], finding["sentence_id"] + 1)
+    first, last = owners.searchsorted([finding["image_id"], finding["image_id"] + 1]).tolist()
+    return range(first, last)
+
+
+def _probable(table: "pa.Table") -> Iterator[Mapping[str, Any]]:  # Any: rows of the table
+    """Yield the findings that are copies or probably wrong captions."""
+    from pipeline.report.tables import is_probable
+
+    for batch in table.to_batches(BLOCK_ROWS):
+        yield from filter(is_probable, batch.to_pylist())
 
 
 def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:  # Any: rows of the table

@@ -3,6 +3,7 @@
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from scipy import sparse
 from pipeline.compute.lazy_rows import DiskRows
 from pipeline.config.registry import model_spec
 from pipeline.images import copies
-from pipeline.models.linear import kernels, wsabie
+from pipeline.models.linear import cross_fit, kernels, wsabie
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, TextView, ViewBlock
+from pipeline.storage.pairs import SplitRows
 
 WIDE, ROWS = 256, 100
 """Columns of the features of a photo, and photos in a block."""
@@ -74,10 +76,10 @@ def test_a_fit_to_four_times_as_many_photos_takes_as_much_memory(name: str, monk
 def test_neighbours_of_four_times_as_many_photos_take_as_much_memory(
     exact: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the pairs that are found, and without the principal components that an index holds."""
-    monkeypatch.setattr(copies, "MAX_EXACT_PHOTOS", exact)
-    monkeypatch.setattr(copies, "BLOCK_ROWS", 200)
-    monkeypatch.setattr(copies, "PRINCIPAL_COMPONENTS", 4)
+    """Without the pairs that are found."""
+    limits = {"MAX_EXACT_PHOTOS": exact, "BLOCK_ROWS": 200, "INDEX_ROWS": 300, "TRAINING_PHOTOS": 1}
+    for name, value in limits.items():
+        monkeypatch.setattr(copies, name, value)
 
     class Rows:
         def __init__(self, count: int) -> None:
@@ -88,6 +90,37 @@ def test_neighbours_of_four_times_as_many_photos_take_as_much_memory(
 
     copies.near_pairs(Rows(400))
     few, many = (peak(lambda count=count: copies.near_pairs(Rows(count))) for count in (1000, 4000))
+    assert many <= 1.2 * few, (few, many)
+
+
+def test_several_indexes_find_what_one_index_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "MAX_EXACT_PHOTOS", 100)
+    features = np.random.default_rng(4).standard_normal((3000, 8), dtype=np.float32)
+    whole = copies.near_pairs(features)
+    monkeypatch.setattr(copies, "INDEX_ROWS", 700)
+    monkeypatch.setattr(copies, "BLOCK_ROWS", 400)
+    np.testing.assert_array_equal(copies.near_pairs(features), whole)
+    monkeypatch.setattr(copies, "MAX_EXACT_PHOTOS", 3000)
+    exact = set(map(tuple, copies.near_pairs(features).tolist()))
+    assert len(exact & set(map(tuple, whole.tolist()))) > 0.95 * len(exact)
+
+
+def test_scores_of_four_times_as_many_captions_take_as_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_fit, "MAX_RIVALS", 100)
+    view, text = ImageView(("one",), (WIDE,), ()), TextView.of({"tfidf": next(blocks_of(ROWS)).y})
+
+    def blocks(count: int, fold: int) -> Iterator[SplitRows]:
+        for number, block in enumerate(blocks_of(count)):
+            if number % cross_fit.FOLDS == fold:
+                ids = number * ROWS + block.owners
+                yield SplitRows(ids, {"one": block.x}, {"tfidf": block.y}, ids, block.owners)
+
+    def score(count: int) -> None:
+        photos, captions = cross_fit.cross_fit(partial(blocks, count), view, text, 1)
+        assert photos.pairs.shape == captions.pairs.shape == (count, 5)
+
+    score(ROWS * cross_fit.FOLDS)  # imports are not of the scores
+    few, many = (peak(lambda count=count: score(count)) for count in (2000, 8000))
     assert many <= 1.2 * few, (few, many)
 
 
@@ -106,6 +139,13 @@ def test_neighbours_in_blocks_are_the_neighbours_of_all(size: int, monkeypatch: 
         if i != j and cosines[i, j] >= copies.MIN_CANDIDATE_COSINE
     }
     assert set(map(tuple, copies.near_pairs(features).tolist())) == expected
+
+
+def test_whole_numbers_on_disk_stay_exact() -> None:
+    rows = DiskRows(2, dtype=np.int64)
+    numbers = np.array([[1 << 40, -1], [(1 << 40) + 1, 2]])
+    rows.append(numbers)
+    np.testing.assert_array_equal(rows[np.arange(2)], numbers)
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

@@ -8,10 +8,17 @@ from made_up_settings import text_view
 from scipy import sparse
 
 from pipeline.errors import InputError
-from pipeline.models.linear.cross_fit import FOLDS, Scores, cross_fit, draw_folds, score_rivals
+from pipeline.models.linear.cross_fit import FOLDS, PAIR_COLUMNS, Scores, cross_fit, draw_folds, score_rivals
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import ImageView
 from pipeline.storage.pairs import SplitRows
+
+NO_PAIRS = np.empty((0, len(PAIR_COLUMNS)), int)
+
+
+def columns_of(scores: Scores) -> dict[str, np.ndarray]:
+    """The columns of all pairs by their names."""
+    return dict(zip(PAIR_COLUMNS, scores.pairs[np.arange(len(scores.scores))].T, strict=True))
 
 
 def test_copies_share_a_fold_and_a_caption_is_judged_with_its_siblings_against_those_of_others() -> None:
@@ -23,7 +30,9 @@ def test_copies_share_a_fold_and_a_caption_is_judged_with_its_siblings_against_t
     x[0], y[:2] = np.eye(8)[0], np.eye(8)[1]
     photographs, captions = score_rivals(np.arange(40), np.arange(80), owners, x, y)
     for scores in (photographs, captions):
-        assert not (scores.rather // 2 == scores.image_id).any() and scores.rank[0] > 1 == np.median(scores.rank)
+        pairs = columns_of(scores)
+        assert not (pairs["rather"] // 2 == pairs["image_id"]).any()
+        assert pairs["rank"][0] > 1 == np.median(pairs["rank"])
     assert captions.scores[0] > photographs.scores[0] + 1  # its sibling says the same
 
 
@@ -35,8 +44,7 @@ def test_of_the_pairs_that_are_likely_wrong_few_are_right(seed: int, count: int,
     is_wrong = np.arange(count) < share * count
     exchanged = rng.standard_normal(count)
     own = np.where(is_wrong, rng.standard_normal(count), rng.normal(2.5, 1, count))
-    none = np.zeros(count, int)
-    scores = Scores(np.arange(count), none - 1, own, exchanged, none, none, none)
+    scores = Scores(own, exchanged, NO_PAIRS)
     chosen = is_wrong[np.argsort(own)[: scores.likely_wrong]]
     assert len(chosen) <= scores.wrong
     if share == 0:
@@ -55,7 +63,7 @@ def test_the_scores_of_pairs_are_those_of_the_definition() -> None:
     together = np.stack([csls[:, owners == image].mean(axis=1) for image in range(4)], axis=1)
     np.testing.assert_allclose(photographs.scores, np.diag(together), atol=1e-6)
     np.testing.assert_allclose(photographs.exchanged, together[np.arange(4), [2, 3, 0, 1]], atol=1e-6)
-    assert photographs.rank.tolist() == [1 + (row > row[i]).sum() for i, row in enumerate(together)]
+    assert columns_of(photographs)["rank"].tolist() == [1 + (row > row[i]).sum() for i, row in enumerate(together)]
     for caption, image in enumerate(owners):
         siblings = [y[other] for other in np.flatnonzero(owners == image) if other != caption]
         context = x[image] + (np.mean(siblings, axis=0) if siblings else 0)
@@ -64,7 +72,7 @@ def test_the_scores_of_pairs_are_those_of_the_definition() -> None:
             expected = 2 * context @ y[said] / np.linalg.norm(context) - hubs - others.mean(axis=0)[said]
             assert found[caption] == pytest.approx(expected, abs=1e-6)
         rivals = [csls[image, other] for other in range(6) if owners[other] != image]
-        assert captions.rank[caption] == 1 + sum(value >= csls[image, caption] for value in rivals)
+        assert columns_of(captions)["rank"][caption] == 1 + sum(value >= csls[image, caption] for value in rivals)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5])
@@ -73,8 +81,7 @@ def test_the_number_of_wrong_pairs_is_estimated_and_they_score_lowest(share: flo
     rng, count = np.random.default_rng(2), 20_000
     is_wrong = rng.random(count) < share
     scores, exchanged = rng.normal(np.where(is_wrong, 0, 4), 1), rng.normal(0, 1, count)
-    none = np.zeros(count, np.int64)
-    found = Scores(none, none, scores, exchanged, none, none, none).wrong
+    found = Scores(scores, exchanged, NO_PAIRS).wrong
     assert found == pytest.approx(is_wrong.sum(), abs=0.02 * count)
     worst = np.argsort(scores)[:found]
     assert is_wrong[worst].sum() >= 0.9 * found
@@ -105,9 +112,10 @@ def test_planted_wrong_captions_are_found_and_counted() -> None:
     folds = draw_folds(np.empty((0, 2), int), len(x), seed=0)
     view = ImageView(("net",), (20,), ())
     photographs, captions = cross_fit(lambda fold: blocks_of(folds, x, y, owners, fold), view, text_view(15), 1)
-    assert sorted(photographs.image_id) == list(range(600)) and sorted(captions.sentence_id) == list(range(1200))
+    image_id = columns_of(photographs)["image_id"]
+    assert sorted(image_id) == list(range(600)) and sorted(columns_of(captions)["sentence_id"]) == list(range(1200))
     assert 50 <= photographs.wrong <= 75
-    worst = photographs.image_id[np.argsort(photographs.scores)[: photographs.wrong]]
+    worst = image_id[np.argsort(photographs.scores)[: photographs.wrong]]
     assert (worst % 10 == 0).sum() >= 50
 
 
@@ -123,6 +131,5 @@ def test_photos_that_are_all_near_duplicates_are_refused_by_their_cause() -> Non
 def test_pairs_are_likely_wrong_if_more_are_low_than_right_ones_explain(low: int, expected: int) -> None:
     """Of 81 pairs below the quantile 0.9, about 9 right ones are below the median, or 12 by chance."""
     own = np.concatenate([np.full(low, 0.25), np.full(81 - low, 0.85), np.full(200, 2.0)])
-    none = np.zeros(len(own), int)
-    scores = Scores(none, none, own, np.linspace(0, 1, 1001), none, none, none)
+    scores = Scores(own, np.linspace(0, 1, 1001), NO_PAIRS)
     assert scores.likely_wrong == expected

@@ -23,14 +23,15 @@ falls about as fast as the odds F0/(1 - F0), or faster. If every pair below a hi
 would bound the number of right pairs below a lower quantile. Only pairs beyond this number are likely to be wrong.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from pipeline.compute.lazy_rows import DiskRows, LazyRows
 from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import sum_blocks
 from pipeline.models.linear.cca import CCASolver, NormalizedCCA
@@ -63,30 +64,23 @@ QUANTILES = np.linspace(0.3, 0.5, 5)
 """Quantiles of the exchanged pairs' scores at which F/F0 is computed. Below the least, too few pairs are counted."""
 RIGHT_QUANTILE = 0.9
 """Quantile of the exchanged pairs' scores below which most pairs are right."""
+PAIR_COLUMNS = ("image_id", "sentence_id", "rank", "rivals", "rather")
+"""Columns of `Scores.pairs`."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of k pairs of photos `image_id` (k,) and captions `sentence_id` (k,), as arrays (k,).
+    """The scores of k pairs of a photo and its captions. A pair with a low value in `scores` (k,) is probably wrong.
 
-    A `sentence_id` of -1 means all captions of the photo. A pair with a low value in `scores` is probably wrong.
-    `exchanged` are the scores of k wrong pairs. `rivals` is the number of photos, or of captions, with which the pair
-    was compared, and `rank` is its rank among them, from 1. `rather` is the id of the rivals' caption that fits the
-    photo best.
+    `exchanged` (k,) are the scores of k wrong pairs. `pairs` (k, 5) has the columns PAIR_COLUMNS: the id of the photo,
+    the id of the caption (-1 for all captions of the photo), the number of photos, or of captions, with which the pair
+    was compared (`rivals`), its rank among them, from 1, and the id of the rivals' caption that fits the photo best
+    (`rather`).
     """
 
-    image_id: np.ndarray
-    sentence_id: np.ndarray
     scores: np.ndarray
     exchanged: np.ndarray
-    rank: np.ndarray
-    rivals: np.ndarray
-    rather: np.ndarray
-
-    @classmethod
-    def join(cls, parts: Sequence["Scores"]) -> "Scores":
-        """Return the scores of all `parts`, one part after another."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+    pairs: LazyRows
 
     @property
     def wrong(self) -> int:
@@ -127,8 +121,9 @@ def cross_fit(
     """Score every photo with all of its captions, and every single caption. Return both Scores.
 
     `blocks(fold)` yields the pairs of a fold, in ascending order of their ids. `view` and `text` describe the features
-    and text vectors. The moments are summed with `threads` threads, or on the GPU `device`. Raises InputError if one
-    fold has nearly all captions, because their photos are near-duplicates.
+    and text vectors. The moments are summed with `threads` threads, or on the GPU `device`. Only `scores` and
+    `exchanged` are in memory, with 16 bytes for each pair. The embeddings of a fold and `pairs` are in temporary files.
+    Raises InputError if one fold has nearly all captions, because their photos are near-duplicates.
     """
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
     total = sum_moments(moments)
@@ -138,30 +133,45 @@ def cross_fit(
             f"{greatest:,.0f} of {total.n:,.0f} captions belong to photos that are near-duplicates of each other, so"
             " too few other photos are left to judge these captions. Leave out near-duplicates or add other photos"
         )
-    parts = []
+    photos, captions = _Collected(), _Collected()
     for fold, own in enumerate(moments):
         others = total - own
         directions = CCASolver(others).solve(RIDGE, RIDGE, DIMENSIONS)
         model = NormalizedCCA(view, text, others.mean_x, others.mean_y, directions, POWER)
-        embedded = [
-            (
-                block.image_id,
-                block.sentence_id,
-                block.image_id[block.owners],
-                model.embed_images(block.features),
-                model.embed_sentences(block.sentences),
-            )
-            for block in blocks(fold)
-        ]
-        if not embedded:
+        x, y, ids = DiskRows(directions.w.shape[1]), DiskRows(directions.u.shape[1]), []
+        for block in blocks(fold):
+            x.append(model.embed_images(block.features))
+            y.append(model.embed_sentences(block.sentences))
+            ids.append((block.image_id, block.sentence_id, block.image_id[block.owners]))
+        if not ids:
             continue
-        image_id, sentence_id, sentence_images, x, y = map(np.concatenate, zip(*embedded, strict=True))
+        image_id, sentence_id, sentence_images = map(np.concatenate, zip(*ids, strict=True))
         for rows in np.array_split(np.arange(len(image_id)), -(-len(image_id) // MAX_RIVALS)):
-            first, last = np.searchsorted(sentence_images, [image_id[rows[0]], image_id[rows[-1]] + 1])
-            owners = np.searchsorted(image_id[rows], sentence_images[first:last])
-            parts.append(score_rivals(image_id[rows], sentence_id[first:last], owners, x[rows], y[first:last]))
-    photos, captions = zip(*parts, strict=True)
-    return Scores.join(photos), Scores.join(captions)
+            own_captions = np.arange(*np.searchsorted(sentence_images, [image_id[rows[0]], image_id[rows[-1]] + 1]))
+            owners = np.searchsorted(image_id[rows], sentence_images[own_captions])
+            scores = score_rivals(image_id[rows], sentence_id[own_captions], owners, x[rows], y[own_captions])
+            photos.append(scores[0])
+            captions.append(scores[1])
+    return photos.scores(), captions.scores()
+
+
+class _Collected:
+    """The scores of several groups of pairs, whose `pairs` are on disk."""
+
+    def __init__(self) -> None:
+        self._scores: list[np.ndarray] = []
+        self._exchanged: list[np.ndarray] = []
+        self._pairs = DiskRows(len(PAIR_COLUMNS), dtype=np.int64)
+
+    def append(self, group: Scores) -> None:
+        """Append the scores of a group."""
+        self._scores.append(group.scores)
+        self._exchanged.append(group.exchanged)
+        self._pairs.append(group.pairs[np.arange(len(group.scores))])
+
+    def scores(self) -> Scores:
+        """Return the scores of all groups."""
+        return Scores(np.concatenate(self._scores), np.concatenate(self._exchanged), self._pairs)
 
 
 def score_rivals(
@@ -204,10 +214,11 @@ def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, 
     n = len(image_id)
     photos = np.arange(n)
     means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)
-    own = np.diag(means)
+    own = means.diagonal().copy()  # the view would keep all means
     exchanged = means[photos, (photos + n // 2) % n]
     rank = 1 + (means > own[:, None]).sum(axis=1)
-    return Scores(image_id, np.full(n, -1), own, exchanged, rank, np.full(n, n - 1), preferred)
+    pairs = np.stack([image_id, np.full(n, -1), rank, np.full(n, n - 1), preferred], axis=1)
+    return Scores(own, exchanged, pairs)
 
 
 def _score_captions(
@@ -236,12 +247,5 @@ def _score_captions(
         m - np.searchsorted(rivals[photo], csls.scores[photo, caption], side="right")
         for caption, photo in enumerate(owners)
     ]
-    return Scores(
-        image_id[owners],
-        sentence_id,
-        score_with(captions),
-        score_with((captions + m // 2) % m),
-        1 + np.array(higher),
-        m - counts[owners],
-        preferred[owners],
-    )
+    columns = (image_id[owners], sentence_id, 1 + np.array(higher), m - counts[owners], preferred[owners])
+    return Scores(score_with(captions), score_with((captions + m // 2) % m), np.stack(columns, axis=1))
