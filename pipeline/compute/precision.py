@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 MIN_ELEMENTS_FOR_TORCH = 1 << 30
 """Size of a block whose faster conversion by torch takes less time than importing torch (about 1.5 s)."""
+FLOAT16_VALUES = 1 << 16
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Convert `block` (any shape, float16 or float32) to float32, exactly. The result is written into `out` if given.
 
-    Uses torch's vectorised conversion if torch is loaded already or the block is large, and numpy's otherwise.
+    Uses torch's vectorised conversion if torch is loaded already or the block is large. Otherwise it looks up a table of
+    all float16 values, which is faster than numpy's conversion unless the block is small.
     """
     if out is None:
         out = np.empty(block.shape, np.float32)
@@ -28,6 +30,9 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         import torch
 
         torch.from_numpy(out).copy_(torch.from_numpy(block))
+    elif block.dtype == np.float16 and block.size > FLOAT16_VALUES:
+        every_value = np.arange(FLOAT16_VALUES, dtype=np.uint16).view(np.float16).astype(np.float32)
+        np.take(every_value, block.view(np.uint16), out=out, mode="clip")  # this mode needs no buffer
     else:
         np.copyto(out, block)
     return out

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.compute import runtime
+from pipeline.compute.chunks import divide_into_chunks
 
 if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry
@@ -215,8 +216,7 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
     terms = [_text_dim(config, encoder) for encoder in config.text_encoders]
     width = sum(dims.values()) + sum(terms)
     joint = max(config.fit.dimensions)
-    shards = -(-images // config.shard_size)
-    jobs = min(shards, 64)
+    chunks = len(divide_into_chunks(-(-images // config.shard_size), config.shard_size))
     moments = 4.0 * width**2
     embeddings = 4.0 * joint * (images + sentences)
     stored = np.dtype(config.extract.storage).itemsize
@@ -228,7 +228,7 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
         disk={
             "features": stored * images * sum(dims.values()),
             "text": TERM_BYTES * TERMS * sentences * len(terms),
-            "moments": moments * (shards + jobs),
+            "moments": moments / 2 * (chunks + 1),  # half of each symmetric block, and one sum of all chunks
             "embeddings": embeddings * len(config.models),
             "indices": embeddings * len(config.models),
         },

@@ -11,7 +11,7 @@ from pipeline.errors import InputError
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Inputs, Job, Names, Outside, ShardJob, Stage, list_inputs
-from pipeline.storage.commit import Commits, Provenance
+from pipeline.storage.commit import Commits, Provenance, combined
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
@@ -50,14 +50,18 @@ class Jobs:
 
     def shard_job(self, stage: Stage, names: Names, number: int) -> ShardJob:
         """Describe the job that makes the shard `number`, as `job` does."""
-        rows = self.run.manifest.shard(number)
-        shard = f"manifest/shards/{number:05d}.json"
-        columns = {f"{shard}#{column}": rows.fingerprints[column] for column in stage.columns}
-        provenance, digests = self._trace(stage, names, number, columns)
-        outputs = stage.outputs(self.run.layout, *names)
+        manifest, outputs = self.run.manifest, stage.outputs(self.run.layout, *names)
         first = outputs[0]
         assert isinstance(first, Shards)
-        return ShardJob(provenance, digests, first.shard(number), outputs, names, number=number, rows=rows)
+        shards = manifest.chunks[number] if first.chunked else range(number, number + 1)
+        columns = {
+            f"manifest/shards/{shard:05d}.json#{column}": manifest.shard(shard).fingerprints[column]
+            for shard in shards
+            for column in stage.columns
+        }
+        provenance, digests = self._trace(stage, names, shards, columns)
+        path, rows = first.shard(number), manifest.span(shards)
+        return ShardJob(provenance, digests, path, outputs, names, number=number, shards=shards, rows=rows)
 
     def is_done(self, job: Job) -> bool:
         """Whether the artefact of a job is there: made like this, from what is there now, and whole."""
@@ -65,13 +69,15 @@ class Jobs:
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
     def _trace(
-        self, stage: Stage, names: Names, number: int | None, columns: Mapping[str, str]
+        self, stage: Stage, names: Names, shards: range | None, columns: Mapping[str, str]
     ) -> tuple[Provenance, dict[str, str]]:
         """Return the provenance of a job, and the digest of each of its inputs by name."""
         run, digests, brought, artefacts = self.run, {}, {}, {}
         for source in list_inputs(stage.reads(run.config, run.layout, *names)):
-            if (place := self._place(source, number)) is not None:
-                digests[source.name] = artefacts[place] = self._commits.require(place)
+            if places := self._places(source, shards):
+                found = {place: self._commits.require(place) for place in places}
+                artefacts |= found
+                digests[source.name] = found[places[0]] if len(places) == 1 else combined(found.values())
             else:
                 assert not isinstance(source, Shards)
                 digests[source.name] = brought[source.name] = self._digest(source)
@@ -98,18 +104,21 @@ class Jobs:
                 ) from error
         return self._digests[key]
 
-    def _place(self, source: Input, number: int | None) -> str | None:
-        """Return where the commit of an input lies below the run: of shards the commit of this `number`, or the pattern
-        of all commits; None for what is not the run's."""
+    def _places(self, source: Input, shards: range | None) -> list[str]:
+        """Return where the commits of an input lie below the run.
+
+        Shards have one commit for each number in `shards`, or the pattern of all commits without them. An input that is
+        not of the run has no commit.
+        """
         if isinstance(source, Outside):
-            return None
+            return []
         if isinstance(source, Shards):
-            commit, key = source.every_commit if number is None else source.commit(number), ""
+            commits, key = [source.every_commit] if shards is None else [source.commit(n) for n in shards], ""
         else:
-            commit, key = source.commit, source.key
-        if commit == self._demo.commit or not commit.is_relative_to(self.run.root):
-            return None
-        return commit.relative_to(self.run.root).as_posix() + (f"#{key}" if key else "")
+            commits, key = [source.commit], source.key
+        if commits[0] == self._demo.commit or not commits[0].is_relative_to(self.run.root):
+            return []
+        return [commit.relative_to(self.run.root).as_posix() + (f"#{key}" if key else "") for commit in commits]
 
 
 class NamedInputs:

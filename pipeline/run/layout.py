@@ -32,16 +32,19 @@ class Shards:
     """An artefact in shards: `folder/shard-00000.h5` and so on, each with its commit.
 
     Every part (a range of shards, which one job makes) has the file `folder/part-00000.json`. It is written when all
-    shards of the part are made, and vouches for their commits. One job makes all shards of a `whole` artefact.
+    shards of the part are made, and vouches for their commits.
+
+    The shards of a `chunked` artefact are `folder/chunk-00000.h5` and so on. Each covers a chunk of the manifest's
+    shards, and one job makes all of them.
     """
 
     name: str
     folder: Path
     suffix: str = ".h5"
-    whole: bool = False
+    chunked: bool = False
 
     def shard(self, number: int) -> Path:
-        return self.folder / f"shard-{number:05d}{self.suffix}"
+        return self.folder / f"{self._label}-{number:05d}{self.suffix}"
 
     def commit(self, number: int) -> Path:
         shard = self.shard(number)
@@ -50,7 +53,11 @@ class Shards:
     @property
     def every_commit(self) -> Path:
         """The pattern of the commits of all shards, as the inputs of a commit name them."""
-        return self.folder / f"shard-*{self.suffix}.json"
+        return self.folder / f"{self._label}-*{self.suffix}.json"
+
+    @property
+    def _label(self) -> str:
+        return "chunk" if self.chunked else "shard"
 
     def part(self, number: int | str) -> Path:
         """The commit of a part; `number` may be a wildcard."""
@@ -87,8 +94,8 @@ class NamedLine(Generic[Made]):
         return at
 
 
-def shards(pattern: str, suffix: str = ".h5", whole: bool = False) -> NamedLine[Shards]:
-    return NamedLine(pattern, lambda root, name: Shards(name, root / name, suffix, whole))
+def shards(pattern: str, suffix: str = ".h5", chunked: bool = False) -> NamedLine[Shards]:
+    return NamedLine(pattern, lambda root, name: Shards(name, root / name, suffix, chunked))
 
 
 def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Line[Artefact]:
@@ -158,7 +165,7 @@ class Layout:
 
     # --- models
 
-    moments = shards("moments/{pairs}", whole=True)
+    moments = shards("moments/{pairs}", chunked=True)
     """Moments of the pairs `target`, `dev` or `auxiliary/<documents>`; of `study/...` in folds."""
     model = artefacts("models/{model}", "/model.json")
     model_vocabulary = artefacts("models/{model}/vocabulary.json")

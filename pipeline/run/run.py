@@ -1,7 +1,6 @@
 """A run, opened: its configuration, its manifest, the artefacts of its stages, and what it computes with."""
 
 import logging
-import math
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 MIN_DECODERS = 2
 """Number of processes that decode beside a CPU that computes, and of threads that a GPU's own process needs."""
-IMAGES_PER_CHUNK = 1 << 16
-"""Number of images that are summed in one chunk of shards, unless that makes more than MAX_CHUNKS chunks."""
-MAX_CHUNKS = 64
 
 
 class Storable(Protocol):
@@ -227,15 +223,6 @@ class Run:
 def share(shards: int, part: int, parts: int) -> range:
     """Return the shards of part number `part` of `parts`, which differ by one shard at most."""
     return range(-(-part * shards // parts), -(-(part + 1) * shards // parts))
-
-
-def chunks(shards: int, shard_size: int) -> list[range]:
-    """Return ranges of shards of about IMAGES_PER_CHUNK images, at most MAX_CHUNKS ranges.
-
-    They do not depend on the number of parts, so a sum over chunks does not depend on where it was computed.
-    """
-    size = max(IMAGES_PER_CHUNK // shard_size, math.ceil(shards / MAX_CHUNKS), 1)
-    return [range(first, min(first + size, shards)) for first in range(0, shards, size)]
 
 
 def _near_run(folder: Path) -> str:

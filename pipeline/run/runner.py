@@ -161,8 +161,9 @@ def run_stage(
 def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> None:
     """Make shards as `run_stage` does; `every` lists the names to make, all in one pass."""
     outputs = [_shards_of(stage, run, names) for names in every]
-    count, jobs = run.manifest.n_shards, Jobs(run)
-    parts = [range(count)] if outputs[0].whole else [share(count, n, run.config.parts) for n in range(run.config.parts)]
+    jobs, chunked = Jobs(run), outputs[0].chunked
+    count = len(run.manifest.chunks) if chunked else run.manifest.n_shards
+    parts = [range(count)] if chunked else [share(count, n, run.config.parts) for n in range(run.config.parts)]
     if part is not None and part >= len(parts):
         raise UsageError(f"{run.root} has {len(parts)} parts, from 0; there is no part {part}")
     root, call = run.root.absolute(), uuid4().hex

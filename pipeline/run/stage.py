@@ -84,9 +84,13 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob(Job):
-    """One shard that a stage makes: the shard `number`, whose images and sentences are `rows`; `path` is its file."""
+    """One shard that a stage makes: the shard `number`, whose images and sentences are `rows`. `path` is its file.
+
+    A shard of a chunked artefact covers the manifest's shards `shards`. For any other, `shards` has `number` alone.
+    """
 
     number: int
+    shards: range
     rows: "ShardRows"
 
     @property

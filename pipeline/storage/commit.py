@@ -4,8 +4,9 @@ The commit of an artefact is a JSON file beside it, or the artefact itself where
 
     place      its own path below the folder of the run: "embeddings/ncca/shard-00003.h5.json"
     made_by    {stage, version, keys}: what decided the result
-    inputs     {place: digest} of the commits that it was made from. "moments/target/shard-*.h5.json" stands for the
-               shards of all numbers, "manifest/shards/00003.json#images" for what that commit says under `images`
+    inputs     {place: digest} of the commits that it was made from. "text/tfidf/shard-*.h5.json" stands for the shards
+               of all numbers, "moments/target/chunk-*.h5.json" for the files of all chunks of shards, and
+               "manifest/shards/00003.json#images" for what that commit says under `images`
     files      {name: {bytes, sha256}} of the files that it vouches for, beside it or below
     digest     of all that readers get: the files and everything else here but `made_by` and `inputs`
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
+from pipeline.compute.chunks import divide_into_chunks
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.files import REMEDY, file_sha256, is_regular, plain, read_bytes, refusing
@@ -347,12 +349,15 @@ class Commits:
         return self._digests[source]
 
     def places(self, source: str) -> Iterable[str]:
-        """The commits that an input is of: one, or that of each shard."""
+        """Return the places of the commits of an input: one, or one for each shard or chunk."""
         place, _, _ = source.partition("#")
         if "*" not in place:
             return [place]
-        shards = int(read_commit(self.root / MANIFEST).value["shards"])
-        return (place.replace("*", f"{number:05d}") for number in range(shards))
+        summary = read_commit(self.root / MANIFEST).value
+        count = int(summary["shards"])
+        if "/chunk-*" in place:
+            count = len(divide_into_chunks(count, int(summary["shard_size"])))
+        return (place.replace("*", f"{number:05d}") for number in range(count))
 
     def _parts(self, source: str) -> Iterator[str]:
         """The commits that vouch for those of the shards, if `source` is all shards: a stage that was killed while it

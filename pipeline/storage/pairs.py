@@ -1,5 +1,5 @@
 """The images of splits and their sentences: their ids, their rows of features and of text vectors, and the moments of
-these rows, which a shard has by fold with the images of each fold.
+these rows. One file has the moments of a chunk of shards, by fold, with the images of each fold.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +14,9 @@ from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.commit import Commit, Commits, Provenance, combined, commit_path, open_commit
 from pipeline.storage.features import Features
 from pipeline.storage.json_files import Json
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import Origin
-from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
+from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, chunk_path, write_shard
 from pipeline.storage.texts import Matrix, Texts, open_texts, stack_rows
 
 
@@ -127,6 +127,11 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
     )
 
 
+def images_in(rows: ShardRows, image_id: np.ndarray) -> np.ndarray:
+    """Return for each image of a shard (n,) whether its id is in `image_id`."""
+    return np.isin(np.arange(rows.first_image, rows.last_image), image_id)
+
+
 def read_pairs(
     features: Features,
     sentences: Texts,
@@ -160,7 +165,8 @@ def read_pairs(
             )
 
 
-SUM = "sum.h5"  # of the moments of all shards beside it
+SUM = "sum.h5"
+"""The file with the sum of the moments in all chunks beside it."""
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 
 
@@ -175,7 +181,7 @@ def write_moments(
 ) -> None:
     """Publish the arrays of each fold's moments, stacked along a first axis; image `image_id[i]` is in `fold_of[i]`.
 
-    `folds` has only the folds in which the shard has a pair: moments are large, and many shards have no target image.
+    `folds` has only the folds in which the chunk has a pair: moments are large, and many chunks have no target image.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in NAMES if folds else ():
@@ -185,7 +191,7 @@ def write_moments(
 
 
 def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
-    """The arrays of the moments of one of the folds that a shard stores, or the sum of a part."""
+    """Read the arrays of the moments of one of the folds in the file of a chunk, or in the sum of all chunks."""
     shard = Shard(path, MOMENTS)
     (place,) = np.flatnonzero(shard["stored"] == fold)
     return {name: shard[name][place] for name in NAMES}
@@ -196,17 +202,19 @@ def sum_path(folder: Path) -> Path:
 
 
 def write_sum(folder: Path, numbers: range, add_up: Callable[[list[Callable]], Mapping]) -> None:
-    """Publish the sum of the moments of the shards, unless it is there. `add_up` makes the arrays of one fold from
-    functions that read those of its shards."""
-    shards = [_open(shard_path(folder, number)) for number in numbers]
-    if _is_summed(shards):
+    """Publish the sum of the moments of chunks, unless it is there.
+
+    `add_up` makes the arrays of one fold from functions that read the arrays of this fold in each chunk.
+    """
+    chunks = [_open(chunk_path(folder, number)) for number in numbers]
+    if _is_summed(chunks):
         return
     folds = {
-        fold: add_up(_readers(shards, [fold]))
-        for fold in sorted({fold for s in shards for fold in s.details["stored"]})
+        fold: add_up(_readers(chunks, [fold]))
+        for fold in sorted({fold for chunk in chunks for fold in chunk.details["stored"]})
     }
     none = np.empty(0, np.int64)
-    write_moments(sum_path(folder), folds, none, none, provenance=_sum_of(shards), details={})
+    write_moments(sum_path(folder), folds, none, none, provenance=_sum_of(chunks), details={})
 
 
 def _open(path: Path) -> Commit:
@@ -223,36 +231,38 @@ def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[]
     ]
 
 
-def _sum_of(shards: Sequence[Commit]) -> Provenance:
-    """Return what makes the sum of these shards, which lie at their places in a run."""
-    root = shards[0].root
+def _sum_of(chunks: Sequence[Commit]) -> Provenance:
+    """Return what makes the sum of these chunks, which lie at their places in a run."""
+    root = chunks[0].root
     assert root is not None  # `open_commit` refuses a commit that lies elsewhere
-    return Provenance(root, "sum of moments", 1, {"shards": [shard.digest for shard in shards]})
+    return Provenance(root, "sum of moments", 1, {"chunks": [chunk.digest for chunk in chunks]})
 
 
-def _is_summed(shards: Sequence[Commit]) -> bool:
-    path = commit_path(sum_path(shards[0].path.parent))
-    return Commits(path.parent).is_done(path, _sum_of(shards))
+def _is_summed(chunks: Sequence[Commit]) -> bool:
+    path = commit_path(sum_path(chunks[0].path.parent))
+    return Commits(path.parent).is_done(path, _sum_of(chunks))
 
 
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
     `view` is the image view and `text` the text view, `encoders` and `text_encoders` the origins of their blocks.
-    Raises IntegrityError if a shard is missing or not valid, and, when it is read, if one is damaged.
+    Raises IntegrityError if a chunk is missing or not valid, and, when it is read, if one is damaged.
     """
 
     def __init__(self, features: Features, texts: Texts, folder: Path) -> None:
         self._features, self._texts = features, texts
         self.folder = Path(folder)
-        self._stored = [_open(shard_path(self.folder, number)) for number in range(features.manifest.n_shards)]
+        chunks = features.manifest.chunks
+        self._stored = [_open(chunk_path(self.folder, number)) for number in range(len(chunks))]
         details = self._stored[0].details
         self.view: Mapping[str, Any] = details["view"]
         self.text: Mapping[str, Any] = details["text"]
         self.n_folds: int = details["folds"]["count"]
         self.encoders: Mapping[str, Origin] = details["encoders"]
         self.text_encoders: Mapping[str, Origin] = details["text_encoders"]
-        self._shards = OpenedOnUse(len(self._stored), lambda number: Shard(shard_path(self.folder, number), MOMENTS))
+        self._opened = OpenedOnUse(len(chunks), lambda number: Shard(chunk_path(self.folder, number), MOMENTS))
+        self._chunk_of = {shard: number for number, shards in enumerate(chunks) for shard in shards}
 
     @property
     def manifest(self) -> Manifest:
@@ -261,16 +271,16 @@ class PairSet:
     @property
     def fold_images(self) -> int:
         """Images in a fold, on average."""
-        return sum(shard.rows for shard in self._stored) // self.n_folds
+        return sum(chunk.rows for chunk in self._stored) // self.n_folds
 
     @property
     def digest(self) -> str:
-        """The digest of all shards together."""
-        return combined(shard.digest for shard in self._stored)
+        """The digest of all chunks together."""
+        return combined(chunk.digest for chunk in self._stored)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Functions that read the moments of `folds`: of their sum over all shards where that is there, or else one for
-        each shard with pairs in them; they can be pickled."""
+        """Return functions that read the moments of `folds`: from the sum over all chunks if it is there, or else one
+        function for each chunk with pairs in them. They can be pickled."""
         return _readers(self._summed, folds)
 
     @cached_property
@@ -284,9 +294,8 @@ class PairSet:
         """The pairs in `folds`, in blocks of at most `rows` images."""
 
         def wanted(number: int) -> np.ndarray:
-            span, shard = self.manifest.shard(number), self._shards[number]
-            ids = shard["image_id"][np.isin(shard["fold"], folds)]
-            return np.isin(np.arange(span.first_image, span.last_image), ids)
+            chunk = self._opened[self._chunk_of[number]]
+            return images_in(self.manifest.shard(number), chunk["image_id"][np.isin(chunk["fold"], folds)])
 
         texts = {name: self._texts[name] for name in text_encoders}
         return read_pairs(self._features, texts, encoders, wanted, rows)
