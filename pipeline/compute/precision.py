@@ -21,8 +21,8 @@ FLOAT16_VALUES = 1 << 16
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Convert `block` (any shape, float16 or float32) to float32, exactly. The result is written into `out` if given.
 
-    Uses torch's vectorised conversion if torch is loaded already or the block is large. Otherwise it looks up a table of
-    all float16 values, which is faster than numpy's conversion unless the block is small.
+    Uses torch's vectorised conversion if torch is loaded already or the block is large. Otherwise it looks up a table
+    of all float16 values, which is faster than numpy's conversion unless the block is small.
     """
     if out is None:
         out = np.empty(block.shape, np.float32)
