@@ -101,6 +101,10 @@ def begin(serve: Callable[[Connection], None], connection: Connection, variables
     Ctrl-C is left to the parent of this process. The process ends when the parent is gone, even if it was killed.
     """
     os.environ.update(variables)
+    if "numpy" in sys.modules and "OMP_NUM_THREADS" in variables:  # imported before this process was forked
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(int(variables["OMP_NUM_THREADS"]))
     parent = multiprocessing.parent_process()
     assert parent is not None
 
