@@ -204,7 +204,7 @@ def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str
         size = image.size
         exif = image.getexif()
         if exif.get(ExifTags.Base.Orientation) in SIDEWAYS:
-            size = size[::-1]
+            size = size[1], size[0]
         inner = exif.get_ifd(ExifTags.IFD.Exif)
         maker, model = (_exif_text(exif.get(tag)) for tag in (ExifTags.Base.Make, ExifTags.Base.Model))
         camera = " ".join(filter(None, (None if model.startswith(maker) else maker, model))) or None

@@ -56,7 +56,7 @@ def prepare(image: Image.Image | np.ndarray, preprocessing: Preprocessing) -> np
     """Crop and resize an RGB image, a Pillow image or (h, w, 3) uint8, in one pass to pixels (side, side, 3) uint8."""
     from pipeline.images.resize import resize  # imports torch
 
-    width, height = image.size if isinstance(image, Image.Image) else image.shape[1::-1]
+    width, height = image.size if isinstance(image, Image.Image) else (image.shape[1], image.shape[0])
     box = None
     if preprocessing.crop is not None:
         half = min(width, height) * preprocessing.crop / preprocessing.resize / 2

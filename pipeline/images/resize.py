@@ -38,7 +38,7 @@ def resize(
         image = image if isinstance(image, Image.Image) else Image.fromarray(image)
         return np.asarray(image.resize(size, Image.Resampling[interpolation.upper()], box))
     function, reach = KERNELS[interpolation]
-    width, height = image.size if isinstance(image, Image.Image) else image.shape[1::-1]
+    width, height = image.size if isinstance(image, Image.Image) else (image.shape[1], image.shape[0])
     left, upper, right, lower = box or (0, 0, width, height)
     x, y = Axis.choose(left, right, width, size[0], reach), Axis.choose(upper, lower, height, size[1], reach)
     if isinstance(image, Image.Image):

@@ -3,6 +3,7 @@ Fourier features (Gong et al. 2014, section 4.1) and the text of the nearest aux
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from functools import reduce
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, overload, runti
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
 
+from pipeline.compute import runtime
 from pipeline.compute.device import upload
 from pipeline.errors import InputError
 from pipeline.models.joint_model import Settings, TextVectors, read_number, read_setting
@@ -151,10 +153,8 @@ def project(
     return total.astype(np.float32, copy=False) if isinstance(total, np.ndarray) else total
 
 
-MANY = 1024
-"""Rows that make the import of torch worth its time."""
-PIECE = 2048
-"""Rows in one product."""
+PIECE = 512
+"""Number of rows in one product, whose results stay in cache."""
 NEIGHBOUR = 50
 """Its distance is sigma, in the paper."""
 
@@ -191,32 +191,27 @@ class FourierMap:
 
     def __call__(self, z: np.ndarray, scale: float = 1.0) -> np.ndarray:
         """`scale` times phi(z) (n, m) from z (n, c1) float32."""
-        if len(z) >= MANY:
-            return _map_many(z, self, scale)
-        angles = z @ self.frequencies
-        out = np.hstack([np.cos(angles), np.sin(angles)]) if self.phases is None else np.cos(angles + self.phases)
-        return out * np.float32(scale * np.sqrt(2))
+        out = np.empty((len(z), self.dim), np.float32)
+        size = self.frequencies.shape[1]
 
+        def compute(start: int) -> None:
+            rows, piece = z[start : start + PIECE], out[start : start + PIECE]
+            if self.phases is None:
+                angles = rows @ self.frequencies
+                np.cos(angles, out=piece[:, :size])
+                np.sin(angles, out=piece[:, size:])
+            else:
+                np.matmul(rows, self.frequencies, out=piece)
+                piece += self.phases
+                np.cos(piece, out=piece)
+            piece *= np.float32(scale * np.sqrt(2))
 
-def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
-    """The same with torch, whose cosines use every thread, and with the phases as one more row of the product."""
-    import torch  # takes seconds to import, too long for a query
-
-    frequencies, rows = drawn.frequencies, z
-    if drawn.phases is not None:
-        frequencies, rows = np.vstack([frequencies, drawn.phases]), np.hstack([z, np.ones((len(z), 1), np.float32)])
-    factors, inputs = torch.from_numpy(frequencies), torch.from_numpy(rows)
-    out = torch.empty(len(z), drawn.dim)
-    for start in range(0, len(z), PIECE):
-        piece = out[start : start + PIECE]
-        if drawn.phases is not None:
-            torch.mm(inputs[start : start + PIECE], factors, out=piece).cos_()
-        else:
-            angles, half = inputs[start : start + PIECE] @ factors, factors.shape[1]
-            torch.cos(angles, out=piece[:, :half])
-            torch.sin(angles, out=piece[:, half:])
-        piece.mul_(scale * 2**0.5)
-    return out.numpy()
+        if len(z) <= PIECE:
+            compute(0)
+        else:  # NumPy computes cosines on one thread
+            with ThreadPoolExecutor(runtime.threads()) as threads:
+                list(threads.map(compute, range(0, len(z), PIECE)))
+        return out
 
 
 class WeightedMap:
