@@ -4,11 +4,14 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
 _tiny = False
+SHORTEST = 0.01
+"""CPU seconds. The operating system does not measure less."""
 
 
 def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:
@@ -38,7 +41,8 @@ def compare(
     """Time `ours` and `reference` in turn, `pairs` times, after one `warm_up` each.
 
     `ours` and `reference` are median seconds, `ratio` the median of reference / ours pair by pair (above 1 means
-    ours is faster), `cpu_over_wall` processor seconds over wall seconds of all runs. With `threads` given, the
+    ours is faster), `cpu_over_wall` CPU seconds over wall seconds of all runs. `ours_cpu`, `reference_cpu` and
+    `ratio_cpu` are the same in CPU seconds, which mean something on a busy machine as well. With `threads` given, the
     result is marked `void` when cpu_over_wall stays below 0.9 x threads: others were using the machine.
     """
     if _tiny:
@@ -46,20 +50,21 @@ def compare(
     elif warm_up:
         ours()
         reference()
-    timed: list[tuple[float, float]] = []
-    wall = time.perf_counter()
-    cpu = _processor_seconds()
+    timed: list[tuple[float, float, float, float]] = []
     for _ in range(pairs):
-        timed.append((_seconds(ours), _seconds(reference)))
-    wall = time.perf_counter() - wall
-    cpu = _processor_seconds() - cpu
+        timed.append((*_seconds(ours), *_seconds(reference)))
+    ours_wall, ours_cpu, reference_wall, reference_cpu = (sum(column) for column in zip(*timed, strict=True))
     result: dict[str, Any] = {
         "name": name,
-        "ours": statistics.median(a for a, _ in timed),
-        "reference": statistics.median(b for _, b in timed),
-        "ratio": statistics.median(b / a for a, b in timed),
+        "ours": statistics.median(a for a, _, _, _ in timed),
+        "reference": statistics.median(b for _, _, b, _ in timed),
+        "ratio": statistics.median(b / a for a, _, b, _ in timed),
         "pairs": pairs,
-        "cpu_over_wall": cpu / wall,
+        "ours_cpu": statistics.median(a for _, a, _, _ in timed),
+        "reference_cpu": statistics.median(b for _, _, _, b in timed),
+        "ratio_cpu": statistics.median(b / max(a, SHORTEST) for _, a, _, b in timed),
+        "cpu_over_wall": (ours_cpu + reference_cpu) / (ours_wall + reference_wall),
+        "processor": describe_processor(),
     }
     if threads:
         result["void"] = result["cpu_over_wall"] < 0.9 * min(threads, os.cpu_count() or 1)
@@ -76,7 +81,17 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _seconds(function: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
+    """Return the wall seconds and the CPU seconds of a call."""
+    start, cpu = time.perf_counter(), _processor_seconds()
     function()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, _processor_seconds() - cpu
+
+
+def describe_processor() -> str:
+    """Return the name of the CPU, its family and model, and the widest of its vector instructions."""
+    lines = subprocess.run(["lscpu"], capture_output=True, text=True).stdout.splitlines()
+    about = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    wide = [name for name in ("avx2", "avx512f", "avx512_bf16") if name in about.get("Flags", "").split()]
+    family = f"family {about.get('CPU family')}, model {about.get('Model')}"
+    return f"{about.get('Model name')}, {family}, {' '.join(wide[-1:])}"

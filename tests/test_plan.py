@@ -36,10 +36,10 @@ def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_p
     speed = plan["speeds"]["net"]
     assert speed["dim"] == 512 and speed["images_per_second"] > 0
     assert plan["hours"]["net"] == pytest.approx(1e6 / speed["images_per_second"] / 3600)
-    width, jobs = 512 + 300, 64
+    width, chunks = 512 + 300, 16
     assert plan["disk"]["features"] == 2 * 1_000_000 * 512
     assert plan["disk"]["embeddings"] == plan["disk"]["indices"] == 4 * 64 * 3_000_000
-    assert plan["disk"]["moments"] == 4 * width**2 * (1000 + jobs)
+    assert plan["disk"]["moments"] == 2 * width**2 * (chunks + 1)
     assert plan["memory"]["build-index"] > 3 * 4 * 64 * 3_000_000 and plan["not_measured"] == []
     twice = planned("--images", "2e6", "--sentences", "2")
     assert twice["disk"]["features"] == 2 * plan["disk"]["features"] and twice["memory"]["fit"] == plan["memory"]["fit"]

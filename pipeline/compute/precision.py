@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 MIN_ELEMENTS_FOR_TORCH = 1 << 30
 """Number of elements above which the faster conversion by torch saves more time than its import takes (1.5 s)."""
+FLOAT16_VALUES = 1 << 16
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Convert `block` (any shape, float16 or float32) to float32 and return it. If `out` is given, write into it.
 
-    The conversion is exact. It is done by torch, which is faster, if torch is loaded already or the block is large.
+    The conversion is exact. It is done by torch, which is fastest, if torch is loaded already or the block is large.
+    Otherwise a table of all float16 values is used, which is faster than NumPy's conversion unless the block is small.
     """
     if out is None:
         out = np.empty(block.shape, np.float32)
@@ -28,6 +30,9 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         import torch
 
         torch.from_numpy(out).copy_(torch.from_numpy(block))
+    elif block.dtype == np.float16 and block.size > FLOAT16_VALUES:
+        every_value = np.arange(FLOAT16_VALUES, dtype=np.uint16).view(np.float16).astype(np.float32)
+        np.take(every_value, block.view(np.uint16), out=out, mode="clip")  # this mode needs no buffer
     else:
         np.copyto(out, block)
     return out

@@ -111,6 +111,10 @@ def begin(serve: Callable[[Connection], None], connection: Connection, variables
     The process ignores Ctrl-C, which its parent handles. It ends when its parent ends, even if the parent is killed.
     """
     os.environ.update(variables)
+    if "numpy" in sys.modules and "OMP_NUM_THREADS" in variables:  # imported before this process was forked
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(int(variables["OMP_NUM_THREADS"]))
     parent = multiprocessing.parent_process()
     assert parent is not None
 

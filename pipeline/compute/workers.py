@@ -10,11 +10,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cache, partial
 from itertools import islice
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
@@ -42,22 +42,27 @@ _PROCESSES = threading.RLock()
 """Lock for starting and joining child processes, because multiprocessing allows only one thread at a time to do so."""
 
 
-class _PackageProcess(SpawnProcess):
-    """A spawned process that does not import the user's script.
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Start new processes that do not import the user's script.
 
     A process of multiprocessing imports the script of its parent. If the script lacks `if __name__ == "__main__"`, each
     process would run it again.
     """
+    with _PROCESSES:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
+
+class _PackageProcess(SpawnProcess):
     @staticmethod
     def _Popen(process_obj: BaseProcess):
-        with _PROCESSES:
-            main = sys.modules["__main__"]
-            sys.modules["__main__"] = ModuleType("__main__")
-            try:
-                return SpawnProcess._Popen(process_obj)
-            finally:
-                sys.modules["__main__"] = main
+        with _without_script():
+            return SpawnProcess._Popen(process_obj)
 
 
 class PackageContext(SpawnContext):
@@ -70,18 +75,41 @@ class PackageContext(SpawnContext):
     Process = _PackageProcess
 
 
+class _ForkedProcess(ForkServerProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess):
+        with _without_script():
+            return ForkServerProcess._Popen(process_obj)
+
+
+class ForkingContext(ForkServerContext):
+    """A context whose processes are forked from one process without further threads, which has imported some modules.
+
+    Importing torch takes seconds. The forks share the import and its memory.
+    """
+
+    Process = _ForkedProcess
+
+
 CONTEXT = PackageContext()
+FORKING_CONTEXT = ForkingContext()
 
 
 def isolated_map(
-    function: Callable[[Item], Result], items: Iterable[Item], processes: int, chunk: int = CHUNK_ITEMS
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    processes: int,
+    chunk: int = CHUNK_ITEMS,
+    preload: Sequence[str] = (),
 ) -> Generator[Result | Failure, None, None]:
     """Call `function` on each item in `processes` worker processes, and yield its result or a Failure, in order.
 
     Items are read only a few chunks of `chunk` items ahead. The function, the items and the results are pickled. The
-    processes share the number of threads of this process. An item that runs out of memory is tried once more in a new
-    process, while no other item is computed. If `processes` is 0, the function is called in this process, where a crash
-    ends this process. The worker processes are killed when the iteration ends for any reason.
+    processes share the number of threads of this process. If the function needs modules that take long to import,
+    `preload` names them, and the processes are forked from one process that has imported them. An item that runs out of
+    memory is tried once more in a new process, while no other item is computed. If `processes` is 0, the function is
+    called in this process, where a crash ends this process. The worker processes are killed when the iteration ends for
+    any reason.
     """
     if not processes:
         for item in items:
@@ -89,7 +117,7 @@ def isolated_map(
         return
     waiting = iter(items)
     under_way = deque[tuple[list[Item], Future[list[Result | Failure]]]]()
-    workers = [Worker(function, share_threads(processes)) for _ in range(processes)]
+    workers = [Worker(function, share_threads(processes), preload) for _ in range(processes)]
     idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
@@ -112,7 +140,7 @@ def isolated_map(
                 for item, outcome in zip(drawn, future.result(), strict=True):
                     if lacked_memory(outcome):
                         wait(other for _, other in under_way)
-                        with Worker(function, share_threads(processes)) as alone:
+                        with Worker(function, share_threads(processes), preload) as alone:
                             (outcome,) = alone.map([item])
                     yield outcome
         finally:
@@ -122,7 +150,12 @@ def isolated_map(
 
 
 def shared_map(
-    function: Callable[[Item], Result], items: Iterable[Item], processes: int, room: int, chunk: int = CHUNK_ITEMS
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    processes: int,
+    room: int,
+    chunk: int = CHUNK_ITEMS,
+    preload: Sequence[str] = (),
 ) -> Generator[Result | Failure, None, None]:
     """Yield the same outcomes as `isolated_map`. On Linux, the large arrays of a result are passed in shared memory.
 
@@ -130,7 +163,7 @@ def shared_map(
     file in memory, because /dev/shm is small in a container.
     """
     if not processes or not hasattr(os, "memfd_create"):
-        yield from isolated_map(function, items, processes, chunk)
+        yield from isolated_map(function, items, processes, chunk, preload)
         return
     slots = CHUNKS_AHEAD * processes * chunk
     file = os.memfd_create("arrays")
@@ -139,7 +172,7 @@ def shared_map(
         with mmap.mmap(file, slots * room) as mapped, memoryview(mapped) as memory:
             write = partial(_write, function, f"/proc/{os.getpid()}/fd/{file}", room)
             placed = ((number % slots * room, item) for number, item in enumerate(items))
-            with closing(isolated_map(write, placed, processes, chunk)) as outcomes:
+            with closing(isolated_map(write, placed, processes, chunk, preload)) as outcomes:
                 for number, outcome in enumerate(outcomes):
                     yield outcome if isinstance(outcome, Failure) else _read(memory[number % slots * room :], *outcome)
     finally:
@@ -198,16 +231,21 @@ def share_threads(processes: int) -> dict[str, str]:
 
 
 def start_process(
-    serve: Callable[[Connection], None], variables: Mapping[str, str], daemon: bool
-) -> tuple[SpawnProcess, Connection]:
+    serve: Callable[[Connection], None], variables: Mapping[str, str], daemon: bool, preload: Sequence[str] = ()
+) -> tuple[BaseProcess, Connection]:
     """Start a process that calls `serve(connection)`. Return the process and the parent's end of the connection.
 
+
     The environment `variables` are set before the process receives anything. They include the number of threads, which
-    NumPy reads when the unpickling of a function imports it.
+    NumPy reads when the unpickling of a function imports it. With `preload`, the process is forked from a process that
+    has imported these modules. The first call with `preload` starts that process.
     """
-    connection, child_connection = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=begin, args=(serve, child_connection, dict(variables)), daemon=daemon)
+    context = FORKING_CONTEXT if preload else CONTEXT
+    connection, child_connection = context.Pipe()
+    process = context.Process(target=begin, args=(serve, child_connection, dict(variables)), daemon=daemon)
     with _PROCESSES:
+        if preload:
+            FORKING_CONTEXT.set_forkserver_preload(list(preload))
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()  # SIGINT is blocked, so that the process ignores Ctrl-C from its start.
@@ -244,15 +282,21 @@ class Worker(Generic[Item, Result]):
     JointspaceError if no process can be started, or if the worker is closed.
     """
 
-    def __init__(self, function: Callable[[Item], Result], variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[[Item], Result],
+        variables: Mapping[str, str] | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:
         """Set the function, and the `variables` to add to the environment of the process.
 
-        If `variables` is None, the process is limited to one thread.
+        If `variables` is None, the process is limited to one thread. `preload` is explained by `isolated_map`.
         """
         self._function = function
+        self._preload = preload
         self._variables = variables or dict.fromkeys(runtime.THREAD_VARIABLES, "1")
         self._turn = threading.Lock()
-        self._running: tuple[SpawnProcess, Connection] | None = None
+        self._running: tuple[BaseProcess, Connection] | None = None
         self._closed = False
         self._excess = ""
 
@@ -306,12 +350,12 @@ class Worker(Generic[Item, Result]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self) -> tuple[SpawnProcess, Connection]:
+    def _start(self) -> tuple[BaseProcess, Connection]:
         with _PROCESSES:
             if self._closed:
                 raise JointspaceError("the worker process was stopped")
             try:
-                process, connection = start_process(serve_items, self._variables, daemon=True)
+                process, connection = start_process(serve_items, self._variables, True, self._preload)
             except OSError as error:
                 reason = f"a worker process cannot be started ({error.strerror})"
                 raise JointspaceError(f"{reason}. Set the number of processes to 0 to work without them") from error
@@ -327,7 +371,7 @@ class Worker(Generic[Item, Result]):
             ) from None
         return process, connection
 
-    def _bury(self, process: SpawnProcess, connection: Connection) -> str:
+    def _bury(self, process: BaseProcess, connection: Connection) -> str:
         """End the process, and return the reason of its death."""
         with _PROCESSES:
             process.kill()

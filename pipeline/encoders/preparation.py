@@ -39,6 +39,8 @@ class Crops:
 
     def warp(self, image: Image.Image, box: np.ndarray) -> np.ndarray:
         """Return a crop (side, side, 3) uint8 of a box (4,) and its context."""
+        from pipeline.images.resize import resize  # The import of torch takes seconds.
+
         low, high = box[:2].astype(float), box[2:].astype(float)
         margin = (high - low) * self.context / (self.side - 2 * self.context)
         low, high = low - margin, high + margin
@@ -47,12 +49,13 @@ class Crops:
         scale = self.side / (high - low)
         start = np.clip(np.rint((inside[0] - low) * scale), 0, self.side - 1).astype(int)
         stop = np.clip(np.rint((inside[1] - low) * scale), start + 1, self.side).astype(int)
-        part = image.resize(tuple(stop - start), Image.Resampling.BILINEAR, (*inside[0], *inside[1]))
-        if (stop - start == self.side).all():
-            return np.asarray(part)
+        width, height = (stop - start).tolist()
+        part = resize(image, (width, height), box=(*inside[0].tolist(), *inside[1].tolist()))
+        if width == height == self.side:
+            return part
         square = np.empty((self.side, self.side, 3), np.uint8)
         square[:] = np.rint(np.multiply(self.mean, 255))
-        square[start[1] : stop[1], start[0] : stop[0]] = np.asarray(part)
+        square[start[1] : stop[1], start[0] : stop[0]] = part
         return square
 
 
@@ -77,7 +80,9 @@ class WholeImages:
 
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
         """Return the resized pixels (height, width, 3) uint8 of an RGB image. The boxes are not used."""
-        return np.asarray(image.resize(self.size(image.size), Image.Resampling.BILINEAR))
+        from pipeline.images.resize import resize  # The import of torch takes seconds.
+
+        return resize(image, self.size(image.size))
 
 
 MAP_SIDE = 384

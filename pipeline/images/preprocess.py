@@ -13,11 +13,15 @@ from PIL import Image
 from pipeline.compute.workers import Failure, lacked_memory, shared_map
 from pipeline.config.registry import MAX_SIDE
 from pipeline.errors import InputError
-from pipeline.images.decode import decode, decode_each
+from pipeline.images.decode import decode, decode_pixels
 from pipeline.images.opening import ImageLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+RESIZING = ("pipeline.images.resize",)
+"""The module that processes which decode and resize images need, and which imports torch."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,17 @@ class Preprocessing:
         return preprocessing
 
 
-def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
-    """Crop and resize an RGB image in one pass, with antialiasing, to pixels (side, side, 3) uint8."""
-    width, height = image.size
-    box = (0.0, 0.0, float(width), float(height))
+def prepare(image: Image.Image | np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
+    """Crop and resize an RGB image, a Pillow image or (h, w, 3) uint8, in one pass to pixels (side, side, 3) uint8."""
+    from pipeline.images.resize import resize  # imports torch
+
+    width, height = image.size if isinstance(image, Image.Image) else (image.shape[1], image.shape[0])
+    box = None
     if preprocessing.crop is not None:
         half = min(width, height) * preprocessing.crop / preprocessing.resize / 2
         box = (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half)
     size = (preprocessing.side, preprocessing.side)
-    return np.asarray(image.resize(size, Image.Resampling[preprocessing.interpolation.upper()], box))
+    return resize(image, size, preprocessing.interpolation, box)
 
 
 class Photograph(NamedTuple):
@@ -105,7 +111,7 @@ class PhotographReader:
     def load(self, views: Sequence[View], photograph: Photograph) -> list[Any]:
         """Return the `views` of one photo, which is decoded once."""
         sides = [view.preprocessing.resize for view in views]
-        images = decode_each(self._unchanged(photograph), self.limits, sides)
+        images = decode_pixels(self._unchanged(photograph), self.limits, sides)
         pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]
         return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
@@ -116,7 +122,7 @@ class PhotographReader:
         """
         photographs, ahead = tee(photographs)
         room = sum(3 * view.preprocessing.side**2 for view in views)
-        outcomes = shared_map(partial(self.load, views), ahead, self.processes, room)
+        outcomes = shared_map(partial(self.load, views), ahead, self.processes, room, preload=RESIZING)
         for photograph, outcome in zip(photographs, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 remedy = "`ingest` could read this photo. Restore it, or run `jointspace ingest` again."

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.compute import runtime
+from pipeline.compute.chunks import split_into_chunks
 
 if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry
@@ -254,8 +255,7 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
     terms = [_text_dim(config, encoder) for encoder in config.text_encoders]
     width = sum(dims.values()) + sum(terms)
     joint = max(config.fit.dimensions)
-    shards = -(-images // config.shard_size)
-    jobs = min(shards, MAX_JOBS)
+    chunks = len(split_into_chunks(-(-images // config.shard_size), config.shard_size))
     moments = 4.0 * width**2
     embeddings = 4.0 * joint * (images + sentences)
     stored = np.dtype(config.extract.storage).itemsize
@@ -267,7 +267,8 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
         disk={
             "features": stored * images * sum(dims.values()),
             "text": TERM_BYTES * TERMS_PER_SENTENCE * sentences * len(terms),
-            "moments": moments * (shards + jobs),
+            # Half of each symmetric block of each chunk is stored, and of the sum of all chunks.
+            "moments": moments / 2 * (chunks + 1),
             "embeddings": embeddings * len(config.models),
             "indices": embeddings * len(config.models),
         },

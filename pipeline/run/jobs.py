@@ -11,7 +11,7 @@ from pipeline.errors import InputError
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Inputs, Job, Names, Outside, ShardJob, Stage, list_inputs
-from pipeline.storage.commit import Commits, Provenance
+from pipeline.storage.commit import Commits, Provenance, combine_digests
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
@@ -53,14 +53,18 @@ class Jobs:
 
     def shard_job(self, stage: Stage, names: Names, number: int) -> ShardJob:
         """Describe the job that makes the shard `number`. The errors are the same as in `job`."""
-        rows = self.run.manifest.shard(number)
-        shard = f"manifest/shards/{number:05d}.json"
-        columns = {f"{shard}#{column}": rows.fingerprints[column] for column in stage.columns}
-        provenance, digests = self._trace(stage, names, number, columns)
-        outputs = stage.outputs(self.run.layout, *names)
+        manifest, outputs = self.run.manifest, stage.outputs(self.run.layout, *names)
         first = outputs[0]
         assert isinstance(first, Shards)
-        return ShardJob(provenance, digests, first.shard(number), outputs, names, number=number, rows=rows)
+        shards = manifest.chunks[number] if first.chunked else range(number, number + 1)
+        columns = {
+            f"manifest/shards/{shard:05d}.json#{column}": manifest.shard(shard).fingerprints[column]
+            for shard in shards
+            for column in stage.columns
+        }
+        provenance, digests = self._trace(stage, names, shards, columns)
+        path, rows = first.shard(number), manifest.span(shards)
+        return ShardJob(provenance, digests, path, outputs, names, number=number, shards=shards, rows=rows)
 
     def is_done(self, job: Job) -> bool:
         """Whether the outputs of a job exist, were made from its present inputs and settings, and are unchanged."""
@@ -68,7 +72,7 @@ class Jobs:
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
     def _trace(
-        self, stage: Stage, names: Names, number: int | None, columns: Mapping[str, str]
+        self, stage: Stage, names: Names, shards: range | None, columns: Mapping[str, str]
     ) -> tuple[Provenance, dict[str, str]]:
         """Return the provenance of a job, and the digest of each of its inputs by name."""
         run = self.run
@@ -76,8 +80,10 @@ class Jobs:
         brought: dict[str, str] = {}
         artefacts: dict[str, str] = {}
         for source in list_inputs(stage.reads(run.config, run.layout, *names)):
-            if (commit_path := self._commit_path(source, number)) is not None:
-                digests[source.name] = artefacts[commit_path] = self._commits.require(commit_path)
+            if paths := self._commit_paths(source, shards):
+                found = {path: self._commits.require(path) for path in paths}
+                artefacts |= found
+                digests[source.name] = found[paths[0]] if len(paths) == 1 else combine_digests(found.values())
             else:
                 assert not isinstance(source, Shards)
                 digests[source.name] = brought[source.name] = self._digest(source)
@@ -104,21 +110,21 @@ class Jobs:
                 ) from error
         return self._digests[key]
 
-    def _commit_path(self, source: Input, number: int | None) -> str | None:
-        """Return the path of an input's commit record, relative to the run's folder.
+    def _commit_paths(self, source: Input, shards: range | None) -> list[str]:
+        """Return the paths of the commit records of an input, relative to the run's folder.
 
-        For shards it is the commit record of the shard `number`, or the pattern of all commit records if `number` is
-        None. Returns None if the input is outside the run's folder.
+        For shards these are the records of the numbers in `shards`, or the pattern of all records if `shards` is None.
+        An input outside the run's folder has none.
         """
         if isinstance(source, Outside):
-            return None
+            return []
         if isinstance(source, Shards):
-            commit, key = source.every_commit if number is None else source.commit(number), ""
+            commits, key = [source.every_commit] if shards is None else [source.commit(n) for n in shards], ""
         else:
-            commit, key = source.commit, source.key
-        if commit == self._demo.commit or not commit.is_relative_to(self.run.root):
-            return None
-        return commit.relative_to(self.run.root).as_posix() + (f"#{key}" if key else "")
+            commits, key = [source.commit], source.key
+        if commits[0] == self._demo.commit or not commits[0].is_relative_to(self.run.root):
+            return []
+        return [commit.relative_to(self.run.root).as_posix() + (f"#{key}" if key else "") for commit in commits]
 
 
 class NamedInputs:

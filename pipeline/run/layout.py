@@ -32,17 +32,19 @@ class Shards:
     """An artefact that consists of shards: `folder/shard-00000.h5` and so on, each with a commit record.
 
     A part is the range of shards that one job makes. It has the commit record `folder/part-00000.json`, which is
-    written when all shards of the part exist, and which lists the digests of their commit records. If `whole` is true,
-    a single job makes all shards.
+    written when all shards of the part exist, and which lists the digests of their commit records.
+
+    The files of a `chunked` artefact are `folder/chunk-00000.h5` and so on. Each is made from a chunk of the shards of
+    the manifest, and a single job makes all of them.
     """
 
     name: str
     folder: Path
     suffix: str = ".h5"
-    whole: bool = False
+    chunked: bool = False
 
     def shard(self, number: int) -> Path:
-        return self.folder / f"shard-{number:05d}{self.suffix}"
+        return self.folder / f"{self._label}-{number:05d}{self.suffix}"
 
     def commit(self, number: int) -> Path:
         shard = self.shard(number)
@@ -51,7 +53,11 @@ class Shards:
     @property
     def every_commit(self) -> Path:
         """The path pattern of the commit records of all shards. Commit records use it to name all shards as input."""
-        return self.folder / f"shard-*{self.suffix}.json"
+        return self.folder / f"{self._label}-*{self.suffix}.json"
+
+    @property
+    def _label(self) -> str:
+        return "chunk" if self.chunked else "shard"
 
     def part(self, number: int | str) -> Path:
         """Return the path of the commit record of a part. `number` may be a Snakemake wildcard."""
@@ -88,8 +94,8 @@ class NamedLine(Generic[Made]):
         return at
 
 
-def shards(pattern: str, suffix: str = ".h5", whole: bool = False) -> NamedLine[Shards]:
-    return NamedLine(pattern, lambda root, name: Shards(name, root / name, suffix, whole))
+def shards(pattern: str, suffix: str = ".h5", chunked: bool = False) -> NamedLine[Shards]:
+    return NamedLine(pattern, lambda root, name: Shards(name, root / name, suffix, chunked))
 
 
 def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Line[Artefact]:
@@ -163,7 +169,7 @@ class Layout:
 
     # --- models
 
-    moments = shards("moments/{pairs}", whole=True)
+    moments = shards("moments/{pairs}", chunked=True)
     """Second-moment matrices of the pairs `target`, `dev` or `auxiliary/<documents>`. Those below `study/` are computed
     for each fold."""
     model = artefacts("models/{model}", "/model.json")

@@ -1,7 +1,6 @@
 """An opened run: its configuration, its manifest, the artefacts of its stages, and its devices."""
 
 import logging
-import math
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -34,10 +33,6 @@ MIN_DECODERS = 2
 """Number of decoding processes if the encoder runs on the CPU, and their smallest number if it runs on a GPU."""
 GPU_THREADS = 2
 """Number of threads of a job that are left to the process that uses the GPU. The other threads decode."""
-IMAGES_PER_CHUNK = 1 << 16
-"""Number of images in a chunk, which is a range of shards that is summed at once. MAX_CHUNKS can make it larger."""
-MAX_CHUNKS = 64
-"""Largest number of chunks of a run."""
 
 
 class Storable(Protocol):
@@ -245,15 +240,6 @@ def shards_of_part(shards: int, part: int, parts: int) -> range:
     The sizes of the parts differ by one shard at most.
     """
     return range(-(-part * shards // parts), -(-(part + 1) * shards // parts))
-
-
-def split_into_chunks(shards: int, shard_size: int) -> list[range]:
-    """Split `shards` shards into at most MAX_CHUNKS ranges of about IMAGES_PER_CHUNK images.
-
-    The chunks do not depend on the number of parts, so a sum over chunks is the same on every machine and cluster.
-    """
-    size = max(IMAGES_PER_CHUNK // shard_size, math.ceil(shards / MAX_CHUNKS), 1)
-    return [range(first, min(first + size, shards)) for first in range(0, shards, size)]
 
 
 def _near_run(folder: Path) -> str | None:

@@ -166,8 +166,9 @@ def run_stage(
 def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> None:
     """Run a stage over shards for several names at once. `part` and `again` have the same meaning as in `run_stage`."""
     outputs = [_shards_of(stage, run, names) for names in every]
-    count, jobs = run.manifest.n_shards, Jobs(run)
-    n_parts = 1 if outputs[0].whole else run.config.parts
+    jobs, chunked = Jobs(run), outputs[0].chunked
+    count = len(run.manifest.chunks) if chunked else run.manifest.n_shards
+    n_parts = 1 if chunked else run.config.parts
     parts = [shards_of_part(count, n, n_parts) for n in range(n_parts)]
     if part is not None and part >= n_parts:
         raise UsageError(f"part {part} does not exist. The parts of {run.root} are numbered 0 to {n_parts - 1}.")

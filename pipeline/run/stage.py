@@ -87,9 +87,14 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob(Job):
-    """A job that makes the shard `number`. `rows` describes its images and sentences, and `path` is its file."""
+    """A job that makes the shard `number`. `rows` describes its images and sentences, and `path` is its file.
+
+    If the artefact is chunked, the job makes the chunk `number`, which covers the `shards` of the manifest. Otherwise
+    `shards` has `number` alone.
+    """
 
     number: int
+    shards: range
     rows: "ShardRows"
 
     @property

@@ -4,8 +4,9 @@ The commit record of an artefact is a JSON file next to it. An artefact that is 
 
     place      the path of the record below the folder of the run: "embeddings/ncca/shard-00003.h5.json"
     made_by    {stage, version, keys}: the stage, and the configuration keys that decide the result
-    inputs     {place: digest} of the records of the inputs. "moments/target/shard-*.h5.json" means the records of all
-               shards, and "manifest/shards/00003.json#images" means the value under the key `images` of that record
+    inputs     {place: digest} of the records of the inputs. "text/tfidf/shard-*.h5.json" means the records of all
+               shards, "moments/target/chunk-*.h5.json" the records of all chunks of shards, and
+               "manifest/shards/00003.json#images" the value under the key `images` of that record
     files      {name: {bytes, sha256}} of the files for which it vouches, in its folder or below
     digest     the hash of everything that readers get: the files, and all other keys except `made_by` and `inputs`
 
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
+from pipeline.compute.chunks import split_into_chunks
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.files import REMEDY, RUN_FIRST, file_sha256, is_regular, plain, read_bytes, refusing
@@ -395,12 +397,15 @@ class Commits:
         return self._digests[source]
 
     def places(self, source: str) -> Iterable[str]:
-        """Return the places of the commit records of an input: one record, or the record of each shard."""
+        """Return the places of the commit records of an input: one record, or the record of each shard or chunk."""
         place, _, _ = source.partition("#")
         if "*" not in place:
             return [place]
-        shards = int(read_commit(self.root / MANIFEST).value["shards"])
-        return (place.replace("*", f"{number:05d}") for number in range(shards))
+        summary = read_commit(self.root / MANIFEST).value
+        count = int(summary["shards"])
+        if "/chunk-*" in place:
+            count = len(split_into_chunks(count, int(summary["shard_size"])))
+        return (place.replace("*", f"{number:05d}") for number in range(count))
 
     def _parts(self, source: str) -> Iterator[str]:
         """Yield the records `part-00000.json` and so on, which vouch for the records of the shards, if `source` is all

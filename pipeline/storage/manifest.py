@@ -14,7 +14,7 @@ only the tables of its own shards.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.compute.chunks import split_into_chunks
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, FileSum, publish_bytes
 from pipeline.storage.commit import (
@@ -115,6 +116,11 @@ class Manifest:
         self.n_images = sum(self.summary["splits"].values())
         self._bounds: dict[str, np.ndarray] = {}
         self._held: dict[str, tuple[int, pa.Table]] = {}
+
+    @property
+    def chunks(self) -> list[range]:
+        """Ranges of shards that are summed together, in order."""
+        return split_into_chunks(self.n_shards, self.shard_size)
 
     def table(self, name: str, number: int) -> pa.Table:
         """Return the rows of the shard `number` in the table `name`, which is a key of TABLES.
@@ -237,6 +243,11 @@ class Manifest:
         first_sentence, last_sentence = rows["sentences"]
         first_document, _ = rows["documents"]
         return ShardRows(number, first_image, last_image, first_sentence, last_sentence, first_document, digests)
+
+    def span(self, shards: range) -> ShardRows:
+        """Return the rows of consecutive shards, with the number and the fingerprints of the first."""
+        first, last = self.shard(shards[0]), self.shard(shards[-1])
+        return replace(first, last_image=last.last_image, last_sentence=last.last_sentence)
 
     def _record(self, number: int) -> Mapping[str, Any]:
         """Return the commit record of a shard. Raises IntegrityError if the manifest does not vouch for it."""

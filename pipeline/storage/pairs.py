@@ -1,7 +1,7 @@
 """Pairs of images and captions of splits: their ids, their features and text vectors, and the moments of these vectors.
 
-Moments are the means and second-moment matrices from which linear models are fitted. A shard of moments has them
-separately for each cross-validation fold, with the images of each fold.
+Moments are the means and second-moment matrices from which linear models are fitted. One file has the moments of a
+chunk of shards, separately for each cross-validation fold, with the images of each fold.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.commit import Commit, Commits, Provenance, combine_digests, commit_path, open_commit
 from pipeline.storage.features import Features
 from pipeline.storage.json_files import Json
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import Origin
-from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
+from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, chunk_path, write_shard
 from pipeline.storage.texts import Matrix, Texts, open_texts, stack_rows
 
 
@@ -138,6 +138,11 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
     )
 
 
+def images_in(rows: ShardRows, image_id: np.ndarray) -> np.ndarray:
+    """Return for each image of a shard (n,) whether its id is in `image_id`."""
+    return np.isin(np.arange(rows.first_image, rows.last_image), image_id)
+
+
 def read_pairs(
     features: Features,
     sentences: Texts,
@@ -175,7 +180,7 @@ def read_pairs(
 
 
 SUM = "sum.h5"
-"""The file with the sum of the moments of all shards in its folder."""
+"""The file with the sum of the moments of all chunks in its folder."""
 MOMENT_ARRAYS = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 """The arrays of the moments of one fold."""
 
@@ -191,8 +196,8 @@ def write_moments(
 ) -> None:
     """Write the moments of one shard, in which the image `image_id[i]` belongs to the fold `fold_of[i]`.
 
-    `folds` has the arrays of MOMENT_ARRAYS for each fold in which the shard has a pair. Other folds are not stored,
-    because moments are large and many shards have no target image. The arrays of all folds are stacked along a new
+    `folds` has the arrays of MOMENT_ARRAYS for each fold in which the chunk has a pair. Other folds are not stored,
+    because moments are large and many chunks have no target image. The arrays of all folds are stacked along a new
     first axis.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
@@ -203,7 +208,7 @@ def write_moments(
 
 
 def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
-    """Read the moments of one of the folds that are stored in a shard, or in the file of the sum."""
+    """Read the moments of one of the folds that are stored in a chunk, or in the file of the sum."""
     shard = Shard(path, MOMENTS)
     (row,) = np.flatnonzero(shard["stored"] == fold)
     return {name: shard[name][row] for name in MOMENT_ARRAYS}
@@ -215,19 +220,19 @@ def sum_path(folder: Path) -> Path:
 
 
 def write_sum(folder: Path, numbers: range, sum_fold: Callable[[list[Callable]], Mapping]) -> None:
-    """Write the sum of the moments of the shards `numbers`, unless it is up to date.
+    """Write the sum of the moments of the chunks `numbers`, unless it is up to date.
 
-    `sum_fold(readers)` returns the summed arrays of one fold. Each reader returns the arrays of one shard.
+    `sum_fold(readers)` returns the summed arrays of one fold. Each reader returns the arrays of one chunk.
     """
-    shards = [_open(shard_path(folder, number)) for number in numbers]
-    if _is_summed(shards):
+    chunks = [_open(chunk_path(folder, number)) for number in numbers]
+    if _is_summed(chunks):
         return
     folds = {
-        fold: sum_fold(_readers(shards, [fold]))
-        for fold in sorted({fold for s in shards for fold in s.details["stored"]})
+        fold: sum_fold(_readers(chunks, [fold]))
+        for fold in sorted({fold for chunk in chunks for fold in chunk.details["stored"]})
     }
     none = np.empty(0, np.int64)
-    write_moments(sum_path(folder), folds, none, none, provenance=_sum_of(shards), details={})
+    write_moments(sum_path(folder), folds, none, none, provenance=_sum_of(chunks), details={})
 
 
 def _open(path: Path) -> Commit:
@@ -244,23 +249,23 @@ def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[]
     ]
 
 
-def _sum_of(shards: Sequence[Commit]) -> Provenance:
-    """Return the provenance of the sum of these shards, which must belong to a run."""
-    root = shards[0].root
+def _sum_of(chunks: Sequence[Commit]) -> Provenance:
+    """Return the provenance of the sum of these chunks, which must belong to a run."""
+    root = chunks[0].root
     assert root is not None  # `open_commit` has checked this.
-    return Provenance(root, "sum of moments", 1, {"shards": [shard.digest for shard in shards]})
+    return Provenance(root, "sum of moments", 1, {"chunks": [chunk.digest for chunk in chunks]})
 
 
-def _is_summed(shards: Sequence[Commit]) -> bool:
-    path = commit_path(sum_path(shards[0].path.parent))
-    return Commits(path.parent).is_done(path, _sum_of(shards))
+def _is_summed(chunks: Sequence[Commit]) -> bool:
+    path = commit_path(sum_path(chunks[0].path.parent))
+    return Commits(path.parent).is_done(path, _sum_of(chunks))
 
 
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
     `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders` are the
-    origins of their vectors. Raises IntegrityError if a shard in `folder` is missing or not valid. Damage of a file is
+    origins of their vectors. Raises IntegrityError if a chunk in `folder` is missing or not valid. Damage of a file is
     found, and raises IntegrityError, when the file is read.
     """
 
@@ -268,14 +273,16 @@ class PairSet:
         self._features = features
         self._texts = texts
         self.folder = Path(folder)
-        self._stored = [_open(shard_path(self.folder, number)) for number in range(features.manifest.n_shards)]
+        chunks = features.manifest.chunks
+        self._stored = [_open(chunk_path(self.folder, number)) for number in range(len(chunks))]
         details = self._stored[0].details
         self.view: Mapping[str, Any] = details["view"]
         self.text: Mapping[str, Any] = details["text"]
         self.n_folds: int = details["folds"]["count"]
         self.encoders: Mapping[str, Origin] = details["encoders"]
         self.text_encoders: Mapping[str, Origin] = details["text_encoders"]
-        self._shards = OpenedOnUse(len(self._stored), lambda number: Shard(shard_path(self.folder, number), MOMENTS))
+        self._opened = OpenedOnUse(len(chunks), lambda number: Shard(chunk_path(self.folder, number), MOMENTS))
+        self._chunk_of = {shard: number for number, shards in enumerate(chunks) for shard in shards}
 
     @property
     def manifest(self) -> Manifest:
@@ -284,18 +291,18 @@ class PairSet:
     @property
     def fold_images(self) -> int:
         """Mean number of images in a fold."""
-        return sum(shard.rows for shard in self._stored) // self.n_folds
+        return sum(chunk.rows for chunk in self._stored) // self.n_folds
 
     @property
     def digest(self) -> str:
-        """One digest of all shards."""
-        return combine_digests(shard.digest for shard in self._stored)
+        """One digest of all chunks."""
+        return combine_digests(chunk.digest for chunk in self._stored)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
         """Return functions that read the moments of `folds`. They can be pickled.
 
-        There is one function per fold if the sum over all shards is stored. Otherwise, there is a function for each
-        fold and each shard that has pairs in it.
+        There is one function per fold if the sum over all chunks is stored. Otherwise, there is a function for each
+        fold and each chunk that has pairs in it.
         """
         return _readers(self._summed, folds)
 
@@ -310,10 +317,8 @@ class PairSet:
         """Yield the pairs in `folds`, in blocks of at most `rows` images."""
 
         def wanted(number: int) -> np.ndarray:
-            span = self.manifest.shard(number)
-            shard = self._shards[number]
-            ids = shard["image_id"][np.isin(shard["fold"], folds)]
-            return np.isin(np.arange(span.first_image, span.last_image), ids)
+            chunk = self._opened[self._chunk_of[number]]
+            return images_in(self.manifest.shard(number), chunk["image_id"][np.isin(chunk["fold"], folds)])
 
         texts = {name: self._texts[name] for name in text_encoders}
         return read_pairs(self._features, texts, encoders, wanted, rows)

@@ -38,6 +38,11 @@ def shard_path(folder: Path, number: int) -> Path:
     return Path(folder) / f"shard-{number:05d}.h5"
 
 
+def chunk_path(folder: Path, number: int) -> Path:
+    """Return the file that covers a chunk of shards."""
+    return Path(folder) / f"chunk-{number:05d}.h5"
+
+
 def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], rows: int, **about: Unpack[About]) -> Commit:
     """Write `arrays`, given by name, as one shard of `kind` with its commit record.
 

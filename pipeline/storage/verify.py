@@ -26,7 +26,7 @@ from pipeline.storage.index_shard import MODALITIES, IndexShard
 from pipeline.storage.json_files import read_json
 from pipeline.storage.locks import is_free, is_lock
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Shard, shard_path
+from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Shard, chunk_path, shard_path
 from pipeline.storage.tables import MAX_DIGITS
 
 PARTS = ".parts"
@@ -342,8 +342,10 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
     tables = {name: manifest.of_image(name, image_id) for name in ("sentences", "documents", "boxes")}
     sentence_id = tables["sentences"]["sentence_id"].to_pylist()
     places = []
-    for path in _within(run, shard_path(run, number).name):
-        places += _in_shard(path, image_id, sentence_id)
+    chunk = next(index for index, shards in enumerate(manifest.chunks) if number in shards)
+    for name in (shard_path(run, number).name, chunk_path(run, chunk).name):
+        for path in _within(run, name):
+            places += _in_shard(path, image_id, sentence_id)
     for card in _within(run, CARD):
         places += _in_index(card.parent, image_id, sentence_id)
     (image,) = manifest.pick([image_id])

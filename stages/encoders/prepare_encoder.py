@@ -52,7 +52,7 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
 
 
 @stage(
-    version=8,
+    version=9,
     threads=8,
     memory=3000,
     choices=_choices,

@@ -23,7 +23,7 @@ def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tup
 
 
 @stage(
-    version=6,
+    version=7,
     gpu=True,
     threads=16,
     memory=4000,

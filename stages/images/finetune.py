@@ -36,7 +36,7 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
 
 
 @stage(
-    version=10,
+    version=11,
     gpu=True,
     threads=8,
     memory=4000,
@@ -53,6 +53,7 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
     from pipeline.compute.workers import isolated_map
     from pipeline.encoders.finetune import DescentSchedule, Finetuning
     from pipeline.encoders.preparation import Crops, RegionSampler, batch_samples, schedule_images
+    from pipeline.images.preprocess import RESIZING
     from pipeline.run.reading.encoders import prepare_start
     from pipeline.run.reading.photos import photograph_reader
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
@@ -77,7 +78,7 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
     sampler = RegionSampler(photograph_reader(run), crops, settings.seed)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
-    batches = batch_samples(isolated_map(sampler, items, run.decoders), tuning.images)
+    batches = batch_samples(isolated_map(sampler, items, run.decoders, preload=RESIZING), tuning.images)
     for loss in tqdm(task.learn(batches), "finetune", tuning.iterations, initial=len(losses), disable=None):
         losses.append(loss)
         checkpoints.offer(lambda: (task.tensors(), {"losses": losses}))

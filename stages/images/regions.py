@@ -41,7 +41,7 @@ def _names(run: "Run", encoder: str) -> dict[str, str]:
 
 
 @stage(
-    version=5,
+    version=6,
     gpu=True,
     threads=8,
     memory=8000,

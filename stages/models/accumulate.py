@@ -66,22 +66,25 @@ def _reads(config: "Config", layout: "Layout", pairs: str) -> Inputs:
 
 
 def _sum_stored(run: Run, pairs: str) -> list[Path]:
-    """Sum the moments of all shards, in their order; returns the commit of the sum, if there is one."""
+    """Sum the moments of all chunks, in their order. Return the commit of the sum, if there are several chunks."""
     from pipeline.models.linear.sets import sum_stored
-    from pipeline.storage.commit import commit_path, remove_artefact
+    from pipeline.storage.commit import commit_path, remove_artefact, remove_from
     from pipeline.storage.pairs import sum_path, write_sum
+    from pipeline.storage.shards import shard_path
 
-    shards, folder = run.manifest.n_shards, run.layout.moments(pairs).folder
+    chunks, folder = len(run.manifest.chunks), run.layout.moments(pairs).folder
+    # Earlier versions stored moments for each shard.
+    remove_from(0, lambda number: commit_path(shard_path(folder, number)))
     commit = commit_path(sum_path(folder))
-    if shards == 1:
+    if chunks == 1:
         remove_artefact(commit)
         return []
-    write_sum(folder, range(shards), lambda readers: sum_stored(readers, run.sums).to_arrays())
+    write_sum(folder, range(chunks), lambda readers: sum_stored(readers, run.sums).to_arrays())
     return [commit]
 
 
 @stage(
-    version=6,
+    version=7,
     gpu=True,
     threads=8,
     finish=_sum_stored,
@@ -103,7 +106,7 @@ def accumulate(run: "StageRun", jobs: Iterator[ShardJob], pairs: str) -> Iterato
     from pipeline.models.linear.moments import BLOCK_ROWS
     from pipeline.models.linear.sets import assign_folds
     from pipeline.models.linear.views import ImageView, TextView
-    from pipeline.storage.pairs import read_pairs, write_moments
+    from pipeline.storage.pairs import images_in, read_pairs, write_moments
     from pipeline.storage.parameters import origin_of
     from pipeline.storage.texts import open_texts
 
@@ -113,23 +116,30 @@ def accumulate(run: "StageRun", jobs: Iterator[ShardJob], pairs: str) -> Iterato
     fold_of = np.zeros(manifest.n_images, np.int64)
     if pairs.startswith(STUDY) and config.study.folds > 1:
         fold_of = assign_folds(manifest.splits, config.study.folds, config.study.order, config.seed)
+
+    def find_images(number: int) -> np.ndarray:
+        """Return the ids of the images of a shard that are of the splits and have a text."""
+        first_image = manifest.shard(number).first_image
+        image_id = np.unique(next(iter(open_texts(texts, number).values())).image_id)
+        return image_id[np.isin(manifest.shard_splits(number).astype(str), splits)[image_id - first_image]]
+
     for job in jobs:
-        shards = {name: features.open(name, job.number) for name in encoders}
-        vectors = open_texts(texts, job.number)
+        shards = {name: features.open(name, job.shards[0]) for name in encoders}
+        vectors = open_texts(texts, job.shards[0])
         dims = tuple(shard["features"].shape[1] for shard in shards.values())
         view = ImageView(tuple(shards), dims, config.image_steps(list(encoders)))
         normalised = {encoder.name: encoder.normalise for encoder in config.text_encoders}
         text = TextView.of({name: shard.matrix for name, shard in vectors.items()}, normalised)
         first = next(iter(vectors.values()))
-        start, stop = job.rows.first_image, job.rows.last_image
-        folds = fold_of[start:stop]
-        wanted = np.isin(manifest.shard_splits(job.number).astype(str), splits)
-        rows = np.unique(first.image_id - start)
-        rows = rows[wanted[rows]]
+        image_id = np.concatenate([find_images(number) for number in job.shards])
+        folds = fold_of[image_id]
         sums = {}
-        for fold in np.unique(folds[rows]).tolist():
-            of_fold = wanted & (folds == fold)
-            blocks = read_pairs(features, texts, view.encoders, lambda _, rows=of_fold: rows, BLOCK_ROWS, [job.number])
+        for fold in np.unique(folds).tolist():
+
+            def wanted(number: int, image_id: np.ndarray = image_id[folds == fold]) -> np.ndarray:
+                return images_in(manifest.shard(number), image_id)
+
+            blocks = read_pairs(features, texts, view.encoders, wanted, BLOCK_ROWS, job.shards)
             sums[fold] = sum_blocks(blocks, view, text, runtime.threads(), run.gpu).to_arrays()
         details = {
             "view": vars(view),
@@ -138,7 +148,7 @@ def accumulate(run: "StageRun", jobs: Iterator[ShardJob], pairs: str) -> Iterato
             **({"documents": first.details["documents"]} if "documents" in first.details else {}),
             "encoders": {name: origin_of(shard.commit) for name, shard in shards.items()},
             "text_encoders": {name: origin_of(shard.commit) for name, shard in vectors.items()},
-            "range": [start, stop],
+            "range": [job.rows.first_image, job.rows.last_image],
         }
-        write_moments(job.path, sums, rows + start, folds[rows], provenance=job.provenance, details=details)
+        write_moments(job.path, sums, image_id, folds, provenance=job.provenance, details=details)
         yield job.number

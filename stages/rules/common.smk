@@ -64,7 +64,7 @@ def commits(artefact, part=None):
         return [str(artefact.path)]
     if not isinstance(artefact, Shards):
         return [str(artefact.commit)]
-    numbers = [0] if artefact.whole else PARTS if part is None else [int(part)]
+    numbers = [0] if artefact.chunked else PARTS if part is None else [int(part)]
     return [str(artefact.part(number)) for number in numbers]
 
 

@@ -33,7 +33,7 @@ def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
     assert places["text/tfidf/shard-00002.h5", "texts"] == places["text/tokens/shard-00002.h5", "texts"] == [6, 7]
     assert places["embeddings/ncca/shard-00002.h5", "image"] == [3]
     assert places["embeddings/ncca/shard-00002.h5", "sentences"] == [6, 7]
-    assert places["moments/target/shard-00002.h5", "image"] == []
+    assert places["moments/target/chunk-00000.h5", "image"] == []
     notes = {Path(p["file"]).name: p["note"] for p in found["places"]}
     assert notes["images.parquet"] == "index recall@10 1.000, measured with captions"
     assert notes["sentences.parquet"] == "index recall@10 1.000, measured with images"

@@ -113,7 +113,7 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     known = declared()[stage]
     made = known.outputs(Layout(run), *arguments[: len(known.names)])[0]
     place = made.path if isinstance(made, Artefact) else made.shard(0)
-    like = place.stem if isinstance(made, Artefact) else ("shard-", "part-", "sum.")
+    like = place.stem if isinstance(made, Artefact) else ("shard-", "chunk-", "part-", "sum.")
     for part in place.relative_to(run).parents:
         (folder / part).mkdir(parents=True, exist_ok=True)
         for path in (run / part).iterdir() if (run / part).exists() else ():

@@ -27,9 +27,12 @@ from pipeline.images.decode import (
     check_header,
     decode,
     decode_each,
+    decode_pixels,
+    inspect,
     written_description,
 )
 from pipeline.images.opening import ImageLimits
+from pipeline.images.preprocess import RESIZING
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)
@@ -267,6 +270,99 @@ def test_one_decoding_serves_several_sizes(size: tuple[int, int]) -> None:
             assert off.max() == 0 if side == largest else off.mean() < 1
     png = encoded(smooth, "PNG")
     assert [image.size for image in decode_each(png, LIMITS, sides)] == [size] * len(sides)
+
+
+def smooth_image(rng: np.random.Generator, mode: str = "RGB") -> Image.Image:
+    """Draw an image that compresses like a photo, with sides of 30 to 400 pixels."""
+    size = (int(rng.integers(30, 400)), int(rng.integers(30, 400)))
+    coarse = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize(size, Image.Resampling.BICUBIC)
+    grain = np.asarray(coarse, np.float32) + rng.normal(0, 5, size[::-1])[..., None]
+    return Image.fromarray(grain.clip(0, 255).astype(np.uint8)).convert(mode)
+
+
+def damaged(data: bytes, rng: np.random.Generator) -> bytes:
+    """Cut an image short, flip bits, remove bytes, or overwrite bytes with zeros."""
+    start = int(rng.integers(2, len(data)))
+    length = int(rng.integers(1, 2000))
+    match rng.integers(5):
+        case 0:
+            return data[:start]
+        case 1:
+            return data[: -int(rng.integers(1, 50))]
+        case 2:
+            flipped = bytearray(data)
+            for place in rng.integers(len(data), size=rng.integers(1, 4)).tolist():
+                flipped[place] ^= 1 << int(rng.integers(8))
+            return bytes(flipped)
+        case 3:
+            return data[:start] + data[start + length :]
+    return data[:start] + bytes(len(data[start : start + length])) + data[start + length :]
+
+
+def random_jpeg(rng: np.random.Generator) -> bytes:
+    mode = ("RGB", "RGB", "L", "CMYK")[rng.integers(4)]
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = int(rng.integers(1, 9))
+    return encoded(
+        smooth_image(rng, mode), "JPEG", quality=int(rng.integers(40, 96)), progressive=bool(rng.integers(2)),
+        restart_marker_rows=int(rng.integers(2)), **({"exif": exif} if rng.integers(2) else {}),
+        **({"subsampling": int(rng.integers(3))} if mode == "RGB" else {}),
+    )  # fmt: skip
+
+
+def size_or_reason(function: Callable[[], tuple[int | None, int | None]]) -> tuple[int | None, int | None] | str:
+    try:
+        return function()
+    except UnreadableImage as error:
+        return str(error)
+
+
+def test_inspecting_a_jpeg_at_an_eighth_of_its_size_says_the_same_as_decoding_it_whole() -> None:
+    """On 1,000 damaged JPEGs and 100 whole ones."""
+    rng = np.random.default_rng(0)
+    reasons = []
+    for number in range(1100):
+        data = random_jpeg(rng)
+        data = data if number < 100 else damaged(data, rng)
+        whole = size_or_reason(lambda data=data: decode(data, LIMITS).size)
+        found = size_or_reason(lambda data=data: inspect(lambda *_: data, LIMITS, ("", None, None))[:2])
+        assert found == whole, number
+        reasons.append(whole.partition(":")[0] if isinstance(whole, str) else "decoded")
+    assert min(map(reasons.count, ("decoded", "truncated", "damaged"))) >= 10
+
+
+def test_torchvision_decodes_jpegs_to_the_pixels_of_pillow_and_refuses_what_pillow_refuses() -> None:
+    rng = np.random.default_rng(1)
+    by_torchvision = 0
+    for number in range(400):
+        data = random_jpeg(rng)
+        data = data if number % 4 == 0 else damaged(data, rng)
+        whole = size_or_reason(lambda data=data: decode(data, LIMITS).size)
+        if isinstance(whole, str):
+            with pytest.raises(UnreadableImage) as refused:
+                decode_pixels(data, LIMITS, [None, None])
+            assert str(refused.value) == whole
+            continue
+        first, second = decode_pixels(data, LIMITS, [None, None])
+        assert np.array_equal(np.asarray(first), np.asarray(decode(data, LIMITS)))
+        by_torchvision += isinstance(second, np.ndarray)
+    assert by_torchvision >= 50
+
+
+def test_torchvision_obeys_the_limits_on_pixels_scans_and_time() -> None:
+    data = encoded(PHOTOGRAPH.resize((900, 900)), "JPEG")
+    with pytest.raises(UnreadableImage, match="too-large: 900 x 900 pixels"):
+        decode_pixels(data, ImageLimits(100_000, 8, 20), [None])
+    with pytest.raises(UnreadableImage, match="too-slow: a JPEG of more than 100 scans"):
+        decode_pixels(many_scans(101, 40), LIMITS, [None])
+    slow = encoded(Image.linear_gradient("L").resize((6000, 6000)).convert("RGB"), "JPEG")
+    with pytest.raises(UnreadableImage, match="too-slow: took longer than"):
+        decode_pixels(slow, ImageLimits(64_000_000, 8, 20, 0.001), [None])
+    limited = partial(decode_pixels, limits=ImageLimits(64_000_000, 8, 20, 0.05), sides=[None])
+    outcomes = isolated_map(limited, [slow, data], 1, preload=RESIZING)
+    failure, (pixels,) = outcomes
+    assert isinstance(failure, Failure) and failure.reason.startswith("too-slow: took longer than")
+    assert isinstance(pixels, np.ndarray) and pixels.shape == (900, 900, 3)
 
 
 def test_upright() -> None:

@@ -6,6 +6,7 @@ from pictures import MEAN, STD, make_image
 from PIL import Image
 
 from pipeline.images.preprocess import Preprocessing, prepare
+from pipeline.images.resize import resize
 
 
 @pytest.mark.parametrize("size", [(90, 60), (60, 90), (61, 64), (60, 60)])
@@ -27,3 +28,44 @@ def test_without_a_crop_the_whole_image_is_squashed() -> None:
     pixels = prepare(image, Preprocessing(40, None, MEAN, STD))
     assert pixels.shape == (40, 40, 3)
     assert pixels[:, :19].min() > 250 and pixels[:, 21:].max() < 5
+
+
+SHAPES = [((500, 375), (224, 224)), ((60, 90), (224, 200)), ((1024, 768), (64, 48)), ((224, 224), (224, 224))]
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos", "nearest"])
+@pytest.mark.parametrize(("shape", "size"), SHAPES)
+def test_whole_images_have_the_pixels_of_pillow(
+    interpolation: str, shape: tuple[int, int], size: tuple[int, int]
+) -> None:
+    image = make_image(2, shape)
+    expected = np.asarray(image.resize(size, Image.Resampling[interpolation.upper()])).astype(int)
+    for source in (image, np.asarray(image)):
+        found = resize(source, size, interpolation)
+        assert found.dtype == np.uint8 and found.flags.c_contiguous
+        assert np.abs(found - expected).max() <= 2 and np.abs(found - expected).mean() < 0.01
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(("shape", "size"), SHAPES)
+def test_boxes_have_the_pixels_of_pillow_but_for_a_fraction_of_a_pixel(
+    interpolation: str, shape: tuple[int, int], size: tuple[int, int]
+) -> None:
+    """Boxes anywhere, of any size from two pixels. An error of a whole pixel would differ by far more in mean."""
+    image = make_image(4, shape)
+    rng = np.random.default_rng(0)
+    differences = []
+    for _ in range(40):
+        low, high = np.sort(rng.random((2, 2)), axis=0) * (np.array(shape) - 2)
+        box = (*low.tolist(), *(high + 2).tolist())
+        expected = np.asarray(image.resize(size, Image.Resampling[interpolation.upper()], box)).astype(int)
+        found = resize(image, size, interpolation, box)
+        assert found.shape == (*size[::-1], 3)
+        assert np.array_equal(found, resize(np.asarray(image), size, interpolation, box))
+        differences.append(np.abs(found - expected).mean())
+    assert np.mean(differences) < 1 and max(differences) < 5
+
+
+def test_a_tiny_box_of_a_large_image_takes_little_memory() -> None:
+    found = resize(make_image(5, (2000, 1500)), (64, 64), box=(1999.5, 700.25, 1999.50001, 700.26))
+    assert found.shape == (64, 64, 3)

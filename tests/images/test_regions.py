@@ -22,7 +22,8 @@ def test_a_crop_is_the_box_with_its_context() -> None:
     assert (corner[:8] == np.rint(np.multiply(MEAN, 255))).all() and (corner[:, :8] == corner[0, 0]).all()
     tight = Crops(32, 0, MEAN).warp(image, np.array([10, 20, 90, 120.0]))
     plain = image.resize((32, 32), Image.Resampling.BILINEAR, (10, 20, 90, 120))
-    assert np.array_equal(tight, np.asarray(plain))
+    # Pixels around the box reach the outermost pixels of Pillow's result.
+    assert np.abs(tight[1:-1, 1:-1].astype(int) - np.asarray(plain)[1:-1, 1:-1]).max() <= 1
 
 
 def test_pooling_is_the_limit_of_roi_align() -> None:

@@ -1,6 +1,9 @@
-"""Lengths of vectors whose squares overflow or vanish in single precision, wherever vectors are scaled."""
+"""Conversion from half precision, and lengths of vectors whose squares overflow or vanish in single precision."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import normalise
 from pipeline.report.tables import measure_rows
 
+ROOT = Path(__file__).parents[2]
 SCALES = (1e-42, 1e-30, 1e-20, 1.0, 1e18, 1e20, 1e30, 3e37)
 SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "views": lambda rows: normalise(rows.copy(), ["l2"]),
@@ -25,6 +29,22 @@ SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "device": lambda rows: normalise_tensor(torch.from_numpy(rows), ["l2"]).numpy(),
     "network": lambda rows: unit_length(torch.from_numpy(rows)).numpy(),
 }
+
+
+def test_every_float16_becomes_the_same_float32_as_in_numpy() -> None:
+    """In a process without torch; 2 x 65,536 values, NaN and infinities included, also as rows of a larger array."""
+    code = """
+import sys, numpy as np
+from pipeline.compute.precision import to_float32
+values = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+block = np.stack([values, values[::-1]])
+for rows in (block, block.T, np.stack([block, block])[:, :, ::2]):
+    for out in (None, np.empty((3, *rows.shape[1:]), np.float32)[: len(rows)] if len(rows) < 3 else None):
+        found = to_float32(rows, out)
+        assert (found.view(np.uint32) == rows.astype(np.float32).view(np.uint32)).all()
+assert "torch" not in sys.modules
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def rows_of_all_sizes() -> np.ndarray:

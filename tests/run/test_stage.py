@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from made_up import make_run, make_stage, open_run, write_config
 
+from pipeline.compute.chunks import split_into_chunks
 from pipeline.config.loading import load
 from pipeline.errors import UsageError
 from pipeline.run.jobs import Jobs
 from pipeline.run.layout import Layout, Shards
-from pipeline.run.run import Run, shards_of_part, split_into_chunks
+from pipeline.run.run import Run, shards_of_part
 from pipeline.run.stage import Stage
 from pipeline.storage.json_files import read_json
 from stages.catalogue import declared
@@ -26,6 +27,19 @@ def test_parts_and_chunks_contain_every_shard_once(shards: int, parts: int) -> N
     assert [number for numbers in ranges for number in numbers] == list(range(shards))
     assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
     assert [number for chunk in split_into_chunks(shards, 4096) for number in chunk] == list(range(shards))
+
+
+@pytest.mark.parametrize(
+    ("shards", "shard_size", "expected_chunks", "expected_size"),
+    [(1, 4096, 1, 16), (16, 4096, 1, 16), (17, 4096, 2, 16), (245, 4096, 16, 16), (1024, 4096, 64, 16),
+     (1025, 4096, 33, 32), (2048, 4096, 64, 32), (1000, 1000, 16, 65), (65, 1 << 17, 33, 2)],
+)  # fmt: skip
+def test_chunks_have_about_65536_images_until_there_are_64_chunks(
+    shards: int, shard_size: int, expected_chunks: int, expected_size: int
+) -> None:
+    found = split_into_chunks(shards, shard_size)
+    assert len(found) == expected_chunks
+    assert all(len(chunk) == expected_size for chunk in found[:-1]) and 1 <= len(found[-1]) <= expected_size
 
 
 def test_every_rule_belongs_to_a_declared_stage() -> None:

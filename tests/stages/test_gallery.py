@@ -26,7 +26,7 @@ def test_they_are_counted_and_nothing_is_learned_from_them(run: Path) -> None:
     paths = np.array(manifest.images["path"].to_pylist(), object)
     silent = {path for path in paths if int(path[-6:-4]) >= TOLD}
     assert set(paths[manifest.splits == "gallery"]) == silent and len(silent) == SILENT
-    learned = [Shard(path, MOMENTS)["image_id"] for path in sorted((run / "moments/target").glob("shard-*.h5"))]
+    learned = [Shard(path, MOMENTS)["image_id"] for path in sorted((run / "moments/target").glob("chunk-*.h5"))]
     assert np.concatenate(learned).tolist() == np.flatnonzero(manifest.splits == "train").tolist()
 
 

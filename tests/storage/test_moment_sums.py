@@ -1,5 +1,6 @@
-"""The stored sum of moments equals the sum over the shards, and is used as long as the shards do not change."""
+"""Moments of chunks of shards: their values, their sum, and which chunks are made again."""
 
+import shutil
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -8,20 +9,31 @@ import numpy as np
 import pytest
 from made_up import make_run, make_stage, open_run, write_feature_shards
 
+from pipeline.compute import chunks
 from pipeline.models.linear.moments import Moments
+from pipeline.storage import pairs
+from pipeline.storage.commit import Provenance
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import PairSet
+from pipeline.storage.shards import FEATURES, Shard
+from pipeline.storage.texts import VectorShard
 from pipeline.storage.verify import examine
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run with the moments of five shards."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of five shards in three chunks, the last of which has one shard of four images."""
+    monkeypatch.setattr(chunks, "IMAGES_PER_CHUNK", 20)
     run = make_run(tmp_path / "run", images=44)
-    write_feature_shards(Manifest(run / "manifest"), run / "features/colour")
-    for stage in ("encode_sentences", "accumulate"):
-        make_stage(stage, run, *(["target"] if stage == "accumulate" else []))
+    accumulate(run)
     return run
+
+
+def accumulate(run: Path) -> None:
+    """Make random features of all images, encode all sentences, and sum the moments of the target pairs."""
+    write_feature_shards(Manifest(run / "manifest"), run / "features/colour")
+    make_stage("encode_sentences", run)
+    make_stage("accumulate", run, "target")
 
 
 def target(run: Path) -> PairSet:
@@ -36,13 +48,89 @@ def read(run: Path) -> tuple[list[str], Moments]:
     return [reader.args[0].name for reader in readers], reduce(add, (Moments.from_arrays(one()) for one in readers))
 
 
-def test_fit_reads_one_sum_of_all_shards(run: Path) -> None:
+def compute_dense(run: Path) -> dict[str, np.ndarray]:
+    """Compute the moments of the training pairs from one dense row per sentence, in double precision."""
+    manifest = Manifest(run / "manifest")
+    numbers = range(manifest.n_shards)
+    x = np.concatenate([Shard(run / f"features/colour/shard-{n:05d}.h5", FEATURES)["features"] for n in numbers])
+    y = np.concatenate([VectorShard(run / f"text/tfidf/shard-{n:05d}.h5").matrix.toarray() for n in numbers])
+    is_train = manifest.splits[manifest.sentence_images] == "train"
+    x, y = (rows[is_train].astype(float) for rows in (x[manifest.sentence_images], y))
+    z, w = x - x.mean(axis=0), y - y.mean(axis=0)
+    return {"mean_x": x.mean(axis=0), "mean_y": y.mean(axis=0), "xx": z.T @ z, "xy": z.T @ w, "yy": w.T @ w}
+
+
+def modified(run: Path) -> dict[str, int]:
+    """Return when each chunk was written."""
+    return {path.name: path.stat().st_mtime_ns for path in sorted((run / "moments/target").glob("chunk-*.h5"))}
+
+
+def test_fit_reads_one_sum_of_all_chunks(run: Path) -> None:
     names, total = read(run)
     assert names == ["sum.h5"] and not examine(run).faults
     for path in (run / "moments/target").glob("sum.h5*"):
         path.unlink()
-    names, expected = read(run)
-    assert names == [f"shard-{number:05d}.h5" for number in range(5)]
-    assert total.n == expected.n == 2 * (Manifest(run / "manifest").splits == "train").sum()
-    for block in ("mean_x", "mean_y", "xx", "xy", "yy"):
-        np.testing.assert_allclose(getattr(total, block), getattr(expected, block), rtol=1e-5, atol=1e-4)
+    names, parts = read(run)
+    assert names == ["chunk-00000.h5", "chunk-00001.h5", "chunk-00002.h5"]
+    assert total.n == parts.n == 2 * (Manifest(run / "manifest").splits == "train").sum()
+    for name, expected in compute_dense(run).items():
+        for moments in (total, parts):
+            np.testing.assert_allclose(getattr(moments, name), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_one_chunk_needs_no_sum(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "IMAGES_PER_CHUNK", 1 << 16)
+    make_stage("accumulate", run, "target")
+    names, total = read(run)
+    assert names == ["chunk-00000.h5"] and list(modified(run)) == names and not examine(run).faults
+    for name, expected in compute_dense(run).items():
+        np.testing.assert_allclose(getattr(total, name), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_grown_collection_makes_only_chunks_with_new_images(run: Path, tmp_path: Path) -> None:
+    before = modified(run)
+    shutil.rmtree(run / "manifest")
+    shutil.copytree(make_run(tmp_path / "grown", images=75) / "manifest", run / "manifest")
+    accumulate(run)
+    after = modified(run)
+    kept = {name for name, time in before.items() if after[name] == time}
+    assert kept == {"chunk-00000.h5", "chunk-00001.h5"}
+    assert after.keys() - before.keys() == {"chunk-00003.h5"}
+    names, total = read(run)
+    assert names == ["sum.h5"]
+    assert not [fault for fault in examine(run).faults if "moments" in fault.path.parts]
+    for name, expected in compute_dense(run).items():
+        np.testing.assert_allclose(getattr(total, name), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_an_interrupted_run_keeps_the_chunks_that_it_made(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run / "moments/target"
+    expected = {path.name: path.read_bytes() for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    write = pairs.write_moments
+
+    def interrupt(path: Path, *arguments: object, **about: object) -> None:
+        if path.name == "chunk-00001.h5":
+            raise RuntimeError("interrupted")
+        write(path, *arguments, **about)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pairs, "write_moments", interrupt)
+        with pytest.raises(RuntimeError, match="interrupted"):
+            make_stage("accumulate", run, "target")
+    first = modified(run)
+    assert list(first) == ["chunk-00000.h5"]
+    make_stage("accumulate", run, "target")
+    assert modified(run)["chunk-00000.h5"] == first["chunk-00000.h5"]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
+
+
+def test_moments_of_an_earlier_version_are_removed(run: Path) -> None:
+    """Earlier versions stored moments per shard."""
+    folder = run / "moments/target"
+    path, provenance = folder / "shard-00000.h5", Provenance(run, "accumulate", 6)
+    sums = {0: pairs.read_moments(folder / "chunk-00000.h5", 0)}
+    pairs.write_moments(path, sums, np.arange(1), np.zeros(1, np.int64), details={}, provenance=provenance)
+    assert len(list(folder.glob("shard-*"))) == 2
+    make_stage("accumulate", run, "target")
+    assert not list(folder.glob("shard-*"))

@@ -82,8 +82,8 @@ def mapped_moments(
 
 
 class MomentsAccumulator:
-    """The sums over blocks of pairs in one pass. X'X is computed by NumPy, which computes half of the product of a
-    matrix with itself. Products with Y are sparse or dense, as the matrices of Y are.
+    """The sums over blocks of pairs in one pass. BLAS (`syrk`) adds half of each X'X. Products with Y are sparse or
+    dense, as the matrices of Y are.
 
     Dense columns are centred about a provisional mean, the mean of the first rows, because a float32 sum of squares
     about zero loses the variance of a feature whose mean is far from zero. On a CPU this takes half to three quarters
@@ -97,10 +97,11 @@ class MomentsAccumulator:
         self._shift_y: np.ndarray | None = None
         self._sum_x = np.zeros(dim_x)
         self._sum_y = np.zeros(dim_y)
-        self._xx = np.zeros((dim_x, dim_x), self._dtype)
+        self._xx = np.zeros((dim_x, dim_x), self._dtype)  # the upper triangle
         self._yx = np.zeros((dim_y, dim_x), self._dtype)
         self._yy = np.zeros((dim_y, dim_y), self._dtype)
         self._squares_y = np.zeros(dim_y)
+        (self._add_square_of,) = get_blas_funcs(("syrk",), dtype=self._dtype)
         self._threads = threads
         self._buffer = np.empty((0, dim_x), self._dtype)
 
@@ -122,9 +123,8 @@ class MomentsAccumulator:
             z *= root[:, None]
             sums = map_matrices(sums, lambda part: scale_rows(part, 1 / root))
         self._sum_x += factor * (root @ z)
-        square = z.T @ z
-        square *= factor
-        self._xx += square
+        # The transposes are in the order of Fortran, so nothing is copied.
+        self._xx = self._add_square_of(factor, z.T, beta=1, c=self._xx.T, lower=1, overwrite_c=1).T
         self._add_cross(z, sums)
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
@@ -213,7 +213,7 @@ class MomentsAccumulator:
         # Sparse columns have no provisional mean, so single precision would lose the variance of a constant column.
         exact = np.flatnonzero(self._squares_y)
         yy[exact, exact] = (self._squares_y - self._n * offset_y**2)[exact]
-        return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, mirror(xx), xy, mirror(yy.T))
+        return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, mirror(xx.T), xy, mirror(yy.T))
 
 
 def scale_rows(part: "TextVectors", factors: np.ndarray) -> "TextVectors":

@@ -13,7 +13,7 @@ from pipeline.errors import InputError
 from pipeline.foreign.box_formats import match_boxes
 from pipeline.foreign.matching import some
 from pipeline.images.boxes import NONE, Candidates, group
-from pipeline.images.preprocess import Photograph
+from pipeline.images.preprocess import RESIZING, Photograph
 from pipeline.metrics.phrases import Gold, named_boxes
 from pipeline.run import Run, ShardJob
 from pipeline.run.reading.photos import Part, describe_parts, missing_parts, photograph_reader
@@ -120,7 +120,7 @@ class RegionExtraction:
         if self._detect is not None:
             requests = stopwatch.iterate("proposals", self._detect(requests))
         room = self._preparation.cutting.room
-        yield from shared_map(self._preparation, requests, self._run.decoders, room, PREPARED_TOGETHER)
+        yield from shared_map(self._preparation, requests, self._run.decoders, room, PREPARED_TOGETHER, RESIZING)
 
     def _describe_each(
         self, images: "Iterator[PreparedImage | Failure]", lengths: Iterator[int]

@@ -16,7 +16,6 @@ from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import InputError
 from pipeline.run import Run
-from pipeline.run.run import split_into_chunks
 from pipeline.storage.batch import cannot_write
 from pipeline.storage.commit import read_record
 from pipeline.storage.parameters import WORDS, origin_of, read_parameters
@@ -91,7 +90,7 @@ def learn_vocabulary(run: Run, name: str, settings: TermSettings, **sizes: Unpac
     Terms are counted chunk by chunk, where the run computes sums. `sizes` are the other parameters of
     `learn_vocabulary` in pipeline.text.vocabulary. Raises JointspaceError if there is no room on the disk.
     """
-    chunks = split_into_chunks(run.manifest.n_shards, run.manifest.shard_size) or [range(0)]
+    chunks = run.manifest.chunks or [range(0)]
     # Workers on other machines share only the folder of the run.
     parent, key = (Path(gettempdir()), "TMPDIR") if run.sums == "local" else (run.root.absolute(), "results_root")
     try:

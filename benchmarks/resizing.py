@@ -1,0 +1,86 @@
+"""JPEGs decoded and resized for a network, against Pillow's decoder and Pillow's resize.
+
+    python benchmarks/resizing.py [--images 200] [--pairs 9]
+
+There is one comparison with Pillow's decoder on both sides, and one in which torchvision decodes where it can, as in
+`extract`. Photos are noise at every scale with the grain of a camera, or with JOINTSPACE_DATA set enlarged ones of
+Flickr8k. `difference` is the mean difference of the pixels from Pillow's. The last line times a JPEG's inspection at an
+eighth of its size, as `ingest` inspects it, against decoding it whole.
+"""
+
+import argparse
+import hashlib
+import os
+from functools import partial
+from pathlib import Path
+
+from interleave import compare, parse_options, report
+from one_decode import photographs  # which chooses the BLAS kernels before numpy is imported
+
+import numpy as np  # isort: skip
+import torch  # isort: skip
+from PIL import Image  # isort: skip
+
+from pipeline.images.decode import decode, decode_pixels, inspect
+from pipeline.images.opening import ImageLimits
+from pipeline.images.preprocess import Preprocessing, prepare
+
+LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
+SIZES = ((500, 375), (1024, 768))
+PREPROCESSING = Preprocessing(256, 224, (0.5,) * 3, (0.5,) * 3)
+
+
+def prepare_by_pillow(data: bytes) -> np.ndarray:
+    """Decode and resize a JPEG by Pillow alone, in one pass."""
+    image = decode(data, LIMITS, PREPROCESSING.resize)
+    half = min(image.size) * PREPROCESSING.side / PREPROCESSING.resize / 2
+    width, height = image.size
+    box = (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half)
+    return np.asarray(image.resize((PREPROCESSING.side,) * 2, Image.Resampling.BILINEAR, box))
+
+
+def resize_by_torch(data: bytes) -> np.ndarray:
+    """Decode by Pillow and resize by PyTorch."""
+    return prepare(decode(data, LIMITS, PREPROCESSING.resize), PREPROCESSING)
+
+
+def decode_by_torchvision(data: bytes) -> np.ndarray:
+    """Decode and resize a JPEG as the processes of `extract` do."""
+    (image,) = decode_pixels(data, LIMITS, [PREPROCESSING.resize])
+    return prepare(image, PREPROCESSING)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--pairs", type=int, default=9)
+    options = parse_options(parser, globals(), images=2, SIZES=((120, 90),))
+    torch.set_num_threads(1)
+    data = Path(os.environ["JOINTSPACE_DATA"]) if "JOINTSPACE_DATA" in os.environ else None
+    for width, height in SIZES:
+        jpegs = list(photographs(data, options.images, width * height / 1e6)[1].values())
+
+        def all_by(function, jpegs: list[bytes] = jpegs) -> list:
+            return [function(jpeg) for jpeg in jpegs]
+
+        size = f"{width} x {height}"
+        about = {"images": options.images, "bytes": sum(map(len, jpegs)) // len(jpegs)}
+        reference = partial(all_by, prepare_by_pillow)
+        ways = {"Pillow's decoder": resize_by_torch, "torchvision's decoder": decode_by_torchvision}
+        for label, function in ways.items():
+            result = compare(f"{size}: {label}", partial(all_by, function), reference, options.pairs)
+            differences = [np.abs(function(jpeg).astype(int) - prepare_by_pillow(jpeg)).mean() for jpeg in jpegs]
+            report({**result, **about, "difference": float(np.mean(differences))})
+
+        def inspected(jpeg: bytes) -> object:
+            return inspect(lambda *_: jpeg, LIMITS, ("", None, None))
+
+        def decoded(jpeg: bytes) -> object:
+            return decode(jpeg, LIMITS).size, hashlib.sha256(jpeg).hexdigest()
+
+        label = f"{size}: inspected at an eighth over decoded whole"
+        report({**compare(label, partial(all_by, inspected), partial(all_by, decoded), options.pairs), **about})
+
+
+if __name__ == "__main__":
+    main()

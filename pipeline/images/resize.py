@@ -1,0 +1,81 @@
+"""Antialiased resizing of 8-bit images by PyTorch, which takes about a quarter of the time of Pillow's.
+
+Importing this module imports torch.
+"""
+
+import math
+import warnings
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+KERNELS = {
+    "bilinear": (torch.ops.aten._upsample_bilinear2d_aa.default, 1),
+    "bicubic": (torch.ops.aten._upsample_bicubic2d_aa.default, 2),
+}
+"""The function of each interpolation, and the reach of its kernel in pixels of the result."""
+MIN_STARTS = 8
+"""Number of pixels of the result before the box at which resizing may start. The best of them is at most about a
+sixteenth of a pixel away from a whole pixel of the image."""
+
+
+def resize(
+    image: Image.Image | np.ndarray,
+    size: tuple[int, int],
+    interpolation: str = "bilinear",
+    box: tuple[float, float, float, float] | None = None,
+) -> np.ndarray:
+    """Resize an RGB image, or its part in `box` (left, upper, right, lower), to `size` (width, height).
+
+    `image` is a Pillow image or (h, w, 3) uint8. Returns (height, width, 3) uint8. "bilinear" and "bicubic" give the
+    pixels of Pillow but for rounding, and but for a shift of a fraction of a pixel if the box does not start at a whole
+    pixel. Pillow computes all other interpolations.
+    """
+    if interpolation not in KERNELS:
+        image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        return np.asarray(image.resize(size, Image.Resampling[interpolation.upper()], box))
+    function, reach = KERNELS[interpolation]
+    width, height = image.size if isinstance(image, Image.Image) else (image.shape[1], image.shape[0])
+    left, upper, right, lower = box or (0, 0, width, height)
+    x, y = Axis.choose(left, right, width, size[0], reach), Axis.choose(upper, lower, height, size[1], reach)
+    if isinstance(image, Image.Image):
+        pixels = np.asarray(image if box is None else image.crop((x.start, y.start, x.stop, y.stop)))
+    else:
+        pixels = image[y.start : y.stop, x.start : x.stop]
+    _silence_warning()
+    whole = [y.skipped + size[1], x.skipped + size[0]]
+    resized = function(torch.from_numpy(pixels)[None].permute(0, 3, 1, 2), whole, False, 1 / y.scale, 1 / x.scale)
+    return np.ascontiguousarray(resized[0, :, y.skipped :, x.skipped :].permute(1, 2, 0).numpy())
+
+
+class Axis(NamedTuple):
+    """How one axis is resized: the pixels from `start` to `stop` by `scale`, without the first `skipped` of the result.
+
+    torch resizes only from a whole pixel of the image on.
+    """
+
+    start: int
+    stop: int
+    scale: float
+    skipped: int
+
+    @classmethod
+    def choose(cls, low: float, high: float, length: int, size: int, reach: int) -> "Axis":
+        """Return how the part from `low` to `high` of an axis of `length` pixels becomes `size` pixels."""
+        scale = (high - low) / size
+        exact = low - scale * np.arange(MIN_STARTS + min(math.ceil(2 / scale), size) if low else 1)
+        exact = exact[np.rint(exact) >= 0]
+        skipped = int(np.abs(exact - np.rint(exact)).argmin())
+        stop = min(length, math.ceil(high + reach * max(scale, 1)))
+        return cls(round(float(exact[skipped])), stop, scale, skipped)
+
+
+@cache
+def _silence_warning() -> None:
+    """Make torch say once, to nobody, that the pixels of Pillow cannot be written to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.from_numpy(np.frombuffer(b"0", np.uint8))
