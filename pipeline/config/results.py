@@ -117,14 +117,18 @@ Paper = Literal["gong", "karpathy", "kiros", "niu", "socher"]
 class ReproduceSettings(Section):
     collection: PaperCollection | None = key(
         None,
-        "which collection it is: flickr8k | flickr30k | coco | pascal1k | sbu; null: none",
+        "the collection of this run: flickr8k | flickr30k | coco | pascal1k | sbu; null: none",
     )
-    others: tuple[PaperCollection, ...] = key((), "further collections whose tables are shown next to ours")
+    others: tuple[PaperCollection, ...] = key((), "further collections whose tables are filled")
     papers: tuple[Paper, ...] = key(
-        get_args(Paper), "whose tables are shown; gong's are measured too (rule study), from weak texts"
+        get_args(Paper), "papers whose tables are filled; gong also trains and measures, from weak texts (rule study)"
     )
-    trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
-    in_place_of: dict[str, str] = key({}, "{encoder: a paper's}: compare it only with rows of that network")
+    trees: bool = key(False, "fill sections 6.6 and 6.7 of Socher et al. too, which need parses")
+    reproduced: dict[str, str] = key(
+        {},
+        "{model: system}: models with the settings of a paper, without -seedK, and their systems in"
+        " pipeline/papers/published.yaml; all other models are shown as improved",
+    )
 
 
 class ServeSettings(Section):

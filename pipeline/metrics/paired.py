@@ -15,11 +15,10 @@ Columns = Sequence[tuple[str, str]]
 
 
 class Difference(TypedDict):
-    """The difference between two systems, with its 95 % interval and the p value of its sign."""
+    """The difference between two systems, with its 95 % interval."""
 
     difference: float
     ci95: list[float]
-    p: float
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,16 @@ def draw_of_ranks(ranks: Mapping[str, np.ndarray], images: Mapping[str, np.ndarr
 
 
 def compare_draws(
-    ours: Sequence[Draw], theirs: Sequence[Draw], bootstrap: Bootstrap, share: float | None = None
+    ours: Sequence[Draw], theirs: Sequence[Draw], bootstrap: Bootstrap, same_draws: bool = False
 ) -> Difference:
-    """What one system is worth minus what another is, each the mean over its draws (trainings from several seeds).
+    """Return the worth of one system minus the worth of another, each the mean over its trainings.
 
-    A paired bootstrap resamples images, the same for both systems; a resample in which a draw has no worth is left out.
-    With one draw of each, `ci95` are its percentiles and `p` is the share of resamples in which the difference has not
-    the sign of `difference`. With more, the variances over the draws of each are added to that over images, and both
-    are Student's with Welch's degrees of freedom: to resample three draws would show two thirds of their variance.
-    With a `share` both systems were trained on the same training sets, draw for draw: it is that part of the variance
-    of their differences over draws that is added, 1 / draws where the sets have nothing in common. Raises InputError
-    where two draws were measured on different images.
+    A paired bootstrap resamples images, the same for both systems. A resample in which a training has no worth is left
+    out. If each system has one training, `ci95` are percentiles of the bootstrap. Otherwise the variance over the
+    trainings of each system is added to the variance over images, and `ci95` is the interval of Student with the
+    degrees of freedom of Welch, because resampling three trainings would show two thirds of their variance. With
+    `same_draws`, the training number k of both systems learned from the same images, which no other training has, and
+    the variance of the differences is added. Raises InputError if two trainings were measured on different images.
     """
     rng, images = np.random.default_rng(bootstrap.seed), ours[0].images
     if not all(np.array_equal(one.images, images) for one in (*ours, *theirs)):
@@ -76,16 +74,14 @@ def compare_draws(
     difference = minus(every)
     resamples = np.array([minus(resample(rng, len(images))) for _ in range(bootstrap.resamples)])
     resamples = resamples[np.isfinite(resamples)]
-    if share is None and len(ours) == len(theirs) == 1:
-        interval = np.percentile(resamples, INTERVAL).tolist()
-        return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}
+    if len(ours) == len(theirs) == 1:
+        return {"difference": difference, "ci95": np.percentile(resamples, INTERVAL).tolist()}
     parts = [(float(np.var(resamples)), len(images) - 1)]
     own, other = worths(every)
-    apart = [(own, 1 / len(own)), (other, 1 / len(other))] if share is None else [(own - other, share)]
-    parts += [(float(np.var(values, ddof=1)) * part, len(values) - 1) for values, part in apart if len(values) > 1]
+    independent = [own - other] if same_draws else [own, other]
+    parts += [(float(np.var(one, ddof=1)) / len(one), len(one) - 1) for one in independent if len(one) > 1]
     variance = sum(part for part, _ in parts)
     if variance == 0:
-        return {"difference": difference, "ci95": [difference] * 2, "p": float(difference == 0)}
+        return {"difference": difference, "ci95": [difference] * 2}
     student = stats.t(variance**2 / sum(part**2 / freedom for part, freedom in parts), difference, variance**0.5)
-    interval = student.ppf(np.array(INTERVAL) / 100).tolist()
-    return {"difference": difference, "ci95": interval, "p": float(min(student.cdf(0), student.sf(0)))}
+    return {"difference": difference, "ci95": student.ppf(np.array(INTERVAL) / 100).tolist()}

@@ -30,8 +30,6 @@ from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.files import REMEDY, file_sha256, is_regular, plain, read_bytes, refusing
 from pipeline.storage.json_files import File, Form, Json, canonical_json, fingerprint, read_json, require_form, to_json
 
-TABLES = "tables"
-"""The kind of an artefact for people, which `reproduce` includes: tables in Markdown."""
 MANIFEST = "manifest/manifest.json"
 CARRIED = "commit"
 """The key of an index's card that holds its commit: an index travels, and its card has a form of its own."""

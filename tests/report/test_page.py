@@ -101,10 +101,10 @@ def test_an_index_has_the_figures_of_its_card(page: Outline, run: Path) -> None:
         assert row["queries/s on a core"] == f"{card['queries_per_second']:,.0f}"
 
 
-def test_printed_figures_of_the_collection_stand_beside_ours(page: Outline, own: Path) -> None:
-    assert not [above for above, _ in page.tables if above.startswith("As printed")]
+def test_published_tables_of_the_collection_stand_beside_our_results(page: Outline, own: Path) -> None:
+    assert not [above for above, _ in page.tables if above.startswith("Published")]
     flickr = report(own, {"reproduce": {"collection": "flickr8k"}})
-    lines = flickr.lines("As printed: Karpathy and Fei-Fei, Table 5, Flickr8K")
+    lines = flickr.lines("Published: Karpathy and Fei-Fei, Table 5, Flickr8K")
     assert ["BRNN", "16.5", "40.6", "54.2", "7.6", "11.8", "32.1", "44.7", "12.4"] in lines
     assert not [above for above, _ in flickr.tables if "Flickr30K" in above]
 

@@ -18,7 +18,7 @@ from pipeline.config.keys import default_path
 from pipeline.config.registry import model_spec
 from pipeline.images.opening import ImageLimits
 from pipeline.index.exact import evenly_spaced
-from pipeline.papers.printed import every_table
+from pipeline.papers.published import every_table
 from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
 from pipeline.report.photographs import CollectionSample, Photographs, ReportPicture, draw_samples, first_sentence
 from pipeline.report.tables import (
@@ -52,7 +52,7 @@ class RunReport:
     """What pipeline.report.page shows of a run, as the stage `report` gets it.
 
     `manifest` is the manifest's summary, and `indexes` are the indexes of the models. `best` is the index whose answers
-    are shown. `picture` shows a row of the images, and `printed` are the tables that papers print of this collection.
+    are shown. `picture` shows a row of the images, and `published` are the tables of papers about this collection.
     """
 
     def __init__(self, run: StageRun) -> None:
@@ -66,7 +66,7 @@ class RunReport:
         self.evaluations = read_summary(run.layout.summary.path)
         self.comparisons = compare_models(self.evaluations)
         collection = run.config.reproduce.collection
-        self.printed = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
+        self.published = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
         self.indexes = {name: run.index(name) for name in run.config.models}
         self.cards = [index.card for index in self.indexes.values()]
         # A multi-vector model must score all pairs, so it is shown only where there is no other.
