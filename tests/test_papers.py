@@ -127,7 +127,7 @@ def test_every_measured_number_in_the_text_of_a_page_is_stored(path: Path) -> No
 
 
 def is_known(number: str, known: set[float]) -> bool:
-    """Whether a stored number rounds to this one."""
+    """Tell whether a stored number rounds to `number`."""
     value, digits = float(number.replace(",", "")), len(number.partition(".")[2])
     return any(abs(one - value) <= 0.5 * 10**-digits + 1e-9 for one in known)
 

@@ -1,7 +1,7 @@
 """The tables of Gong et al. 2014, from gong.yaml.
 
-Each number of ours is a `StudyCell`: a system, a number of folds of the training images, and the draws of these folds.
-The tables have the form of `pipeline.papers.tables`.
+A measured number belongs to a `StudyCell`: a system, a number of folds of the training images, and the draws of these
+folds. The tables have the form of `pipeline.papers.tables`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,8 +51,8 @@ class Table:
     """recall@10 of image-to-sentence retrieval.
 
     `columns` are the headings of our numbers, and `published_columns` the groups of the published ones. `differences`
-    are pairs of rows whose reproduced systems are compared. If the columns are not `sized` as those of the paper, each
-    is compared with the first column of the paper.
+    are pairs of rows whose reproduced systems are compared. If `sized` is false, the columns do not stand for
+    the sizes of the paper, and each is compared with the first column of the paper.
     """
 
     title: str
@@ -143,10 +143,11 @@ def _cells(
 ) -> Iterator[StudyCell]:
     """Yield the cell of a system for each size of the target set, in folds.
 
-    `encoders` are those of the `network` or the `standard` ones of the study, and `terms` is an index of its dictionary
-    sizes. `auxiliary` is an index of its weak_sizes, or `weak` for the folds that the largest transfer_sizes leaves;
-    without it the auxiliary set has all remaining images. `transfer` changes the settings of the paper, or of the
-    configuration for an `improved` system; `betas` and `weights` in it are the grids of the configuration.
+    `encoders` is `network` for the encoders of the run, or `standard` for the encoders of the section `study`. `terms`
+    is an index of its dictionary sizes. `auxiliary` is an index of its weak_sizes, or `weak` for the folds that the
+    largest transfer_sizes leaves. Without `auxiliary`, the auxiliary set has all remaining images. `transfer` changes
+    the settings of the paper, or of the configuration for an `improved` system. `betas` and `weights` in it are the
+    grids of the configuration.
     """
     study, paper = config.study, _read()
     grids = {"betas": config.transfer.beta, "weights": study.weights}
@@ -226,7 +227,7 @@ def _format_choices(trial: "Mapping[str, JsonValue]") -> str:
 
 
 def _edges(table: Table, draws: Measured) -> list[str]:
-    """Name the reproduced rows whose choice on dev lies at the end of its grid."""
+    """Name the reproduced rows with a choice at the end of its grid."""
     edges = [
         f"{row.label}, {column} ({', '.join(sorted(choices))})"
         for row in table.rows

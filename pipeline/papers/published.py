@@ -48,8 +48,11 @@ class PublishedTable:
 
     @property
     def compared(self) -> tuple[tuple[Column, ...], ...]:
-        """The measures of a difference, each a sum over columns: the sum of all recalls; for captions BLEU-4 and CIDEr;
-        otherwise every column on its own."""
+        """The measures by which rows are compared, each a sum over columns.
+
+        Tables with recalls have the sum of all recalls. Tables of generated captions have BLEU-4 and CIDEr. Other
+        tables have every column on its own.
+        """
         recalls = tuple(column for column in self.columns if column[1].startswith("recall"))
         captions = tuple((column,) for column in self.columns if column[1] in ("bleu_4", "cider"))
         return (recalls,) if recalls else captions or tuple((column,) for column in self.columns)
@@ -105,7 +108,7 @@ def split_line(line: str) -> list[str]:
 
 
 def read_numbers(text: str) -> list[float | None]:
-    """Read numbers between spaces; `-` is None."""
+    """Read numbers between spaces. `-` becomes None."""
     return [None if number == "-" else float(number) for number in text.split()]
 
 

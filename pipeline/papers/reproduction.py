@@ -1,4 +1,4 @@
-"""The results of a run beside the published tables, in the form of `pipeline.papers.tables`."""
+"""The published tables with the results of a run, in the form of `pipeline.papers.tables`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,7 +76,7 @@ class Reproduction:
     """A run with its `evaluations` on the test split by the `protocol`, and its `systems`.
 
     `settings.reproduced` maps the label of a system that has the settings of a paper to its name in published.yaml. All
-    other systems are improved, and stand beside the rows of their registered model. The evaluation of a generator's
+    other systems are improved, and are in the rows of their registered model. The evaluation of a generator's
     captions has the directions `images` and `boxes`.
     """
 
@@ -90,14 +90,14 @@ class Reproduction:
     def make_tables(self) -> list[tables.Result]:
         """Return every table of the papers, with the systems of this run or the reason why it is left out.
 
-        Raises InputError if `reproduce.reproduced` names a system that no table has.
+        Raises InputError if a system of `reproduce.reproduced` is not in any table.
         """
         known = {row.system for papers in published_tables().values() for table in papers for row in table.rows}
         for label, system in self.settings.reproduced.items():
             if system not in known:
                 names = ", ".join(sorted(known - {CHANCE}))
                 raise InputError(
-                    f"reproduce.reproduced.{label}: no table has the system {system}; choose one of {names}"
+                    f"reproduce.reproduced.{label}: no table has the system {system}. Choose one of {names}."
                 )
         return [self._fill(table) for paper in self.settings.papers for table in published_tables().get(paper, ())]
 
@@ -199,7 +199,7 @@ class Reproduction:
 def _subtract(
     above: Mapping[Column, float | None], below: Mapping[Column, float | None], columns: Columns
 ) -> float | None:
-    """Subtract published sums over the columns that both rows have; None if they have none in common."""
+    """Subtract published sums over the columns that both rows have. The result is None if there is no such column."""
     common = [
         high - low for column in columns if (high := above[column]) is not None and (low := below[column]) is not None
     ]

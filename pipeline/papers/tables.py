@@ -1,6 +1,6 @@
-"""The results of a paper beside the published ones, as JSON and as Markdown.
+"""Published, reproduced and improved results of a paper, as JSON and as Markdown.
 
-A result is {`paper`, `run`, `tables`}; `describe_run` of stages.papers.reproduce says what `run` has. A table is
+A result is {`paper`, `run`, `tables`}. `describe_run` of stages.papers.reproduce makes `run`. A table is
 {`paper`, `title`, `published_columns`, `columns`, `rows`, `compared`, `differences`, `notes`}, or {`paper`, `title`,
 `left_out`: the reason}. Columns are groups {`title`, `measures`}, and numbers are listed over all groups. A row is
 {`name`, `published`: numbers or null, `reproduced`, `improved`: lists of systems}, and a system is {`system`, `values`:
@@ -132,7 +132,7 @@ def _head(name: str, columns: Result) -> str:
 
 
 def _join(numbers: Sequence[str], columns: Sequence[Result]) -> list[str]:
-    """Join the numbers of each group of columns; a row without numbers has empty cells."""
+    """Join the numbers of each group of columns. A row without numbers has empty cells."""
     rest = iter(numbers)
     return [" / ".join(next(rest) for _ in one["measures"]) if numbers else "" for one in columns]
 
@@ -224,7 +224,7 @@ def _has_title(table: Result, title: str) -> bool:
 
 
 def refreshed(docs: Path) -> dict[Path, str]:
-    """Return the text that each page of the papers under `docs` should have."""
+    """Return the refreshed text of each page of the papers under `docs`."""
     results = {path.stem: json.loads(path.read_bytes()) for path in sorted((docs / "papers/results").glob("*.json"))}
     pages = [docs / "papers.md", *sorted((docs / "papers").glob("*.md"))]
     return {path: refresh(path.read_text(encoding="utf-8"), results) for path in pages}

@@ -1,7 +1,7 @@
 """Sections 6.6 and 6.7 of Socher et al. 2014, in the form of `pipeline.papers.tables`.
 
-Section 6.6 asks which captions of one image a model separates, by their verbs and their lengths. Section 6.7 asks which
-relations of dependency trees have the largest matrices.
+Section 6.6 groups the captions of one image by their verbs and lengths. Section 6.7 lists the relations of dependency
+trees with the largest matrices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ VERBS = ("neither", "one", "both")
 """Captions of a pair that have a verb."""
 LENGTHS = ("0 to 2", "3 to 5", "6 or more")
 LENGTH_BOUNDS = (3, 6)
-"""Differences in words between the captions of a pair, from which the next group of LENGTHS begins."""
+"""Differences in length at which the next group of LENGTHS begins."""
 WORST_SHARE = 0.01
 """Share of the pairs with the worst ranks for which verbs are counted."""
 MAX_RELATIONS = 12
@@ -44,8 +44,8 @@ def pair_tables(
     """Make the two tables of section 6.6.
 
     `systems` maps a label to the ranks (p,) of each training for the `pairs` (p, 2) of captions. Labels in `reproduced`
-    have the settings of the paper. For the captions (m,), `verbs` is 1 with a verb, 0 without a verb and -1 if this is
-    not known, which leaves the caption out; `lengths` are in words.
+    have the settings of the paper. For the captions (m,), `verbs` is 1 with a verb and 0 without a verb. It is -1 if
+    this is not known, and then the caption is left out. `lengths` are numbers of words.
     """
     tagged = (verbs[pairs] >= 0).all(axis=1)
     pairs = pairs[tagged]

@@ -1,4 +1,4 @@
-"""`reproduce`: the results of the run beside the published tables of the papers."""
+"""`reproduce`: the published tables of the papers with the results of the run."""
 
 import os
 import platform
@@ -115,8 +115,8 @@ def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, A
     """Describe how a result was measured.
 
     `configuration` is the digest of the resolved configuration, `data` the digest of the images and captions, and
-    `seeds` the seeds of each system. `commit` and `clean` describe the checkout, and are None without one. `seconds`
-    are the wall seconds of all jobs.
+    `seeds` the seeds of each system. `commit` and `clean` describe the checkout, and are None outside of a checkout.
+    `seconds` are the wall seconds of all jobs.
     """
     from importlib.metadata import version
 
@@ -244,7 +244,7 @@ def _relation_models(config: "Config") -> list[str]:
 
 
 def _protocol(config: "Config") -> str:
-    """Return the protocol of the papers, all captions, if the run has it, and otherwise the other one."""
+    """Return the protocol of the papers, all captions, if the run has it, and otherwise the first caption."""
     from pipeline.config.section import PROTOCOLS
 
     return next((protocol for protocol in PROTOCOLS if protocol in config.evaluate.protocols), PROTOCOLS[0])

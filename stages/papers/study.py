@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DOCUMENTS = ("all", "title", "tags", "description")
 """Weak texts of the published tables."""
 NEAREST = 4
-"""Number of images of each set that are shown beside a test image."""
+"""Number of images of each training set that the page shows for a test image."""
 BLOCK_ROWS = 4096
 """Rows of features in memory at once."""
 

@@ -70,7 +70,7 @@ def draws_of(folds: list[list[str]], ranks: np.ndarray) -> list[dict]:
 
 @pytest.mark.parametrize("weak", ["disjoint", "overlapping"])
 def test_draws_that_share_weak_images_have_no_interval(weak: str) -> None:
-    """The target sets of three draws have no image in common; the weak sets of two draws may have."""
+    """The target sets of three draws have no image in common. The weak sets of two draws may overlap."""
     table = find_table(make_tables(CONFIG, FACTS), "Table 5")
     rng = np.random.default_rng(0)
     last = {"disjoint": 5, "overlapping": 3}[weak]

@@ -1,4 +1,4 @@
-"""The published tables, filled with made-up results of a run."""
+"""The published tables with synthetic results of a run."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_models_with_published_settings_are_reproduced_and_others_improved() -> 
 
 
 def test_unknown_published_system_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"reproduced.mine: no table has the system brnn; choose one of .*dvsa"):
+    with pytest.raises(InputError, match=r"reproduced.mine: no table has the system brnn\. Choose one of .*dvsa"):
         fill([], [], {"mine": "brnn"})
 
 

@@ -1,4 +1,4 @@
-"""`reproduce`: which systems stand beside the published ones, which ranks are compared, and what a result records."""
+"""`reproduce` compares the right ranks, and records how a result was measured."""
 
 import json
 from pathlib import Path

@@ -33,9 +33,10 @@ SHOWN_SENTENCES = 5
 class StudyCell:
     """One number of a table: `model` with `training`, on `target_folds` folds of target pairs.
 
-    The auxiliary set is `auxiliary_folds` folds of the texts `documents`, None for all that are left. `text_encoders`
-    make the text view, None for all of them; of sparse ones, such as tf-idf, it has the first `terms`, None for all.
-    `fit`, `transfer` and `settings` replace keys of the configuration. The cell is measured in at most `draws` draws.
+    The auxiliary set has `auxiliary_folds` folds of the texts `documents`, or all remaining folds if this is None.
+    `text_encoders` make the text view (None: all text encoders). Sparse encoders, such as tf-idf, keep the first
+    `terms` (None: all terms). `fit`, `transfer` and `settings` replace keys of the configuration. The cell is measured
+    in at most `draws` draws.
     """
 
     model: str
@@ -95,7 +96,7 @@ class StudyPairs(PairSource, Protocol):
 
 @dataclass(frozen=True)
 class Study:
-    """The stored pairs, dev and test, and the grids, which all cells share.
+    """The stored pairs, the rows of dev and test, and the grids of all cells.
 
     `auxiliary` returns the pairs of some documents, and `own` a model's own section or None. `text_weights` are the
     weights to try for each text encoder. `device` is as in FitTask.
@@ -188,8 +189,11 @@ def _answers(
 
 
 def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
-    """Find the images nearest to each of `queries` (q, D) by Euclidean distance, and return their ids (q, count),
-    nearest first, or fewer if there are fewer. `blocks` yield image_id (b,) and x (b, D); one block is in memory."""
+    """Return the ids (q, count) of the images nearest to each of `queries` (q, D) by Euclidean distance, nearest first.
+
+    There are fewer columns if there are fewer images. `blocks` yield image_id (b,) and x (b, D). One block is in memory
+    at a time.
+    """
     ids = np.zeros((len(queries), 0), np.int64)
     distances = np.zeros((len(queries), 0))
     for image_id, x in blocks:
