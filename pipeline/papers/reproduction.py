@@ -1,6 +1,5 @@
 """The published tables with the results of a run, in the form of `pipeline.papers.tables`."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,7 +9,7 @@ from pipeline.config.results import ReproduceSettings
 from pipeline.errors import InputError
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
-from pipeline.metrics.summary import Evaluation, with_folds
+from pipeline.metrics.summary import Evaluation, with_folds, without_seed
 from pipeline.papers import tables
 from pipeline.papers.published import CHANCE, Column, PublishedRow, PublishedTable, published_tables
 
@@ -50,7 +49,7 @@ def group_seeds(trained: Iterable[tuple[str, str, int]]) -> list[System]:
     """Group trainings (name, registered model, seed) whose names differ only in the seed."""
     groups: dict[str, list[tuple[str, str, int]]] = {}
     for training in trained:
-        groups.setdefault(re.sub(r"-seed\d+", "", training[0]), []).append(training)
+        groups.setdefault(without_seed(training[0]), []).append(training)
     return [
         System(label, [name for name, _, _ in group], group[0][1], [seed for _, _, seed in group])
         for label, group in groups.items()
