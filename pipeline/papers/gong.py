@@ -234,7 +234,8 @@ def _edges(table: Table, draws: Measured) -> list[str]:
         for column, cell in zip(table.columns, row.reproduced, strict=False)
         if (choices := {key for draw in draws(cell) for key in choices_at_edges(draw["trials"], draw["chosen"])})
     ]
-    return [f"Chosen at the end of the grid, beyond which values may be better: {'; '.join(edges)}."] if edges else []
+    named = " and ".join(edges)
+    return [f"Chosen at the end of the grid, beyond which values may be better: {named}."] if edges else []
 
 
 def _differences(table: Table, draws: Measured, bootstrap: Bootstrap) -> Iterator[dict[str, Any]]:

@@ -9,8 +9,8 @@ for each column the numbers of its trainings, or null}. A difference is {`above`
 
 `python -m pipeline.papers.tables` writes the blocks of docs/papers.md and docs/papers/*.md again. A block stands
 between `<!-- KIND RESULT: TITLE -->` and `<!-- end -->` and shows docs/papers/results/RESULT.json, which is a copy of
-the `reproduction.json` of a run. KIND is `table`, `differences` or `run`. TITLE is the beginning of the title of a
-table, after `AUTHORS: ` in a result of several papers. Names of columns may follow it, each after ` / `.
+the `reproduction.json` of a run. KIND is `table`, `notes`, `differences` or `run`. TITLE is the beginning of the title
+of a table, after `AUTHORS: ` in a result of several papers. Names of columns may follow it, each after ` / `.
 """
 
 import json
@@ -175,10 +175,14 @@ def render_run(result: Result) -> list[str]:
             f" {run['data'][:12]}, {measured}"]  # fmt: skip
 
 
+KINDS = {"table": render_table, "differences": render_differences}
+"""Kinds of blocks that are tables in Markdown."""
+
+
 def refresh(page: str, results: Mapping[str, Result]) -> str:
     """Return `page` with every block rendered again.
 
-    Raises KeyError for a result, and StopIteration for a table, that does not exist.
+    Raises KeyError for an unknown kind or result, and StopIteration for an unknown table.
     """
 
     def block(match: re.Match) -> str:
@@ -190,7 +194,7 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         table = next(table for table in result["tables"] if _has_title(table, beginning))
         rows = [row for row in table.get("rows", ()) if row["reproduced"] or row["improved"]]
         shown = select_columns({**table, "rows": rows}, columns) if columns else {**table, "rows": rows}
-        lines = render_differences(shown) if kind == "differences" else render_table(shown) or table["notes"]
+        lines = table["notes"] if kind == "notes" else KINDS[kind](shown)
         return head + "\n".join(lines) + "\n" + end
 
     return BLOCK.sub(block, page)
