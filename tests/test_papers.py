@@ -17,7 +17,9 @@ from pipeline.papers.tables import refreshed, render_run
 from stages.papers.reproduce import digest_configuration
 
 FOLDER = Path(__file__).parents[1] / "config/papers"
-PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem != "pascal1k"]
+CHANGES = ("coco", "flickr30k", "pascal1k")
+"""Files that change the configuration of a paper for another collection."""
+PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem not in CHANGES]
 DOCS = FOLDER.parents[1] / "docs"
 STORED = sorted((DOCS / "papers/results").glob("*.json"))
 
@@ -45,6 +47,15 @@ def test_what_the_documentation_lays_over_a_paper_for_the_public_archives_is_val
     public["encoders"] = [encoder for encoder in public["encoders"] if encoder["name"] in names]
     config = validate(merge(merge(read_mapping(default_path()), paper), public))
     assert names == {encoder.name for encoder in config.encoders}
+
+
+@pytest.mark.parametrize("collection", ["flickr30k", "coco"])
+@pytest.mark.parametrize("paper", ["karpathy", "kiros", "niu"])
+def test_a_papers_systems_can_run_on_another_collection(paper: str, collection: str) -> None:
+    values = merge(read_mapping(default_path()), read_mapping(FOLDER / f"{paper}.yaml"))
+    here, there = validate(values), validate(merge(values, read_mapping(FOLDER / f"{collection}.yaml")))
+    assert there.reproduce == here.reproduce.model_copy(update={"collection": collection})
+    assert there.models == here.models and there.variants == here.variants
 
 
 def test_pascal1k_is_socher_on_other_photographs() -> None:
