@@ -36,7 +36,6 @@ SEVERAL = {
     "embed": ("embed", "combine", "join-embeddings"),
     "phrases": ("align", "embed-phrases", "rank-phrases"),
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
-    "study": ("study", "tabulate"),
     "run": ("run", "migrate"),
     "plan": ("plan", "doctor"),
     "verify": ("verify", "explain"),

@@ -18,6 +18,7 @@ from stages.commands import command_of, first_sentence
 FORMER = {
     "index-add": "add", "index-remove": "remove", "prepare-text-encoder": "prepare-encoder",
     "import-features": "import-vectors", "import-sentences": "import-vectors",
+    "tabulate": "reproduce",
 }  # fmt: skip
 """Former names of commands. They work until the next release."""
 FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}

@@ -58,6 +58,13 @@ study:
 """The content of `former/encoders.yaml` in the spelling of this version."""
 
 
+def test_former_key_of_the_papers_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    new = {"reproduce": {"papers": ["gong"]}}
+    former = {"reproduce": {"papers": ["gong"], "in_place_of": {"mobilenet_v2": "vgg19 fc7"}}}
+    assert validate(former) == validate(new)
+    assert "reproduce: the next release will not read this spelling. Write {papers: [gong]} instead" in caplog.text
+
+
 def test_entries_of_every_kind_mean_what_the_new_spelling_means(caplog: pytest.LogCaptureFixture) -> None:
     new = validate(yaml.safe_load(NEW))
     assert not caplog.records

@@ -1,6 +1,9 @@
-"""The configurations of the papers."""
+"""The configurations of the papers, their stored results and their pages."""
 
+import json
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,16 @@ import yaml
 from workflow import NETWORK, TINY, snakemake
 
 from pipeline.config.loading import default_path, load, merge, read_mapping, validate
-from pipeline.papers.page import refreshed
+from pipeline.papers.published import every_table
+from pipeline.papers.tables import refreshed, render_run
+from stages.papers.reproduce import digest_configuration
 
 FOLDER = Path(__file__).parents[1] / "config/papers"
-PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem != "pascal1k"]
+CHANGES = ("coco", "flickr30k", "pascal1k")
+"""Files that change the configuration of a paper for another collection."""
+PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem not in CHANGES]
+DOCS = FOLDER.parents[1] / "docs"
+STORED = sorted((DOCS / "papers/results").glob("*.json"))
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
@@ -25,16 +34,28 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
             seeds[name.rpartition("-seed")[0]].append(config.model(name).seed)
     assert all(found == [0, 1, 2] for found in seeds.values()), seeds
     assert seeds or path.stem == "gong"
+    labels = {name.partition("-seed")[0] for name in (*config.models, *config.generators)}
+    assert config.reproduce.reproduced.keys() <= labels
+    assert {*config.reproduce.reproduced.values()} <= {row.system for table in every_table() for row in table.rows}
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
 def test_what_the_documentation_lays_over_a_paper_for_the_public_archives_is_valid(path: Path) -> None:
-    block = (FOLDER.parents[1] / "docs/papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    block = (DOCS / "papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     paper, public = read_mapping(path), yaml.safe_load(block)
     names = {encoder["name"] for encoder in paper["encoders"]}
     public["encoders"] = [encoder for encoder in public["encoders"] if encoder["name"] in names]
     config = validate(merge(merge(read_mapping(default_path()), paper), public))
     assert names == {encoder.name for encoder in config.encoders}
+
+
+@pytest.mark.parametrize("collection", ["flickr30k", "coco"])
+@pytest.mark.parametrize("paper", ["karpathy", "kiros", "niu"])
+def test_a_papers_systems_can_run_on_another_collection(paper: str, collection: str) -> None:
+    values = merge(read_mapping(default_path()), read_mapping(FOLDER / f"{paper}.yaml"))
+    here, there = validate(values), validate(merge(values, read_mapping(FOLDER / f"{collection}.yaml")))
+    assert there.reproduce == here.reproduce.model_copy(update={"collection": collection})
+    assert there.models == here.models and there.variants == here.variants
 
 
 def test_pascal1k_is_socher_on_other_photographs() -> None:
@@ -46,11 +67,86 @@ def test_pascal1k_is_socher_on_other_photographs() -> None:
 
 
 def test_the_pages_show_the_stored_results() -> None:
-    """Written again by python -m pipeline.papers.page."""
-    pages = refreshed(FOLDER.parents[1] / "docs")
+    """Written again by python -m pipeline.papers.tables."""
+    pages = refreshed(DOCS)
     assert len(pages) == 6
     for path, text in pages.items():
         assert path.read_text(encoding="utf-8") == text, path.name
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_a_stored_result_has_the_configuration_of_the_repository_if_its_digest_is_known(path: Path) -> None:
+    run = json.loads(path.read_text())["run"]
+    assert {"configuration", "commit", "clean", "data", "seeds", "seed", "versions"} <= run.keys()
+    layers = ["socher", "pascal1k"] if path.stem == "pascal1k" else [path.stem]
+    values = read_mapping(default_path())
+    for name in layers:
+        values = merge(values, read_mapping(FOLDER / f"{name}.yaml"))
+    if run["configuration"] is None:
+        assert run["clean"] is None and "before provenance was recorded" in "".join(render_run({"run": run}))
+    else:
+        assert run["configuration"] == digest_configuration(validate(values)), f"{path} has another configuration"
+
+
+def test_a_line_about_a_run_says_what_is_known() -> None:
+    known = {
+        "configuration": 64 * "c", "commit": "abc", "clean": False, "data": 64 * "d", "seeds": {}, "seed": 0,
+        "machine": "2 cores", "seconds": 1234, "versions": {"python": "3"},
+    }  # fmt: skip
+    (line,) = render_run({"run": known})
+    assert "commit abc, with changes that were not committed, with the configuration cccccccccccc" in line
+    assert "not committed" not in render_run({"run": {**known, "clean": True}})[0]
+
+
+def numbers_of(value: object) -> Iterator[float]:
+    """All numbers of a JSON or YAML value, also those within its strings."""
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from numbers_of(item)
+    elif isinstance(value, int | float):
+        yield float(value)
+    elif isinstance(value, str):
+        yield from (float(number.replace(",", "")) for number in NUMBER.findall(value))
+
+
+NUMBER = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
+UNCHECKED = re.compile(
+    r"<!-- .*?<!-- end -->|```.*?```|`[^`]*`|\]\(.*?\)|SqueezeNet 1\.0|[Ss]ections? \d(?:\.\d)?(?:(?:, | and )\d\.\d)*",
+    re.DOTALL,
+)
+"""Blocks, which another test compares, code, addresses, a version, and numbers of sections."""
+PUBLISHED_IN_TEXT = {25.3, 0.0001}
+"""Numbers that Socher et al. have outside of their tables: a rank in section 6.3, and the learning rate."""
+PAGES = [DOCS / "papers.md", *sorted((DOCS / "papers").glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_measured_number_in_the_text_of_a_page_is_stored(path: Path) -> None:
+    """A number with decimals, or in percent, is of a result of the page, a published table or a configuration."""
+    page = path.read_text(encoding="utf-8")
+    shown = set(re.findall(r"<!-- \w+ (\w+)", page))
+    sources: list[object] = [json.loads(stored.read_text()) for stored in STORED if stored.stem in shown]
+    sources += [read_mapping(table) for table in sorted((FOLDER.parents[1] / "pipeline/papers").glob("*.yaml"))]
+    sources += [read_mapping(paper) for paper in PAPERS] + [read_mapping(default_path())["train_defaults"]]
+    known = {*numbers_of(sources)} | PUBLISHED_IN_TEXT
+    text = UNCHECKED.sub(" ", page)
+    numbers = [match[0] for match in NUMBER.finditer(text) if "." in match[0] or text[match.end() :].startswith(" %")]
+    unknown = [number for number in numbers if not is_known(number, known)]
+    assert not unknown, f"{path.name} states numbers that no stored result has: {', '.join(unknown)}"
+
+
+def is_known(number: str, known: set[float]) -> bool:
+    """Tell whether a stored number rounds to `number`."""
+    value, digits = float(number.replace(",", "")), len(number.partition(".")[2])
+    return any(abs(one - value) <= 0.5 * 10**-digits + 1e-9 for one in known)
+
+
+def test_a_number_that_no_result_has_is_found() -> None:
+    assert is_known("40.7", {40.667}) and not is_known("40.8", {40.667})
+    text = UNCHECKED.sub(" ", "a `0.5` key of section 6.3, and 98.7 % of <!-- table x -->1.2<!-- end -->")
+    assert NUMBER.findall(text) == ["98.7"]
 
 
 SMOKE = {

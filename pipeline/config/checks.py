@@ -24,7 +24,6 @@ def _names(config: Config) -> Iterator[str]:
     encoders = [entry.name for entry in config.encoders]
     texts = [entry.name for entry in config.text_encoders]
     yield from _unknown("regions.encoders", "encoder", config.regions.encoders, encoders)
-    yield from _unknown("reproduce.in_place_of", "encoder", config.reproduce.in_place_of, encoders)
     for where, section in {"fit": config.fit, "study.fit": config.study.fit}.items():
         yield from _unknown(f"{where}.text_weights", "text encoder", section.text_weights, texts)
     for name, variant in {**config.variants, **config.generator_variants}.items():

@@ -1,7 +1,8 @@
-"""Converts the former spelling of encoders in configurations. It is accepted, with a warning, for one release.
+"""Converts the former spelling of configurations. It is accepted, with a warning, for one release.
 
 The settings of a text encoder, and of `standard`, used to be in a section with the name of the kind, such as
-`{kind: averaged, averaged: {idf: false}}`. They are now keys of the entry itself: `{kind: averaged, idf: false}`.
+`{kind: averaged, averaged: {idf: false}}`. They are now keys of the entry itself: `{kind: averaged, idf: false}`. The
+key `reproduce.in_place_of` has no effect.
 """
 
 import logging
@@ -44,6 +45,9 @@ def accept_former_spelling(values: Mapping[str, object]) -> Values:
     full = _rewrite(full, ("text_encoders", "query_text_encoders"), _text_entry)
     if isinstance(study := full.get("study"), dict):
         full["study"] = _rewrite(study, ("encoders",), lambda entry, name: _image_entry(entry, f"study.{name}"))
+    if isinstance(reproduce := full.get("reproduce"), dict) and "in_place_of" in reproduce:
+        kept = {name: value for name, value in reproduce.items() if name != "in_place_of"}
+        full["reproduce"] = _warn(reproduce, kept, "reproduce")
     return full
 
 

@@ -155,19 +155,19 @@ Paper = Literal["gong", "karpathy", "kiros", "niu", "socher"]
 class ReproduceSettings(Section):
     collection: PaperCollection | None = key(
         None,
-        "The collection, for comparison with published tables: flickr8k | flickr30k | coco | "
-        "pascal1k | sbu. null: none of these.",
+        "The collection of the run: flickr8k | flickr30k | coco | pascal1k | sbu. null: none of these.",
     )
     others: tuple[PaperCollection, ...] = key((), "Further collections whose published tables are shown.")
     papers: tuple[Paper, ...] = key(
         get_args(Paper),
-        "Papers whose tables are shown. The tables of gong are also computed (stage study), which needs weak texts.",
+        "Papers whose tables are shown. The systems of gong are also trained and measured (stage study), which needs"
+        " weak texts.",
     )
     trees: bool = key(False, "Whether to compute sections 6.6 and 6.7 of Socher et al. too, which need parses.")
-    in_place_of: dict[str, str] = key(
+    reproduced: dict[str, str] = key(
         {},
-        "Networks of papers that encoders replace, as {encoder: network}. Results of the encoder "
-        "are only compared with results of this network.",
+        "Models with the settings of a paper, without -seedK, and the names of their systems in"
+        " pipeline/papers/published.yaml, as {model: system}. All other models are shown as improved.",
     )
 
 

@@ -15,11 +15,10 @@ Columns = Sequence[tuple[str, str]]
 
 
 class Difference(TypedDict):
-    """The difference between two systems, its 95% interval [low, high], and the p value of its sign."""
+    """The difference between two systems, and its 95% interval [low, high]."""
 
     difference: float
     ci95: list[float]
-    p: float
 
 
 @dataclass(frozen=True)
@@ -54,22 +53,22 @@ def draw_of_ranks(ranks: Mapping[str, np.ndarray], images: Mapping[str, np.ndarr
 
 
 def compare_draws(
-    first: Sequence[Draw], second: Sequence[Draw], bootstrap: Bootstrap, share: float | None = None
+    first: Sequence[Draw], second: Sequence[Draw], bootstrap: Bootstrap, same_draws: bool = False
 ) -> Difference:
     """Compute the score of the `first` system minus the score of the `second`, with an interval.
+
 
     Each system has one or more draws, which are trainings from different seeds. Its score is the mean over its draws. A
     paired bootstrap resamples the images, with the same resamples for both systems. Resamples in which a score is nan
     are ignored.
 
-    If each system has one draw, `ci95` are percentiles of the resampled differences, and `p` is the share of resamples
-    in which the difference does not have the sign of `difference`. Otherwise the variance over the draws of each
-    system, divided by their number, is added to the variance over images. The interval and p then follow Student's
-    distribution with Welch's degrees of freedom. A bootstrap of three draws would show only two thirds of their
-    variance.
+    If each system has one draw, `ci95` are percentiles of the resampled differences. Otherwise the variance over the
+    draws of each system, divided by their number, is added to the variance over images. The interval then follows
+    Student's distribution with Welch's degrees of freedom. A bootstrap of three draws would show only two thirds of
+    their variance.
 
-    Give a `share` if the systems were trained on the same training sets, draw by draw. The variance over draws of their
-    difference, times `share`, is then added instead. The share is 1 / draws if the training sets do not overlap.
+    With `same_draws`, draw k of both systems was trained on the same images, which no other draw has. The variance of
+    the differences between the draws is then added instead.
 
     Raises InputError if two draws were measured on different images.
     """
@@ -92,19 +91,17 @@ def compare_draws(
     difference = compute_difference(ones)
     resamples = np.array([compute_difference(resample(rng, len(images))) for _ in range(bootstrap.resamples)])
     resamples = resamples[np.isfinite(resamples)]
-    if share is None and len(first) == len(second) == 1:
-        interval = np.percentile(resamples, INTERVAL).tolist()
-        return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}
+    if len(first) == len(second) == 1:
+        return {"difference": difference, "ci95": np.percentile(resamples, INTERVAL).tolist()}
     own, other = scores(ones)
-    over_draws = [(own, 1 / len(own)), (other, 1 / len(other))] if share is None else [(own - other, share)]
+    independent = [own - other] if same_draws else [own, other]
     variances = [(float(np.var(resamples)), len(images) - 1)]  # Each with its degrees of freedom.
     variances += [
-        (float(np.var(values, ddof=1)) * factor, len(values) - 1) for values, factor in over_draws if len(values) > 1
+        (float(np.var(values, ddof=1)) / len(values), len(values) - 1) for values in independent if len(values) > 1
     ]
     total = sum(variance for variance, _ in variances)
     if total == 0:
-        return {"difference": difference, "ci95": [difference] * 2, "p": float(difference == 0)}
+        return {"difference": difference, "ci95": [difference] * 2}
     freedom = total**2 / sum(variance**2 / own_freedom for variance, own_freedom in variances)
     student = stats.t(freedom, difference, total**0.5)
-    interval = student.ppf(np.array(INTERVAL) / 100).tolist()
-    return {"difference": difference, "ci95": interval, "p": float(min(student.cdf(0), student.sf(0)))}
+    return {"difference": difference, "ci95": student.ppf(np.array(INTERVAL) / 100).tolist()}

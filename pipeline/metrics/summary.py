@@ -1,7 +1,10 @@
 """Summaries of evaluations for the terminal and for Markdown tables."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 Evaluation = Mapping[str, Any]
 """The contents of an evaluation's JSON file.
@@ -11,6 +14,8 @@ pipeline.metrics.retrieval computes. An evaluation with folds also has `folds`, 
 """
 
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
+MEASURED = (*DIRECTIONS, "sentence_similarity")
+"""The parts of an evaluation that have measures."""
 RECALLS = ("recall@1", "recall@5", "recall@10")
 MEASURES = {name: name.replace("recall", "R") for name in RECALLS}
 MEASURES |= {name: name.replace("_", " ") for name in ("median_rank", "mean_rank")}
@@ -42,6 +47,35 @@ def with_folds(evaluations: Iterable[Evaluation]) -> Iterable[Evaluation]:
             yield {**plain, **evaluation["mean_of_folds"], **sizes, "protocol": protocol}
             first = evaluation["each_fold"][0]
             yield {**plain, **first, "protocol": f"{evaluation['protocol']}, the first of {count} folds"}
+
+
+def without_seed(name: str) -> str:
+    """Return the name that the trainings of a variant with several seeds have in common: `lstm` for `lstm-seed2`."""
+    return re.sub(r"-seed\d+", "", name)
+
+
+def merge_seeds(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+    """Merge the evaluations of models that differ only in their seeds, for each split and protocol.
+
+    A merged evaluation has the means of the measures, their standard deviations as `<measure>_sd`, and the number of
+    `seeds`. It has no intervals, because these are over images alone.
+    """
+    groups: dict[tuple[str, str, str], list[Evaluation]] = {}
+    for evaluation in evaluations:
+        key = (without_seed(evaluation["model"]), evaluation["split"], evaluation["protocol"])
+        groups.setdefault(key, []).append(evaluation)
+    return [_merge(name, group) if len(group) > 1 else group[0] for (name, _, _), group in groups.items()]
+
+
+def _merge(name: str, group: Sequence[Evaluation]) -> Evaluation:
+    merged = {**group[0], "model": name, "seeds": len(group)}
+    for what in MEASURED:
+        if all(what in evaluation for evaluation in group):
+            values = {measure: [evaluation[what][measure] for evaluation in group] for measure in MEASURES}
+            means = {measure: float(np.mean(found)) for measure, found in values.items()}
+            deviations = {f"{measure}_sd": float(np.std(found, ddof=1)) for measure, found in values.items()}
+            merged[what] = means | deviations
+    return merged
 
 
 def spoken(direction: str) -> str:
@@ -95,20 +129,25 @@ def compare_briefly(ranked: Sequence[Evaluation]) -> list[str]:
 
 
 def markdown(evaluations: Iterable[Evaluation]) -> str:
-    """Return a Markdown table for each split and protocol, with recalls in percent and 95% intervals in brackets."""
+    """Return a Markdown table for each split and protocol, with recalls in percent.
+
+    A model has its 95% intervals in brackets. Several seeds of a model are one row with means ± standard deviations.
+    """
     parts = []
-    for (split, protocol), group in by_setting(with_folds(evaluations)):
+    for (split, protocol), group in by_setting(merge_seeds(with_folds(evaluations))):
         first = group[0]
         parts.append(f"## {split} split, {protocol}: {first['n_images']} images, {first['n_sentences']} sentences\n")
-        measured = (*DIRECTIONS, "sentence_similarity")
         lines = [["model", "direction", *MEASURES.values()], ["---"] * (2 + len(MEASURES))]
-        for evaluation, what in ((one, what) for one in group for what in measured if what in one):
+        for evaluation, what in ((one, what) for one in group for what in MEASURED if what in one):
             cells = [_with_interval(evaluation[what], name) for name in MEASURES]
-            lines.append([evaluation["model"], spoken(what), *cells])
+            seeds = f", {evaluation['seeds']} seeds" if "seeds" in evaluation else ""
+            lines.append([evaluation["model"] + seeds, spoken(what), *cells])
         parts.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
     return "\n".join(parts)
 
 
 def _with_interval(values: Evaluation, name: str) -> str:
+    if f"{name}_sd" in values:
+        return f"{values[name]:.1f} ± {values[f'{name}_sd']:.1f}"
     interval = values.get(f"{name}_ci95")
     return f"{values[name]:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")

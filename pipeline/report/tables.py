@@ -10,7 +10,16 @@ import numpy as np
 from pipeline.errors import IntegrityError
 from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.metrics.summary import DIRECTIONS, RECALLS, by_setting, recall_sum, reported_first, with_folds
+from pipeline.metrics.summary import (
+    DIRECTIONS,
+    RECALLS,
+    by_setting,
+    merge_seeds,
+    recall_sum,
+    reported_first,
+    with_folds,
+    without_seed,
+)
 from pipeline.storage.card import Card
 from pipeline.storage.json_files import JsonObject
 from pipeline.storage.records import RuleCost
@@ -37,18 +46,23 @@ MAX_MINUTES = 600
 
 @dataclass(frozen=True)
 class ReportCell:
-    """The value of a measure with its interval, or None. `best` says that no other model has a better value."""
+    """The value of a measure of a model, or its mean over seeds, or None. `best` says that no other model is better.
+
+    A single training may have an interval. Several seeds have a standard deviation.
+    """
 
     value: float
     interval: tuple[float, float] | None
     best: bool
+    deviation: float | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The measures of models that were evaluated on the same queries: `cells[model][direction][measure]`.
 
-    `chance[direction]` has the measures of a random ranking if they were recorded.
+    Models that differ only in their seeds are one model. `chance[direction]` has the measures of a random ranking if
+    they were recorded.
     """
 
     split: str
@@ -57,6 +71,10 @@ class Comparison:
     n_sentences: int
     cells: Mapping[str, Mapping[str, Mapping[str, ReportCell]]]
     chance: Mapping[str, Mapping[str, float]]
+
+    def of(self, model: str) -> Mapping[str, Mapping[str, ReportCell]]:
+        """Return the cells of a model, or the cells of all its seeds."""
+        return self.cells[model if model in self.cells else without_seed(model)]
 
 
 def is_probable(finding: JsonObject) -> bool:
@@ -71,7 +89,7 @@ def compare_models(evaluations: Iterable[JsonObject]) -> list[Comparison]:
     """Return a comparison of the models for each split and protocol. The test split comes first, and the others follow
     in the given order."""
     comparisons = []
-    for (split, protocol), group in reported_first(with_folds(evaluations)):
+    for (split, protocol), group in reported_first(merge_seeds(with_folds(evaluations))):
         cells = {
             evaluation["model"]: {
                 side: {name: _cell(evaluation[side], [other[side] for other in group], name) for name in COLUMNS}
@@ -89,7 +107,7 @@ def _cell(measures: JsonObject, others: Sequence[JsonObject], name: str) -> Repo
     values = [other[name] for other in others]
     best = min(values) if name == "median_rank" else max(values)
     interval = measures.get(f"{name}_ci95")
-    return ReportCell(value, tuple(interval) if interval else None, value == best)
+    return ReportCell(value, tuple(interval) if interval else None, value == best, measures.get(f"{name}_sd"))
 
 
 def best_model(evaluations: Sequence[JsonObject], models: Collection[str]) -> str:
@@ -243,14 +261,14 @@ HEADINGS = [f"{direction}_{measure}" for direction, measure in RECALL_COLUMNS]
 class ComparedSystem:
     """A system with its `recalls` in percent, in the order of RECALL_COLUMNS. An unknown recall is None.
 
-    If the ranks of the system are stored, `draw` has the ranks, and `photos` (n,) has the sorted sha256 of the photos
-    on which it was tested.
+    If the ranks of the system are stored, `draws` has the ranks of each of its seeds, and `photos` (n,) has the sorted
+    sha256 of the photos on which it was tested. The recalls are the means over the seeds.
     """
 
     name: str
     source: str
     recalls: Sequence[float | None]
-    draw: Draw | None = None
+    draws: Sequence[Draw] = ()
     photos: np.ndarray | None = None
 
     @property
@@ -268,8 +286,8 @@ class ComparedSystem:
         if self.sum is None or reference.sum is None:
             return {}
         photos = [system.photos for system in (self, reference) if system.photos is not None]
-        if self.draw and reference.draw and len(photos) == 2 and np.array_equal(photos[0], photos[1]):
-            return dict(compare_draws([self.draw], [reference.draw], bootstrap))
+        if self.draws and reference.draws and len(photos) == 2 and np.array_equal(photos[0], photos[1]):
+            return dict(compare_draws(self.draws, reference.draws, bootstrap))
         return {"difference": self.sum - reference.sum}
 
 
@@ -283,7 +301,25 @@ def measured_system(
     hashes, numbers = np.unique(np.asarray(photos), return_inverse=True)
     images = {"image_to_sentence": numbers, "sentence_to_image": numbers[ranks["owners"]]}
     recalls = [evaluation[direction][measure] for direction, measure in RECALL_COLUMNS]
-    return ComparedSystem(evaluation["model"], source, recalls, draw_of_ranks(ranks, images, RECALL_COLUMNS), hashes)
+    return ComparedSystem(evaluation["model"], source, recalls, [draw_of_ranks(ranks, images, RECALL_COLUMNS)], hashes)
+
+
+def merge_seed_systems(systems: Iterable[ComparedSystem]) -> list[ComparedSystem]:
+    """Merge measured systems of one source whose names differ only in the seed."""
+    groups: dict[tuple[str, str], list[ComparedSystem]] = {}
+    for system in systems:
+        groups.setdefault((system.source, without_seed(system.name) if system.draws else system.name), []).append(
+            system
+        )
+    merged = []
+    for (source, name), group in groups.items():
+        if len(group) == 1:
+            merged += group
+            continue
+        recalls = [float(np.mean(column)) for column in zip(*(system.recalls for system in group), strict=True)]
+        draws = [draw for system in group for draw in system.draws]
+        merged.append(ComparedSystem(f"{name}, {len(group)} seeds", source, recalls, draws, group[0].photos))
+    return merged
 
 
 class ComparedRow(TypedDict):

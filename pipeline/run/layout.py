@@ -201,7 +201,6 @@ class Layout:
     # --- the papers' tables, and the report
 
     study = artefact("study", "/study.json")
-    tables = artefact("study/tables.md", ".json")
     reproduction = artefact("reproduction.md")
     audit = artefact("audit/audit.parquet", ".json")
     report = artefact("report/index.html")

@@ -33,8 +33,6 @@ from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.files import REMEDY, RUN_FIRST, file_sha256, is_regular, plain, read_bytes, refusing
 from pipeline.storage.json_files import File, Form, Json, canonical_json, fingerprint, read_json, require_form, to_json
 
-TABLES = "tables"
-"""The kind of an artefact of Markdown tables, which `reproduce` includes in its report."""
 MANIFEST = "manifest/manifest.json"
 CARRIED = "commit"
 """The key of an index's card that contains the commit record. The card itself has another form, because an index may be

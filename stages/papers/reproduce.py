@@ -1,10 +1,10 @@
-"""`reproduce`: the tables of the papers with this run's numbers below the printed ones."""
+"""`reproduce`: the published tables of the papers with the results of the run."""
 
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,108 +12,157 @@ from pipeline.config.registry import ranker
 from pipeline.run import Input, Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pipeline.config.names import Config
     from pipeline.metrics.paired import Columns, Draw
-    from pipeline.papers.page import Result
+    from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers.reproduction import System
+    from pipeline.papers.tables import Result
     from pipeline.run.layout import Layout
 
-REPORTED = "test"
-TRANSFER = "transfer.html"
-"""The page beside the tables that has Gong et al.'s Figures 3 and 4."""
+REPORTED_SPLIT = "test"
+TRANSFER_PAGE = "transfer.html"
+"""The page with Figures 3 and 4 of Gong et al."""
 RESULT = "reproduction.json"
-"""The tables as `pipeline.papers.page` reads them, beside them."""
+"""The tables in the form of `pipeline.papers.tables`."""
 LIBRARIES = ("numpy", "scipy", "torch", "scikit-learn")
+MACHINE_KEYS = {
+    "data_root",
+    "weights_root",
+    "results_root",
+    "parts",
+    "device",
+    "workers",
+    "scheduler",
+    "cluster",
+    "serve",
+}
+"""Keys of the configuration that do not decide a result."""
+
+
+def digest_configuration(config: "Config") -> str:
+    """Compute a digest of the resolved configuration, with all defaults but without MACHINE_KEYS."""
+    from pipeline.storage.json_files import fingerprint
+
+    return fingerprint("configuration", 1, config.model_dump(mode="json", exclude=MACHINE_KEYS))
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:
-    judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
-    study = [layout.manifest, layout.study, layout.tables]
+    evaluated = [names for names in config.evaluations() if names[1:] == (REPORTED_SPLIT, _protocol(config))]
     described = [
         layout.description_evaluation(name, split)
         for name in _generators(config)
         for split in _subjects(config).values()
     ]
     return {
+        "manifest": layout.manifest,
         "summary": layout.summary,
-        "evaluations": [layout.evaluation(*names) for names in judged],
+        "evaluations": [layout.evaluation(*names) for names in evaluated],
         "described": described,
-        "study": study if "gong" in config.reproduce.papers else [],
+        "study": layout.study if "gong" in config.reproduce.papers else None,
         "trees": _tree_reads(config, layout) if config.reproduce.trees else [],
     }
 
 
 @stage(
-    version=17,
+    version=18,
     memory=8000,
     shown=("reproduction", "Tables"),
-    keys=lambda config: {
-        "name": config.name,
-        "reproduce": config.reproduce.model_dump(),
-        "seed": config.seed,
-        "bootstrap": config.evaluate.bootstrap,
-        "systems": {name: settings for name, _, settings in _systems(config)},
-    },
+    keys=lambda config: {"name": config.name, "configuration": digest_configuration(config)},
     reads=_reads,
     writes=lambda layout: layout.reproduction,
 )
 def reproduce(run: Run, job: Job) -> None:
-    """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
-    reason. The same figures are written as JSON next to the tables."""
+    """Write the tables of the papers with the published results and the results of this run.
+
+    A table that the data cannot support is listed with the reason. The same tables are written as JSON."""
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.papers import page
-    from pipeline.papers.reproduction import Reproduction, render, systems
+    from pipeline.papers import tables
+    from pipeline.papers.reproduction import Reproduction, group_seeds, render
     from pipeline.storage.batch import FileBatch
-    from pipeline.storage.commit import TABLES, read_verified
     from pipeline.storage.records import read_summary
 
-    config, layout, files = run.config, run.layout, FileBatch()
-    ours = systems(_systems(config))
-    described = [_read_descriptions(run, name) for name in _generators(config)]
-    tables = Reproduction(
-        [*read_summary(layout.summary.path), *described],
-        ours,
-        config.reproduce.collection,
-        config.reproduce.others,
-        lambda name, columns: _draw(run, name, columns),
-        Bootstrap(config.evaluate.bootstrap, config.seed),
-        _protocol(config),
-    ).tables(config.reproduce.papers)
+    config, files = run.config, FileBatch()
+    bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
+    protocol = _protocol(config)
+    systems = group_seeds(_trained(config))
+    evaluations = [
+        *read_summary(run.layout.summary.path),
+        *(_read_descriptions(run, name) for name in _generators(config)),
+    ]
+
+    def measure(name: str, columns: "Columns") -> "Draw":
+        return _measure(run, name, columns)
+
+    found = Reproduction(evaluations, systems, config.reproduce, measure, bootstrap, protocol).make_tables()
     if config.reproduce.trees:
-        tables += _tree_tables(run, ours)
-    text = render(tables, config.name, _protocol(config)) if tables else ""
+        found += _tree_tables(run, systems)
     if "gong" in config.reproduce.papers:
-        gong, commit = read_verified(layout.tables.path, TABLES)
-        tables = [*commit.details["tables"], *tables]
-        text = "\n".join([gong.decode("utf-8"), *([text] if text else [])])
-        files.add(job.path.with_name(TRANSFER), _show_transfer(run).encode())
-        text += "\n## Figures 3 and 4\n\n"
-        text += f"Test images with what the target set alone and SAE find: [{TRANSFER}]({TRANSFER}).\n"
-    result = {"paper": config.name, "run": _describe_run(run), "tables": tables}
-    files.add(job.path.with_name(RESULT), page.dump(result).encode())
+        found = [*_gong_tables(run, bootstrap), *found]
+        files.add(job.path.with_name(TRANSFER_PAGE), render_figures(run).encode())
+    text = render(found, config.name, protocol)
+    if "gong" in config.reproduce.papers:
+        text += "\n## Gong et al.: Figures 3 and 4\n\n"
+        text += f"[{TRANSFER_PAGE}]({TRANSFER_PAGE}) shows the captions that the target set alone and SAE find.\n"
+    result = {"paper": config.name, "run": describe_run(run, job, systems), "tables": found}
+    files.add(job.path.with_name(RESULT), tables.dump(result).encode())
     files.add(job.path, text.encode(), commit=True)
     files.publish()
 
 
-def _describe_run(run: Run) -> dict[str, Any]:
-    """What measured: the commit of a checkout, the machine, the wall seconds of the jobs, the seed and libraries."""
+def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, Any]:
+    """Describe how a result was measured.
+
+    `configuration` is the digest of the resolved configuration, `data` the digest of the images and captions, and
+    `seeds` the seeds of each system. `commit` and `clean` describe the checkout, and are None outside of a checkout.
+    `seconds` are the wall seconds of all jobs.
+    """
     from importlib.metadata import version
 
     from pipeline.storage.records import read_benchmarks
 
-    folder = Path(__file__).parent
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
+    def git(*arguments: str) -> str | None:
+        called = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True)
+        return called.stdout.strip() if called.returncode == 0 else None
+
+    config, changes = run.config, git("status", "--porcelain", "--untracked-files=no")
     return {
-        "commit": commit.stdout.strip() or None,
-        "machine": f"{os.cpu_count()} cores ({platform.machine()}), device {run.config.device}",
+        "configuration": digest_configuration(config),
+        "commit": git("rev-parse", "--short", "HEAD"),
+        "clean": None if changes is None else not changes,
+        "data": job.digests[run.layout.manifest.name],
+        "seeds": {system.label: system.seeds for system in systems},
+        "machine": f"{os.cpu_count()} cores ({platform.machine()}), device {config.device}",
         "seconds": round(sum(job.seconds for jobs in read_benchmarks(run.layout.benchmarks).values() for job in jobs)),
-        "seed": run.config.seed,
+        "seed": config.seed,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     }
 
 
-def _show_transfer(run: Run) -> str:
-    """The page of Gong et al.'s Figures 3 and 4."""
+def _gong_tables(run: Run, bootstrap: "Bootstrap") -> "list[Result]":
+    """Fill the tables of Gong et al. with the numbers of `study`."""
+    from pipeline.models.linear.study import StudyCell
+    from pipeline.papers import gong
+    from pipeline.storage.commit import read_record
+
+    study = read_record(run.layout.study.commit)
+
+    @cache
+    def draws(key: str) -> list[dict[str, Any]]:
+        return [read_record(run.layout.study.path / "cells" / name) for name in study["cells"][key]]
+
+    def measured(cell: StudyCell) -> list[dict[str, Any]]:
+        return draws(cell.key)[: cell.draws]
+
+    tables = gong.make_tables(run.config, gong.FoldFacts(**study["facts"]))
+    total = sum(one["seconds"] for key in study["cells"] for one in draws(key))
+    filled = [gong.measure_table(table, measured, bootstrap) for table in tables]
+    return [*filled, gong.measure_time(gong.find_table(tables, "Table 4"), measured, total)]
+
+
+def render_figures(run: Run) -> str:
+    """Render the page of Figures 3 and 4 of Gong et al."""
     from pipeline.images.opening import ImageLimits
     from pipeline.report.page import render_transfer
     from pipeline.report.photographs import Photographs
@@ -125,18 +174,19 @@ def _show_transfer(run: Run) -> str:
 
 
 def _tree_tables(run: Run, systems: "Sequence[System]") -> "list[Result]":
-    """Socher et al. 2014, sections 6.6, of the systems that make one vector of a sentence's words, and 6.7, of those
-    that have a matrix for every relation of dependency trees."""
+    """Make the tables of sections 6.6 and 6.7 of Socher et al. 2014.
+
+    Section 6.6 has the systems with one vector per caption, and section 6.7 the systems with a matrix per relation.
+    """
     import numpy as np
 
     from pipeline.compute.multivectors import one_vector_each
     from pipeline.metrics.ranks import pair_ranks
-    from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers.tree_sections import pair_tables, relation_table
     from pipeline.storage.texts import ParseShard
     from pipeline.text.dependencies import read_conllu
 
-    sentences = run.pairs(REPORTED)
+    sentences = run.pairs(REPORTED_SPLIT)
     shards = [ParseShard(run.layout.parses.folder, number) for number in range(run.manifest.n_shards)]
     entries = [entry for shard in shards for entry in read_conllu(shard.conllu, str(shard.path))]
     chosen = [entries[row] for row in sentences.sentence_id]
@@ -152,9 +202,9 @@ def _tree_tables(run: Run, systems: "Sequence[System]") -> "list[Result]":
     measured = {system.label: [ranks(name) for name in system.names] for system in systems if wanted >= {*system.names}}
     pairs = next(iter(measured.values()))[0][0]
     by_system = {label: [rank for _, rank in trainings] for label, trainings in measured.items()}
-    bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
+    reproduced = list(run.config.reproduce.reproduced)
     return [
-        *pair_tables(by_system, pairs, sentences.owners, verbs, lengths, bootstrap),
+        *pair_tables(by_system, reproduced, pairs, sentences.owners, verbs, lengths),
         relation_table(_measure_relations(run, systems)),
     ]
 
@@ -164,8 +214,8 @@ def _word_models(config: "Config") -> list[str]:
 
 
 def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[tuple[str, list[float], int]]]:
-    """Of each system that has a matrix for every relation of dependency trees: the relation, the Frobenius norms of its
-    trainings, and how many training words have it."""
+    """Return for each system the relations, the Frobenius norms of their matrices in each training, and the number of
+    training words that have the relation."""
     import numpy as np
 
     from pipeline.config.stored import restore
@@ -194,93 +244,49 @@ def _relation_models(config: "Config") -> list[str]:
 
 
 def _protocol(config: "Config") -> str:
-    """That of the papers, all sentences, where the run has it."""
+    """Return the protocol of the papers, all captions, if the run has it, and otherwise the first caption."""
     from pipeline.config.section import PROTOCOLS
 
     return next((protocol for protocol in PROTOCOLS if protocol in config.evaluate.protocols), PROTOCOLS[0])
 
 
-def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
-    """The models, the generators that rank, and those whose descriptions are judged: name, registered name, and
-    settings."""
-    trained = [(name, config.model(name).spec.name, _describe(config, name)) for name in config.models]
-    for name in dict.fromkeys((*config.evaluate.generators, *_generators(config))):
-        registered, settings = config.generator(name).spec.name, _describe_generator(config, name)
-        if name in _generators(config):
-            trained.append((name, registered, settings))
-        if name in config.evaluate.generators:
-            trained.append((ranker(name), registered, {**settings, "loss": "likelihood", "score": "perplexity"}))
-    return trained
-
-
-def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
-    """The settings of a generator in the words of pipeline.papers.printed. One that uses a joint space sees images
-    by the encoders of that alone."""
-    generator, space = config.generator(name), config.describe.space
-    settings = {**generator.settings.model_dump(exclude={"checkpoint_seconds"}), "seed": generator.seed}
-    inside = generator.settings.in_space
-    settings |= _name_encoders(config, config.model(space).encoders if inside else generator.encoders)
-    settings |= {"space": space} if inside else {}
-    further = config.language_text.file if generator.spec.text else None
-    settings |= {"candidates": config.describe.candidates} if generator.spec.text else {}
-    return {**settings, "learns from": f"train and {Path(further).name}" if further else "train"}
-
-
-def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
-    """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
-    stands = [stood for name in names if (stood := config.reproduce.in_place_of.get(name)) is not None]
-    encoders = {"encoders": ", ".join(config.encoder(name).label for name in names)}
-    return encoders | ({"in place of": ", ".join(stands)} if stands and len(stands) == len(names) else {})
-
-
-def _describe(config: "Config", name: str) -> dict[str, Any]:
-    """The settings of a model in the words of pipeline.papers.printed."""
-    model = config.model(name)
-    settings = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
-    settings |= {"seed": model.seed, "scores": "corrected for hubs" if config.uncorrected(name) else "as they are"}
-    settings |= _name_encoders(config, model.encoders)
-    if model.spec.multi_vector:  # `sum` says how these are scored, by products
-        settings.pop("score", None)
-    if model.spec.sentences == "vectors":
-        settings["text encoders"] = ", ".join(model.text_encoders)
-    if model.spec.words and not model.spec.starts_from:
-        words = model.word_vectors
-        settings["word vectors"] = (words.file or words.source) + ("" if words.train else ", fixed")
-    if model.spec.regions != "none":
-        settings["regions"] = f"{config.regions.count} of {config.regions.proposals}"
-    weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
-    settings["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
-    return settings
+def _trained(config: "Config") -> list[tuple[str, str, int]]:
+    """List the name, the registered name and the seed of each model, and of each generator that describes or ranks."""
+    models = [(name, config.model(name)) for name in config.models]
+    generators = [(name, config.generator(name)) for name in _generators(config)]
+    rankers = [(ranker(name), config.generator(name)) for name in config.evaluate.generators]
+    return [(name, chosen.spec.name, chosen.seed) for name, chosen in (*models, *generators, *rankers)]
 
 
 def _generators(config: "Config") -> tuple[str, ...]:
-    """Those whose descriptions of the reported split are judged."""
-    return config.generators if REPORTED in config.describe.splits else ()
+    """Return the generators whose captions of the reported split are evaluated."""
+    return config.generators if REPORTED_SPLIT in config.describe.splits else ()
 
 
 def _subjects(config: "Config") -> dict[str, str]:
-    """What is described, and how an evaluation of it calls it."""
-    return {"images": REPORTED, **({"boxes": f"{REPORTED}.boxes"} if config.describe.boxes else {})}
+    """Map what captions are generated for to the name of its evaluation."""
+    boxes = {"boxes": f"{REPORTED_SPLIT}.boxes"} if config.describe.boxes else {}
+    return {"images": REPORTED_SPLIT, **boxes}
 
 
 def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
-    """What a generator's descriptions are worth, as an evaluation of the reported split."""
+    """Return the measures of generated captions in the form of an evaluation of the reported split."""
     from pipeline.storage.commit import read_record
 
-    judged = {}
+    measured = {}
     for subject, split in _subjects(run.config).items():
-        judged[subject] = read_record(run.layout.description_evaluation(generator, split).path)
+        measured[subject] = read_record(run.layout.description_evaluation(generator, split).path)
     return {
         "model": generator,
-        "split": REPORTED,
+        "split": REPORTED_SPLIT,
         "protocol": _protocol(run.config),
-        "n_images": judged["images"]["n_images"],
-        **judged,
+        "n_images": measured["images"]["n_images"],
+        **measured,
     }
 
 
-def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
-    """One training as the reported gallery measures it by `columns` of a table, which are all of one kind."""
+def _measure(run: Run, name: str, columns: "Columns") -> "Draw":
+    """Measure one training on the reported split by columns of a table, which are all of one kind."""
     import numpy as np
 
     from pipeline.generate.metrics import Statistics
@@ -290,20 +296,20 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     layout, subjects = run.layout, _subjects(run.config)
     direction, metric = columns[0]
     if direction in subjects:
-        path = layout.description_evaluation(system, subjects[direction]).path
+        path = layout.description_evaluation(name, subjects[direction]).path
         names = ["images", *(field.name for field in fields(Statistics))]
         arrays = read_measured(path, "statistics")
         images, of = np.unique(arrays["images"], return_inverse=True)
         statistics = Statistics(**{name: arrays[name] for name in names[1:]})
         return Draw(images, lambda weights: statistics.measure(metric, weights[of]))
-    ranks = read_measured(layout.evaluation(system, REPORTED, _protocol(run.config)).path, "ranks")
+    ranks = read_measured(layout.evaluation(name, REPORTED_SPLIT, _protocol(run.config)).path, "ranks")
     owners = ranks.pop("owners")
     own = {"image_to_sentence": np.arange(len(ranks["image_to_sentence"]))}
     return draw_of_ranks(ranks, {direction: own.get(direction, owners) for direction in ranks}, columns)
 
 
 def _tree_reads(config: "Config", layout: "Layout") -> "list[Input]":
-    """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
+    """List what sections 6.6 and 6.7 of Socher et al. are measured from."""
     models = [layout.model(name) for name in _relation_models(config)]
     embeddings = map(layout.embeddings, _word_models(config))
-    return [layout.manifest, layout.parses, *embeddings, *([layout.labels] if models else []), *models]
+    return [layout.parses, *embeddings, *([layout.labels] if models else []), *models]

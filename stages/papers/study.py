@@ -1,9 +1,9 @@
-"""The numbers and tables of Gong et al. 2014, from moments."""
+"""`study`: the numbers of the tables of Gong et al. 2014, from moments."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs, Job, Run, stage
@@ -11,18 +11,20 @@ from pipeline.run import Inputs, Job, Run, stage
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.models.linear.study import Study, StudyPairs
-    from pipeline.papers.gong import GongSetting
-    from pipeline.papers.page import Result
+    from pipeline.papers.gong import Table
+    from pipeline.papers.tables import Result
     from pipeline.run.layout import Layout
 
 DOCUMENTS = ("all", "title", "tags", "description")
-"""Weak texts of the printed tables."""
-NEAREST, BLOCK = 4, 4096
-"""Images of each set that are shown beside a test image, and rows of features in memory at once."""
+"""Weak texts of the published tables."""
+NEAREST = 4
+"""Number of images of each training set that the page shows for a test image."""
+BLOCK_ROWS = 4096
+"""Rows of features in memory at once."""
 
 
 def read_study(run: Run) -> "Study":
-    """Open the stored pairs in folds, the dev and test rows, and the grids with which `study` measures."""
+    """Open the stored pairs in folds, the rows of dev and test, and the grids of `study`."""
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
@@ -56,7 +58,7 @@ def read_study(run: Run) -> "Study":
 
 
 def study_keys(config: "Config") -> Mapping[str, Any]:
-    """The sections that decide what is measured."""
+    """Return the sections of the configuration that decide the numbers."""
     from pipeline.config.registry import made_by
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]
@@ -67,7 +69,7 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
 
 
 def study_reads(config: "Config", layout: "Layout") -> Inputs:
-    """What `read_study` reads."""
+    """Return the inputs of `read_study`."""
     texts = [encoder.name for encoder in config.text_encoders]
     simulated = [name for name in DOCUMENTS if config.documents[name].simulate is not None]
     return {
@@ -82,7 +84,7 @@ def study_reads(config: "Config", layout: "Layout") -> Inputs:
 
 
 @stage(
-    version=7,
+    version=8,
     gpu=True,
     threads=8,
     memory=4000,
@@ -91,7 +93,7 @@ def study_reads(config: "Config", layout: "Layout") -> Inputs:
     writes=lambda layout: layout.study,
 )
 def study(run: Run, job: Job) -> None:
-    """Measure the numbers of Gong et al.'s tables that are still missing."""
+    """Measure those numbers of the tables of Gong et al. that are not there yet."""
     from tqdm import tqdm
 
     from pipeline.config.registry import model_spec
@@ -105,36 +107,27 @@ def study(run: Run, job: Job) -> None:
     target, count = study.target.source, study.target.source.n_folds
 
     def recorded(key: str, cell: StudyCell, draw: int) -> dict:
-        """The measurement in its file, made now unless it is there."""
+        """Return the measurement of a draw from its file, and measure it if the file does not exist."""
         inputs = {"target": target.digest}
         if cell.training != "target":
             inputs["auxiliary"] = study.auxiliary(cell.documents).source.digest
         own = study.own(cell.model)
         grids = [chosen.fit.model_dump(), config.transfer.model_dump(), own and own.model_dump()]
-        digest = fingerprint("study", 4, [cell.key, draw, config.seed, *grids], inputs)
+        digest = fingerprint("study", 5, [cell.key, draw, config.seed, *grids], inputs)
         name = f"{digest[:20]}.json"
         if not (job.path / "cells" / name).exists():
             of = Provenance(run.root, job.provenance.stage, job.provenance.version, {"cell": digest})
             publish_record(job.path / "cells" / name, {"key": key, **study.measure(cell, draw)}, provenance=of)
         return {"file": name, **read_record(job.path / "cells" / name)}
 
-    setting = gong.GongSetting(
-        encoders=tuple(encoder.name for encoder in config.encoders),
-        standard=tuple(encoder.name for encoder in chosen.encoders),
-        fold_images=target.fold_images,
-        weak_fold_images=study.auxiliary("all").source.fold_images,
-        betas=config.transfer.beta,
-        weak_folds=(count - max(chosen.transfer_sizes) or None) if study.overlap else None,
-        lengths=_measure_lengths(run, DOCUMENTS),
-        text=_describe_text(config),
-        **chosen.model_dump(
-            include={"sizes", "transfer_sizes", "weak_sizes", "terms", "draws", "further_draws", "weights"}
-        ),
+    facts = gong.FoldFacts(
+        target.fold_images, study.auxiliary("all").source.fold_images, _measure_lengths(run, DOCUMENTS)
     )
+    tables = gong.make_tables(config, facts)
     cells: dict[str, StudyCell] = {}
-    for cell in (cell for table in gong.tables(setting) for row in table.rows for cell in row.cells):
+    for cell in (cell for table in tables for cell in gong.list_cells(table)):
         cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.draws)
-    # What is trained by gradient takes the longest and comes last.
+    # Models that are trained by gradient descent take longest and come last.
     cells = dict(sorted(cells.items(), key=lambda item: not model_spec(item[1].model).grid))
     todo = [(draw, key) for draw in range(count) for key, cell in cells.items() if draw < count_draws(cell, count)]
     files: dict[str, list[str]] = {key: [] for key in cells}
@@ -145,22 +138,25 @@ def study(run: Run, job: Job) -> None:
         first.setdefault(cell.model, made["chosen"])
         files[key].append(made["file"])
     compared = {
-        row.label: read_record(job.path / "cells" / files[row.cells[0].key][0])
-        for row in gong.find_table(setting, "Table 5").rows
+        row.label: read_record(job.path / "cells" / files[row.reproduced[0].key][0])
+        for row in gong.find_table(tables, "Table 5").rows
+        if row.reproduced
     }
-    transfer = list(_lay_beside(run, study, setting, compared))
-    about = {"setting": asdict(setting), "study": chosen.model_dump(), "transfer": transfer}
+    examples = list(_find_examples(run, study, gong.find_table(tables, "Table 5"), compared))
+    about = {"facts": asdict(facts), "study": chosen.model_dump(), "transfer": examples}
     names = sorted({f"cells/{name}" for listed in files.values() for name in listed})
     vouched = {name: describe_file(job.path / name) for name in names}
     publish_record(layout.study.commit, {"cells": files, **about}, provenance=job.provenance, files=vouched)
 
 
-def _lay_beside(
-    run: Run, study: "Study", setting: "GongSetting", measured: "Mapping[str, Result]"
+def _find_examples(
+    run: Run, study: "Study", table: "Table", measured: "Mapping[str, Result]"
 ) -> Iterator[dict[str, Any]]:
-    """For some test images the sentences that the target set alone and the better SAE find in the first draw, and the
-    nearest images of both training sets with their texts (Gong et al. 2014, Figures 3 and 4). `measured` are the first
-    numbers of Table 5's rows."""
+    """Yield the examples of Figures 3 and 4 of Gong et al. 2014 for some test images.
+
+    An example has the captions that the target set alone and the better SAE find in the first draw, and the nearest
+    images of both training sets with their texts. `measured` maps each row of the `table` 5 to its first draw.
+    """
     import numpy as np
     import pyarrow.compute as pc
 
@@ -170,7 +166,7 @@ def _lay_beside(
     from pipeline.report.photographs import first_sentence
     from pipeline.run.reading.texts import read_documents
 
-    cells = {row.label: row.cells[0] for row in gong.find_table(setting, "Table 5").rows}
+    cells = {row.label: row.reproduced[0] for row in table.rows if row.reproduced}
     stacked = [label for label, cell in cells.items() if cell.training == "sae"]
     compared = gong.SUPERVISED, max(stacked, key=lambda label: measured[label]["chosen"]["recall_sum"])
     cell = cells[compared[1]]
@@ -181,7 +177,7 @@ def _lay_beside(
     queries = view.stack({name: study.test.features[name][rows] for name in view.encoders})
 
     def nearest(pairs: "StudyPairs", chosen: tuple[int, ...]) -> list[list[int]]:
-        blocks = pairs.blocks(chosen, view.encoders, study.target.text.encoders, BLOCK)
+        blocks = pairs.blocks(chosen, view.encoders, study.target.text.encoders, BLOCK_ROWS)
         return nearest_images(queries, ((one.image_id, view.stack(one.features)) for one in blocks), NEAREST).tolist()
 
     target = nearest(study.target.source, folds.target)
@@ -212,7 +208,7 @@ def _lay_beside(
 
 
 def _measure_lengths(run: Run, names: Iterable[str]) -> dict[str, float]:
-    """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
+    """Return the mean number of words of each kind of weak text, over the images of the auxiliary splits with text."""
     import numpy as np
 
     from pipeline.encoders.tfidf import join_fields
@@ -226,54 +222,3 @@ def _measure_lengths(run: Run, names: Iterable[str]) -> dict[str, float]:
         words = [len(re.findall(r"\w+", text)) for text, wanted in zip(texts, learned, strict=True) if wanted and text]
         lengths[name] = float(np.mean(words)) if words else 0.0
     return lengths
-
-
-def _describe_text(config: "Config") -> str:
-    """What the text view is."""
-    keys = ("max_ngram", "stop_words", "lemmatise")
-    views = []
-    for encoder in config.text_encoders:
-        settings = [f"{key} {getattr(encoder, key)}" for key in keys if hasattr(encoder, key)]
-        views.append(f"{encoder.kind} ({', '.join(settings)})" if settings else encoder.kind)
-    return "; ".join(views)
-
-
-@stage(
-    version=8,
-    shown=("tables", "Tables"),
-    keys=lambda config: {
-        "seed": config.seed,
-        "name": config.name,
-        "bootstrap": config.evaluate.bootstrap,
-        "folds": config.study.folds,
-    },
-    reads=lambda config, layout: {"study": layout.study},
-    writes=lambda layout: layout.tables,
-)
-def tabulate(run: Run, job: Job) -> None:
-    """Write Tables 1 to 6 of Gong et al., and ours, from the numbers of `study`."""
-    from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.models.linear.study import StudyCell
-    from pipeline.papers import gong
-    from pipeline.papers.gong import measure_table, measure_time, render
-    from pipeline.storage.commit import TABLES, publish, read_record
-
-    config, folder = run.config, run.layout.study.path
-    study = read_record(run.layout.study.commit)
-    setting = gong.GongSetting.from_dict(study["setting"])
-
-    @cache
-    def draws(key: str) -> list[dict]:
-        return [read_record(folder / "cells" / name) for name in study["cells"][key]]
-
-    def measured(cell: StudyCell) -> list[dict]:
-        return draws(cell.key)[: cell.draws]
-
-    bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
-    tables = [measure_table(table, measured, bootstrap, config.study.folds) for table in gong.tables(setting)]
-    total = sum(one["seconds"] for key in study["cells"] for one in draws(key))
-    tables.append(measure_time(gong.find_table(setting, "Table 4"), measured, total))
-    text = render(tables, f"Gong et al. on {config.name}", setting)
-    publish(
-        job.path, text.encode(), kind=TABLES, rows=len(tables), provenance=job.provenance, details={"tables": tables}
-    )

@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> None:
     """Compare the models of runs, with paired intervals, and with a CSV table of other people's figures.
 
-    All are compared with the best model of the first RUN. The table has the columns model, image_to_sentence_recall@1,
-    @5 and @10 and sentence_to_image_recall@1, @5 and @10, in percent.
+    All are compared with the best model of the first RUN. Several seeds of a model are one system. The table has the
+    columns model, image_to_sentence_recall@1, @5 and @10 and sentence_to_image_recall@1, @5 and @10, in percent.
     """
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.report.page import compared_as_text, render_compared
-    from pipeline.report.tables import best_model, compare_systems, measured_system
+    from pipeline.report.tables import best_model, compare_systems, measured_system, merge_seed_systems
     from pipeline.storage.batch import publish_text
     from pipeline.storage.records import read_measured, read_summary
 
@@ -60,6 +60,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     if bootstrap is None:
         raise click.UsageError("name at least one run, such as results/demo")
     systems.sort(key=lambda system: (system.name, system.source) != (best, str(runs[0])))
+    systems = merge_seed_systems(systems)
     rows = compare_systems(systems, bootstrap)
     warnings = [
         f"{count:,} of {len(tested[one]):,} {split} photos of {one} are training photos of {other}: the two runs divide"

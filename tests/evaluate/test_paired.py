@@ -6,7 +6,6 @@ from scipy import stats
 
 from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap, measure
-from pipeline.models.linear.study import draw_share
 
 RECALLS = (("image_to_sentence", "recall@1"), ("sentence_to_image", "recall@10"), ("sentence_to_image", "mean_rank"))
 
@@ -38,18 +37,19 @@ def made_up_draw(rng: np.random.Generator, images: np.ndarray, seed_deviation: f
     return Draw(np.arange(len(images)), lambda weights: float(weights @ images / weights.sum() + chance))
 
 
-@pytest.mark.parametrize("folds", [1, 3])
-def test_an_interval_of_draws_that_overlap_covers_what_it_says(folds: int) -> None:
-    """Three draws of consecutive folds out of five, of which each adds by chance to what its images are worth."""
+def test_interval_of_paired_disjoint_draws_covers_what_it_says() -> None:
+    """Three draws whose images add by chance to the worth of both systems, and to the worth of one system alone."""
     rng, covered, repetitions = np.random.default_rng(0), 0, 200
     for repetition in range(repetitions):
-        chance = rng.normal(0, 3, 5)
-        values = [np.mean([chance[(draw + i) % 5] for i in range(folds)]) for draw in range(3)]
-        ours = [Draw(np.arange(100), lambda weights, value=value: value) for value in values]
-        theirs = [Draw(np.arange(100), lambda weights: 0.0)] * 3
-        low, high = compare_draws(ours, theirs, Bootstrap(1, repetition), draw_share(folds, 3, 5))["ci95"]
+        common, alone = rng.normal(0, 30, 3), rng.normal(0, 3, 3)
+        ours, theirs = (
+            [Draw(np.arange(100), lambda weights, value=value: value) for value in values]
+            for values in (common + alone, common)
+        )
+        low, high = compare_draws(ours, theirs, Bootstrap(1, repetition), same_draws=True)["ci95"]
         covered += low <= 0 <= high
-    assert covered / repetitions >= 0.92
+        assert high - low < 60, "the common part does not count"
+    assert 0.92 <= covered / repetitions <= 0.98
 
 
 @pytest.mark.parametrize(("image_deviation", "resamples"), [(0, 2), (30, 40), (100, 60)])
@@ -85,7 +85,6 @@ def test_the_interval_of_one_draw_is_that_of_resampled_images() -> None:
     gain = 100.0 * ((ours == 1).astype(float) - (theirs == 1))
     half = 1.96 * gain.std() / np.sqrt(400)
     assert found["ci95"] == pytest.approx([gain.mean() - half, gain.mean() + half], abs=0.15 * half)
-    assert found["p"] < 0.01
 
 
 def gains_of(gains: list[float]) -> tuple[list[Draw], list[Draw]]:
@@ -94,19 +93,12 @@ def gains_of(gains: list[float]) -> tuple[list[Draw], list[Draw]]:
     return [Draw(images, lambda weights: float(weights @ values / weights.sum()))], [Draw(images, lambda weights: 0.0)]
 
 
-def test_p_counts_resamples_without_a_difference_as_against_it() -> None:
-    """Of two images one is better: a quarter of all resamples has only the other, which is neither better nor worse."""
-    assert compare_draws(*gains_of([100.0, 0.0]), Bootstrap(4000, 0))["p"] == pytest.approx(0.25, abs=0.03)
-    assert compare_draws(*gains_of([-100.0, 0.0]), Bootstrap(4000, 0))["p"] == pytest.approx(0.25, abs=0.03)
-    assert compare_draws(*gains_of([0.0, 0.0]), Bootstrap(9, 0))["p"] == 1
-
-
 def test_resamples_in_which_a_draw_has_no_worth_are_left_out() -> None:
     """Only the first of three images has a query, so 8 of 27 resamples have none. Every other has the same worth."""
     ours, theirs = (
         Draw(np.arange(3), lambda weights, worth=worth: worth if weights[0] else float("nan")) for worth in (70.0, 40.0)
     )
-    assert compare_draws([ours], [theirs], Bootstrap(500, 0)) == {"difference": 30, "ci95": [30, 30], "p": 0}
+    assert compare_draws([ours], [theirs], Bootstrap(500, 0)) == {"difference": 30, "ci95": [30, 30]}
 
 
 def test_intervals_have_one_degree_of_freedom_less_than_images_and_draws() -> None:

@@ -1,12 +1,16 @@
 """Folds and draws: which pairs a number of a table rests on."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from made_up_settings import TRANSFER
 
+from pipeline.config.loading import load
+from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.linear.sets import assign_folds
 from pipeline.models.linear.study import StudyCell, draw_folds
-from pipeline.papers.gong import GongSetting, tables
+from pipeline.papers.gong import FoldFacts, find_table, make_tables, measure_table
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)
 
@@ -39,19 +43,15 @@ def test_no_fold_is_both_target_and_auxiliary_where_they_overlap() -> None:
         assert weak == {((draw + 3) % 5, (draw + 4) % 5)}  # whatever the target set
 
 
-SETTING = GongSetting(
-    encoders=("net",), standard=("standard",), sizes=(1, 3, 5), transfer_sizes=(1, 2, 3), weak_sizes=(1, 2, 3, 4),
-    weak_folds=2, terms=(10, 20, 30), draws=5, further_draws=2, fold_images=1000,
-    weak_fold_images=1000, betas=(0.3, 1), weights=(0, 0.3, 1),
-    lengths={"title": 2.9, "tags": 5.1, "description": 23.4, "all": 31.0}, text="tf-idf",
-)  # fmt: skip
+CONFIG = load(Path(__file__).parents[2] / "config/papers/gong.yaml")
+FACTS = FoldFacts(1000, 1000, {"title": 2.9, "tags": 5.1, "description": 23.4, "all": 31.0})
 
 
-def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_says() -> None:
+def test_reproduced_rows_have_the_settings_of_the_paper_whatever_the_configuration_says() -> None:
     """t = 4 and c = 96 (section 3), c1 = 128, 3,000 random features and k = 50 (sections 4.1 and 4.2)."""
-    printed = [row for table in tables(SETTING) for row in table.rows if row.printed]
-    assert len(printed) == 2 + 3 + 4 + 5 + 11 + 5 + 5
-    for cell in (cell for row in printed for cell in row.cells):
+    reproduced = [row for table in make_tables(CONFIG, FACTS) for row in table.rows if row.published]
+    assert len(reproduced) == 2 + 3 + 4 + 5 + 11 + 5 + 5
+    for cell in (cell for row in reproduced for cell in row.reproduced):
         if cell.model.startswith("wsabie"):
             assert cell.settings["max_norm"] == [50, 100, 150, 200] and cell.settings["epochs"] == 300
             assert max(cell.settings["learning_rate"]) == 1 and len(cell.settings["learning_rate"]) >= 5
@@ -60,3 +60,29 @@ def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_s
             kept = TRANSFER.changed(cell.transfer)
             assert (kept.auxiliary_power, kept.auxiliary_eigenvalues) == ((4,), ("gong",))
             assert (kept.features, kept.neighbours, kept.second_beta, kept.weight) == (3000, 50, (0,), (1,))
+
+
+def draws_of(folds: list[list[str]], ranks: np.ndarray) -> list[dict]:
+    trials = {"trials": [], "chosen": {"image_ridge": 1, "text_ridge": 1, "transfer": {}}}
+    recall = {"image_to_sentence": {"recall@10": 50.0}}
+    return [{"folds": own, "ranks": one.tolist(), **trials, **recall} for own, one in zip(folds, ranks, strict=True)]
+
+
+@pytest.mark.parametrize("weak", ["disjoint", "overlapping"])
+def test_draws_that_share_weak_images_have_no_interval(weak: str) -> None:
+    """The target sets of three draws have no image in common. The weak sets of two draws may overlap."""
+    table = find_table(make_tables(CONFIG, FACTS), "Table 5")
+    rng = np.random.default_rng(0)
+    last = {"disjoint": 5, "overlapping": 3}[weak]
+    target = draws_of([[f"target {draw}"] for draw in range(3)], rng.integers(1, 30, (3, 40)))
+    folds = [[f"target {draw}", f"target {3 + draw % (last - 2)}"] for draw in range(3)]
+    both = draws_of(folds, rng.integers(1, 30, (3, 40)))
+
+    def measured(cell: StudyCell) -> list[dict]:
+        return target if cell.training == "target" else both
+
+    filled = measure_table(table, measured, Bootstrap(50, 0))
+    (found,) = (one["found"] for one in filled["differences"] if one["above"] == "SAE (linear)")
+    expected = [100 * np.mean(np.array([draw["ranks"] for draw in draws]) <= 10) for draws in (both, target)]
+    assert found[0]["difference"] == pytest.approx(expected[0] - expected[1])
+    assert (found[0]["ci95"] is None) == (weak == "overlapping")

@@ -10,7 +10,13 @@ from made_up import make_run, make_stage, open_run, run_command, write_config
 
 from pipeline.errors import InputError
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.report.tables import HEADINGS, RECALL_COLUMNS, compare_systems, measured_system
+from pipeline.report.tables import (
+    HEADINGS,
+    RECALL_COLUMNS,
+    compare_systems,
+    measured_system,
+    merge_seed_systems,
+)
 from stages.results.compare import _learned_photos, _read_figures, command
 
 
@@ -32,6 +38,18 @@ def test_photos_are_paired_whatever_their_order() -> None:
     worse = compare_systems([first, system("c", 20, photos)], Bootstrap(200, 0))[1]["minus"]
     assert worse["difference"] < worse["ci95"][1] < 0
     assert "ci95" not in compare_systems([first, system("d", 20, photos[:100])], Bootstrap(200, 0))[1]["minus"]
+
+
+def test_seeds_of_a_model_are_compared_as_one_system() -> None:
+    photos = [str(number) for number in range(200)]
+    seeds = [system(f"a-seed{seed}", better, photos, seed) for seed, better in enumerate((150, 140, 145))]
+    other = system("b", 20, photos)
+    (together, alone), bootstrap = merge_seed_systems([*seeds, other]), Bootstrap(200, 0)
+    assert (together.name, alone.name) == ("a, 3 seeds", "b")
+    assert together.recalls == pytest.approx(np.mean([one.recalls for one in seeds], axis=0))
+    found = alone.minus(together, bootstrap)
+    expected = np.mean([alone.minus(one, bootstrap)["difference"] for one in seeds])
+    assert found["difference"] == pytest.approx(expected) and found["ci95"][0] < expected < found["ci95"][1]
 
 
 def test_a_table_of_others_needs_names_and_percentages(tmp_path: Path) -> None:

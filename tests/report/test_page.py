@@ -105,7 +105,7 @@ def test_an_index_has_the_figures_of_its_card(page: Outline, run: Path) -> None:
         assert row["queries/s per core"] == f"{card['queries_per_second']:,.0f}"
 
 
-def test_printed_figures_of_the_collection_stand_beside_ours(page: Outline, own: Path) -> None:
+def test_published_tables_of_the_collection_stand_beside_our_results(page: Outline, own: Path) -> None:
     assert not [above for above, _ in page.tables if above.startswith("Published")]
     flickr = report(own, {"reproduce": {"collection": "flickr8k"}})
     lines = flickr.lines("Published: Karpathy and Fei-Fei, Table 5, Flickr8K")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
+from pipeline.metrics.summary import markdown
 from pipeline.report.tables import best_model, compare_models, describe_models, measure_rows
 
 
@@ -25,6 +26,18 @@ def test_rows_are_compared_within_a_split_and_protocol() -> None:
     assert not b["recall@1"].best and not b["median_rank"].best and a["median_rank"].best
     assert a["recall@5"].best and b["recall@5"].best
     assert test.chance == {"image_to_sentence": {}}
+
+
+def test_seeds_of_a_model_are_one_row_with_mean_and_deviation() -> None:
+    trained = [evaluation("a-seed0", "test", 20), evaluation("a-seed7", "test", 24), evaluation("b", "test", 23)]
+    (test,) = compare_models(trained)
+    assert list(test.cells) == ["a", "b"] and test.of("a-seed7") is test.cells["a"]
+    mean, single = (test.cells[model]["sentence_to_image"]["recall@1"] for model in ("a", "b"))
+    assert (mean.value, mean.deviation, mean.interval) == (22, pytest.approx(8**0.5), None)
+    assert (single.value, single.deviation, single.interval, single.best) == (23, None, (22, 24), True)
+    lines = [line for line in markdown(trained).splitlines() if "image-to-sentence" in line]
+    assert lines[0].startswith("| a, 2 seeds | image-to-sentence | 22.0 ± 2.8 | 40.0 ± 0.0 | 60.0 ± 0.0 |")
+    assert lines[1].startswith("| b | image-to-sentence | 23.0 [22.0, 24.0] |")
 
 
 def test_the_best_model_is_chosen_on_dev() -> None:

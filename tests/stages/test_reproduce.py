@@ -1,4 +1,4 @@
-"""`reproduce`: which settings a model is said to have, by the configuration, and which ranks are compared."""
+"""`reproduce` compares the right ranks, and records how a result was measured."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,12 @@ import numpy as np
 import yaml
 from made_up import by_hand, make_run, make_stage
 
+from pipeline.config.loading import load, validate
+from pipeline.run import Run
 from pipeline.run.layout import Layout
-from pipeline.storage.commit import TABLES, publish, publish_record
+from pipeline.storage.commit import publish_record
 from pipeline.storage.records import write_evaluation, write_measured, write_summary
+from stages.papers.reproduce import digest_configuration, render_figures
 
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 PAPER = {
@@ -41,7 +44,7 @@ def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **chan
 
 def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
     generators = {"relu": {"generator": "mrnn", "cell": "relu"}, "near": {"generator": "nearest"}}
-    layout, n = Layout(tmp_path), 6
+    layout, n = Layout(make_run(tmp_path)), 6
     for name, matched in (("relu", 3), ("near", 1)):
         metrics = {f"bleu_{k}": 50.0 for k in range(1, 5)} | {"rouge_l": 1.0, "cider": 10.0 * matched, "meteor": None}
         value = {"generator": name, "of": "images", "split": "test", "n_images": n, "n_boxes": None, **metrics}
@@ -53,26 +56,24 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
         )
     text = reproduce(
         tmp_path, "lstm", generators=["relu", "near"], generator_variants=generators,
-        reproduce={**PAPER["reproduce"], "others": ["coco"]},
+        reproduce={**PAPER["reproduce"], "others": ["coco"], "reproduced": {"relu": "mrnn", "near": "nearest"}},
     )  # fmt: skip
-    lines = [line for line in text.splitlines() if line.startswith("| Our model above Nearest Neighbor |")]
-    assert [line.split(" | ", 1)[1] for line in lines] == [
-        # three quarters of the n-grams less one quarter
-        "`relu` - `near` | +50.0 (50.0 to 50.0), printed +13.0: holds | +20.0 (20.0 to 20.0), printed +27.7: "
-        "not tested: `near` is 28.3 short of its print (26%) |",
-    ]
+    # three quarters of the n-grams less one quarter, and no interval for one training
+    assert "| Our model minus Nearest Neighbor | +13.0 / +27.7 | +50.0 / +20.0 |" in text.splitlines()
+    run = json.loads((tmp_path / "reproduction.json").read_text())["run"]
+    assert run["seeds"] == {"lstm": [0], "relu": [0], "near": [0]}
+    assert run["data"] == json.loads(layout.manifest.commit.read_text())["fingerprint"]
+    assert run["configuration"] == digest_configuration(load(layout.config))
 
 
-def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_path: Path) -> None:
-    layout, page = Layout(make_run(tmp_path)), tmp_path / "transfer.html"
-    publish(
-        layout.tables.path,
-        b"# Gong et al. on mine\n",
-        kind=TABLES,
-        rows=1,
-        provenance=by_hand(layout.root),
-        details={"tables": [{"paper": "Gong et al.", "title": "Table 1", "left_out": "it is a test"}]},
-    )
+def test_the_digest_of_a_configuration_depends_on_every_default_but_not_on_the_machine() -> None:
+    plain = digest_configuration(validate({}))
+    assert plain != digest_configuration(validate({"fit": {"image_ridge": [7]}}))
+    assert plain == digest_configuration(validate({"data_root": "elsewhere", "device": "cpu"}))
+
+
+def test_figures_of_gong_et_al_are_a_page_beside_the_tables(tmp_path: Path) -> None:
+    layout = Layout(make_run(tmp_path))
     case = {
         "image_id": 2,
         "answers": {
@@ -81,15 +82,8 @@ def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_p
         },
         "nearest": {"target set": [{"image_id": 3, "text": "a horse"}], "auxiliary set": []},
     }
-    study = {"cells": {}, "setting": {}, "transfer": [case]}
-    publish_record(layout.study.commit, study, provenance=by_hand(layout.root))
-    gong = {"collection": "flickr8k", "papers": ["gong", "kiros"]}
+    publish_record(layout.study.commit, {"transfer": [case]}, provenance=by_hand(layout.root))
     (layout.root / "data/horse-3.png").unlink()
-    text = reproduce(tmp_path, "lstm", reproduce=gong)
-    assert json.loads((tmp_path / "reproduction.json").read_text())["tables"][0]["left_out"] == "it is a test"
-    assert "# Gong et al. on mine" in text and text.endswith("SAE find: [transfer.html](transfer.html).\n")
-    html = page.read_text()
+    html = render_figures(Run(tmp_path))
     assert "<h1>Target and SAE</h1>" in html and "a &lt;b&gt;dog" in html and html.count("<b>its own</b>") == 1
     assert html.count('<img src="data:image/jpeg') == 1 and html.count("not readable") == 1 and "a horse" in html
-    page.unlink()
-    assert "transfer.html" not in reproduce(tmp_path, "lstm") and not page.exists()

@@ -33,9 +33,10 @@ SHOWN_SENTENCES = 5
 class StudyCell:
     """One number of a table: `model` with `training`, on `target_folds` folds of target pairs.
 
-    The auxiliary set is `auxiliary_folds` folds of the texts `documents`, None for all that are left. `text_encoders`
-    make the text view, None for all of them; of sparse ones, such as tf-idf, it has the first `terms`, None for all.
-    `fit`, `transfer` and `settings` replace keys of the configuration. The cell is measured in at most `draws` draws.
+    The auxiliary set has `auxiliary_folds` folds of the texts `documents`, or all remaining folds if this is None.
+    `text_encoders` make the text view (None: all text encoders). Sparse encoders, such as tf-idf, keep the first
+    `terms` (None: all terms). `fit`, `transfer` and `settings` replace keys of the configuration. The cell is measured
+    in at most `draws` draws.
     """
 
     model: str
@@ -78,21 +79,6 @@ def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
     return Folds(tuple(circle[: cell.target_folds]), tuple(remaining[first:]))
 
 
-def draw_share(folds: int, draws: int, count: int) -> float:
-    """Compute the factor from the variance between draws of `folds` of `count` folds to the variance of their mean.
-
-    It is 1 / draws if no two draws share a fold. Draws that share folds differ less than sets of other images would.
-    With equal contributions of every fold, weights a (draws, folds) of the draws and weights w of their mean, it is
-    sum w^2 / (sum (a - w)^2 / (draws - 1)). It is 0 for one draw, and if every draw has all folds.
-    """
-    weights = np.zeros((draws, count))
-    for draw in range(draws):
-        weights[draw, [(draw + i) % count for i in range(folds)]] = 1 / max(folds, 1)
-    mean = weights.mean(axis=0)
-    between = ((weights - mean) ** 2).sum() / max(draws - 1, 1)
-    return float((mean**2).sum() / between) if between > 0 else 0.0
-
-
 def count_draws(cell: StudyCell, count: int) -> int:
     """Return the number of draws of a cell with `count` folds: one if it learns from every fold."""
     whole_target = cell.target_folds % count == 0
@@ -110,7 +96,7 @@ class StudyPairs(PairSource, Protocol):
 
 @dataclass(frozen=True)
 class Study:
-    """The stored pairs, dev and test, and the grids, which all cells share.
+    """The stored pairs, the rows of dev and test, and the grids of all cells.
 
     `auxiliary` returns the pairs of some documents, and `own` a model's own section or None. `text_weights` are the
     weights to try for each text encoder. `device` is as in FitTask.
@@ -157,8 +143,12 @@ class Study:
         return fit_best(model_spec(cell.model).load(), map(task, weightings(tried)))
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
-        """Measure the cell in one draw: CPU seconds of its fit, the trials on dev and the chosen one, the recalls on
-        test in percent, every image's rank there, and the ids of SHOWN_IMAGES images and of their best sentences."""
+        """Measure the cell in one draw.
+
+        The result has the folds of training images, the CPU seconds of the fit, the trials on dev and the chosen one,
+        the recalls on test in percent, the rank of every image there, and the ids of SHOWN_IMAGES images and of their
+        best sentences. Folds have equal names if they have the same images.
+        """
         started = process_time()
         tuned = self.fit(cell, draw)
         seconds = round(process_time() - started, 2)
@@ -167,9 +157,13 @@ class Study:
         images, y = tuned.model.embed_images(test.features), chosen.cut(test.sentences)
         sentences = tuned.model.embed_sentences({name: block[rows] for name, block in y.items()})
         ranks = count_ranks(images, sentences, test.owners[rows], tuned.model.metric)
+        folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
+        weak = folds.auxiliary if cell.training != "target" else ()
+        weak_name = "target" if self.overlap else "auxiliary"
         return {
             **asdict(cell),
-            "auxiliary_folds": len(draw_folds(cell, draw, self.target.source.n_folds, self.overlap).auxiliary),
+            "auxiliary_folds": len(folds.auxiliary),
+            "folds": [f"target {fold}" for fold in folds.target] + [f"{weak_name} {fold}" for fold in weak],
             "draw": draw,
             "seconds": seconds,
             "chosen": asdict(tuned.chosen),
@@ -195,8 +189,11 @@ def _answers(
 
 
 def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
-    """Find the images nearest to each of `queries` (q, D) by Euclidean distance, and return their ids (q, count),
-    nearest first, or fewer if there are fewer. `blocks` yield image_id (b,) and x (b, D); one block is in memory."""
+    """Return the ids (q, count) of the images nearest to each of `queries` (q, D) by Euclidean distance, nearest first.
+
+    There are fewer columns if there are fewer images. `blocks` yield image_id (b,) and x (b, D). One block is in memory
+    at a time.
+    """
     ids = np.zeros((len(queries), 0), np.int64)
     distances = np.zeros((len(queries), 0))
     for image_id, x in blocks:

@@ -18,7 +18,7 @@ from pipeline.config.keys import default_path
 from pipeline.config.registry import model_spec
 from pipeline.images.opening import ImageLimits
 from pipeline.index.exact import evenly_spaced
-from pipeline.papers.printed import every_table
+from pipeline.papers.published import every_table
 from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
 from pipeline.report.photographs import CollectionSample, Photographs, ReportPicture, draw_samples, first_sentence
 from pipeline.report.tables import (
@@ -55,8 +55,8 @@ class RunReport:
     """The content of the report of a run for pipeline.report.page, read from the inputs of the stage `report`.
 
     `manifest` is the summary of the manifest, and `indexes` has the index of each model. `best` is the index whose
-    search results are shown. `picture` draws the image of a row of the image table. `printed` has the published tables
-    of papers on this collection.
+    search results are shown. `picture` draws the image of a row of the image table. `published` has the tables of
+    papers about this collection.
     """
 
     def __init__(self, run: StageRun) -> None:
@@ -70,7 +70,7 @@ class RunReport:
         self.evaluations = read_summary(run.layout.summary.path)
         self.comparisons = compare_models(self.evaluations)
         collection = run.config.reproduce.collection
-        self.printed = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
+        self.published = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
         self.indexes = {name: run.index(name) for name in run.config.models}
         self.cards = [index.card for index in self.indexes.values()]
         # A multi-vector model is shown only if the run has no other model, since it must score all pairs.
