@@ -62,7 +62,7 @@ def test_former_key_of_the_papers_has_no_effect(caplog: pytest.LogCaptureFixture
     new = {"reproduce": {"papers": ["gong"]}}
     former = {"reproduce": {"papers": ["gong"], "in_place_of": {"mobilenet_v2": "vgg19 fc7"}}}
     assert validate(former) == validate(new)
-    assert "reproduce: the next release will not read this spelling. Write {papers: [gong]} instead" in caplog.text
+    assert "reproduce: the next release will not accept this spelling. Write {papers: [gong]} instead" in caplog.text
 
 
 def test_entries_of_every_kind_mean_what_the_new_spelling_means(caplog: pytest.LogCaptureFixture) -> None:
