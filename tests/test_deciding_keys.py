@@ -98,7 +98,7 @@ def decided(stage: Stage, config: Config) -> str:
     """Return the settings on which the jobs of a stage depend, as one text."""
     found: dict[str, Any] = {str(names): stage.keys(config, *names) for names in stage.choices(config)}
     if stage.name == "reproduce":  # It only makes tables, and records a digest of the whole configuration.
-        found = config.reproduce.model_dump()
+        found = {"name": config.name, "splits": config.describe.splits, **config.reproduce.model_dump()}
     return json.dumps(found, sort_keys=True, default=str)
 
 
