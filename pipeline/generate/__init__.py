@@ -1,1 +1,1 @@
-"""Generators of descriptions: language models conditioned on images, how they are searched, and what judges them."""
+"""Generators, which write captions for images: language models, their decoding, and metrics for generated captions."""

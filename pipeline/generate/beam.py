@@ -1,4 +1,4 @@
-"""Decoding sentences from a language model, for many images at once: beam search, greedy, or sampling."""
+"""Decode sentences from a language model for many images at once: beam search, greedy search, or sampling."""
 
 import itertools
 from dataclasses import dataclass
@@ -8,29 +8,30 @@ import torch
 from torch import Tensor
 
 State = tuple[Tensor, ...]
-"""A decoder's state: tensors whose first axis is the hypotheses."""
+"""The state of a decoder: tensors whose first axis has one entry per hypothesis."""
 
 
 class Decoder(Protocol):
-    """A language model for n sentences. Classes are V words, the unknown word V, and the boundary V + 1."""
+    """A language model that predicts the next word of n sentences. The V + 2 classes are the ids of V words, the
+    unknown word (id V), and the boundary (id V + 1). The boundary means START as an input and END as a prediction."""
 
     boundary: int
 
     def begin(self) -> tuple[Tensor, State]:
-        """Logits (n, V + 2) of the first words, and the state after START."""
+        """Return the logits (n, V + 2) of the first words, and the state after START."""
         ...
 
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
-        """Logits (k, V + 2) and the state after `words` (k,), given `state`."""
+        """Return the logits (k, V + 2) of the words that follow `words` (k,), and the state after `words`. `state` is
+        the state before `words`."""
         ...
 
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """`beam` hypotheses per image (1 is greedy) of at most `longest` words.
-
-    Hypotheses are ranked by log P / L ** `length_power`, where L counts the words and END.
-    """
+    """The settings of a beam search. The search keeps the best `beam` hypotheses per image (1 is greedy search), and
+    cuts a sentence after `longest` words. It ranks hypotheses by log P / L ** `length_power`, where L is the number of
+    words and END."""
 
     beam: int
     length_power: float
@@ -39,7 +40,7 @@ class BeamSearch:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """The ids of a sentence's words, and its natural log probability."""
+    """A decoded sentence: the ids of its words without END, and the natural logarithm of its probability."""
 
     words: tuple[int, ...]
     log_probability: float
@@ -47,13 +48,19 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
-    """The final `beam` hypotheses of every image, best first.
+    """Search the most probable sentences of every image, and return at most `search.beam` hypotheses, best first.
 
-    All images advance together, and leave when all their hypotheses have ended; results do not depend on the other
-    images. A sentence has at least one word, and never the unknown word.
+    A sentence has at least one word, and never the unknown word. The probabilities of the other words are normalised
+    without the unknown word, and the probabilities of first words also without END. If a sentence is cut after
+    `search.longest` words, then its probability does not include END.
+
+    The search advances all images together, and drops an image when all its hypotheses have ended. The result of an
+    image does not depend on the other images.
     """
     logits, state = decoder.begin()
-    n, beam, boundary = len(logits), min(search.beam, logits.shape[1] - 2), decoder.boundary
+    n = len(logits)
+    beam = min(search.beam, logits.shape[1] - 2)
+    boundary = decoder.boundary
     logits[:, boundary] = -torch.inf
     nothing = torch.zeros(n, 1, device=logits.device)
     first = _extend(_mask(logits, boundary), nothing, nothing + 1, nothing.bool(), beam, 0, boundary)
@@ -73,9 +80,9 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
         rows = torch.arange(len(parent), device=parent.device)[:, None] * beam + parent
         going = ~ended.all(dim=1)
         goes = going.tolist()
-        for place, image in enumerate(live):
-            if not goes[place]:
-                found[image] = _hypotheses(history[place], total[place], boundary)
+        for row, image in enumerate(live):
+            if not goes[row]:
+                found[image] = _hypotheses(history[row], total[row], boundary)
         state = tuple(part[rows[going].flatten()] for part in state)
         live = list(itertools.compress(live, goes))
         history, total, length, ended = history[going], total[going], length[going], ended[going]
@@ -88,9 +95,13 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
 
 @torch.inference_mode()
 def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.Generator) -> list[Hypothesis]:
-    """A sentence for every image, with words sampled from softmax(logits / temperature); log P is at temperature 1.
+    """Sample one sentence of at most `longest` words for every image, from softmax(logits / temperature).
 
-    An image leaves when its sentence has ended, so that the draws of the others depend on it.
+    The log probability of a hypothesis is computed at temperature 1. As in `beam_search`, a sentence has at least one
+    word, and never the unknown word.
+
+    The function drops an image when its sentence has ended, so that the random numbers of the other images depend on
+    it.
     """
     logits, state = decoder.begin()
     boundary, device = decoder.boundary, logits.device
@@ -111,21 +122,23 @@ def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.
 
 
 def _draw(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """(n,) a class of each row of `logits` (n, C), as likely as their softmax: the first up to which the sum of the
-    probabilities exceeds a uniform number. torch.multinomial draws a number for every class."""
+    """Draw one class (n,) per row of `logits` (n, C), with the probabilities softmax(logits). The function draws one
+    uniform number per row, and returns the first class at which the cumulative probability exceeds this number.
+    torch.multinomial would draw a random number for every class."""
     sums = logits.softmax(dim=1).cumsum(dim=1)
     drawn = torch.rand(len(logits), 1, generator=generator, device=generator.device).to(sums)
     return torch.searchsorted(sums, drawn * sums[:, -1:], right=True).flatten()
 
 
 def _mask(logits: Tensor, boundary: int) -> Tensor:
-    """`logits`, changed in place, without the unknown word, which is the class before the boundary."""
+    """Exclude the unknown word, which is the class before the boundary, from `logits`, in place, and return them."""
     logits[:, boundary - 1] = -torch.inf
     return logits
 
 
 class Extended(NamedTuple):
-    """Each (n, beam), best first: the extended hypothesis, its new last word, and its new log probability."""
+    """The best extended hypotheses of n images, best first. Each array is (n, beam). `parent` is the position of the
+    hypothesis that was extended, `words` the new last word, and `total` the new log probability."""
 
     parent: Tensor
     words: Tensor
@@ -135,10 +148,11 @@ class Extended(NamedTuple):
 def _extend(
     logits: Tensor, total: Tensor, length: Tensor, ended: Tensor, beam: int, power: float, boundary: int
 ) -> Extended:
-    """The best hypotheses of every image after one more word with `logits` (n b, C), by total / length ** power.
+    """Extend the b hypotheses of n images by one word, and return the best `beam` by log P / length ** power.
 
-    For the b hypotheses of n images, each (n, b): the log probability `total` before that word, the `length` with it,
-    and whether it has `ended`; an ended one is kept once, with the word `boundary`.
+    `logits` (n b, C) are the logits of the next word. `total` (n, b) is the log probability of each hypothesis before
+    the next word, `length` (n, b) its length with the next word, and `ended` (n, b) whether it has ended. A hypothesis
+    that has ended has a single extension, the word `boundary`, which does not change its log probability.
     """
     n, b = total.shape
     classes = logits.shape[1]
@@ -151,6 +165,6 @@ def _extend(
 
 
 def _hypotheses(history: Tensor, total: Tensor, boundary: int) -> list[Hypothesis]:
-    """The hypotheses of one image: history (b, T) padded with boundaries, total (b,)."""
+    """Return the b hypotheses of one image, from words (b, T) padded with boundaries and log probabilities (b,)."""
     sentences = ([word for word in row if word != boundary] for row in history.tolist())
     return [Hypothesis(tuple(words), value) for words, value in zip(sentences, total.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""The training sentences: their similarity to new ones, and a Kneser-Ney trigram model of their words."""
+"""The training sentences: a search for the sentence nearest to a generated caption, and a Kneser-Ney trigram model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
-BLOCK = 256
-"""Sentences compared with all training sentences at once."""
+QUERY_BLOCK = 256
+"""Number of generated captions that are compared with all training sentences at once."""
 DISCOUNT = 0.1
-"""Subtracted from every count, as in nltk.lm.KneserNeyInterpolated."""
+"""The number that Kneser-Ney smoothing subtracts from every count, as nltk.lm.KneserNeyInterpolated does by default."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """The position `row` of the nearest training sentence, its cosine, and whether it is the same word by word."""
+    """The training sentence that is nearest to a generated caption. `row` is the position of the training sentence, and
+    `cosine` its similarity. `verbatim` is whether both have the same words in the same order."""
 
     row: int
     cosine: float
@@ -30,7 +31,7 @@ class Likeness:
 
 
 class Corpus:
-    """m training sentences: `texts` (m,) and their `tokens` over `vocabulary`."""
+    """The m training sentences: `texts` has their texts, and `tokens` the ids of their words in `vocabulary`."""
 
     def __init__(self, texts: Sequence[str], tokens: Tokens, vocabulary: Vocabulary) -> None:
         self.texts = texts
@@ -38,12 +39,13 @@ class Corpus:
         self.vocabulary = vocabulary
 
     def likeness(self, sentences: Sequence[str]) -> list[Likeness]:
-        """The nearest training sentence to each of `sentences`, by the cosine of idf-weighted bags of words."""
+        """Find the nearest training sentence to each of `sentences`, by the cosine of idf-weighted bags of words. A
+        sentence that shares no word with the training sentences gets row 0 and cosine 0."""
         tokens = encode_tokens(sentences, self.vocabulary)
         queries = self._bags(tokens)
         nearest = []
-        for start in range(0, len(sentences), BLOCK):
-            cosines = (queries[start : start + BLOCK] @ self._transposed).tocsr()
+        for start in range(0, len(sentences), QUERY_BLOCK):
+            cosines = (queries[start : start + QUERY_BLOCK] @ self._transposed).tocsr()
             for first, last in pairwise(cosines.indptr):
                 if first == last:
                     nearest.append(Likeness(0, 0.0, False))
@@ -55,7 +57,7 @@ class Corpus:
 
     @cached_property
     def analyze(self) -> Callable[[str], list[str]]:
-        """The function text -> words."""
+        """The function that splits a text into words, as the settings of the vocabulary say."""
         return make_analyzer(self.vocabulary.settings)
 
     @cached_property
@@ -74,7 +76,7 @@ class Corpus:
         return self._bags(self.tokens).T.tocsr()
 
     def _counts(self, tokens: Tokens) -> sparse.csr_array:
-        """(m, V + 1) counts of each sentence's words, the unknown word last."""
+        """Count each word in each of m sentences, (m, V + 1). The last column counts unknown words."""
         # sum_duplicates changes ids and offsets in place.
         parts = (np.ones(len(tokens.ids), np.float32), tokens.ids.copy(), tokens.offsets.copy())
         counts = sparse.csr_array(parts, shape=(len(tokens), len(self.vocabulary.terms) + 1))
@@ -88,7 +90,7 @@ class Corpus:
 
 
 def pad(tokens: Tokens, before: int, after: int, value: int) -> Tokens:
-    """Every sentence of `tokens` with `before` and `after` times the id `value` around it."""
+    """Add the id `value` to every sentence of `tokens`, `before` times at the start and `after` times at the end."""
     offsets = offsets_of(tokens.lengths + before + after)
     ids = np.full(offsets[-1], value, np.int32)
     ids[runs(offsets[:-1] + before, tokens.lengths)] = tokens.ids[tokens.offsets[0] : tokens.offsets[-1]]
@@ -96,18 +98,20 @@ def pad(tokens: Tokens, before: int, after: int, value: int) -> Tokens:
 
 
 class Trigram:
-    """Interpolated Kneser-Ney, with c the count of a gram, N1+ the number of different words at a dot, d DISCOUNT:
+    """A trigram language model with interpolated Kneser-Ney smoothing:
 
         P(w | u v) = max(c(u v w) - d, 0) / c(u v .) + d N1+(u v .) / c(u v .) P(w | v)
         P(w | v) = max(N1+(. v w) - d, 0) / N1+(. v .) + d N1+(v .) / N1+(. v .) P(w)
         P(w) = N1+(. w) / N1+(. .)
 
-    nltk.lm.KneserNeyInterpolated gives the same numbers, word by word. An unseen history falls back to the next shorter
-    one; an unseen word has the probability of one seen in a single context.
+    Here c is the count of an n-gram, a dot stands for any word, N1+ is the number of different words that occur at the
+    dots, and d is DISCOUNT. If the history u v was not seen, then P(w | u v) is P(w | v), and if v was not seen, then
+    P(w | v) is P(w). A word that was not seen has the probability of a word that was seen in one context.
+    nltk.lm.KneserNeyInterpolated gives the same probability for each word.
     """
 
     def __init__(self, tokens: Tokens, boundary: int) -> None:
-        """Counts the sentences `tokens`, whose ids are below `boundary`."""
+        """Count the trigrams of the sentences `tokens`. Word ids are below `boundary`, the id of START and END."""
         self.base = boundary + 1
         self.boundary = boundary
         self.triples = _Counts(self._key(self._grams(tokens)), self.base)
@@ -118,7 +122,7 @@ class Trigram:
         self.word /= counts.sum()
 
     def log_probability(self, tokens: Tokens) -> np.ndarray:
-        """(m,): the natural logarithm of each sentence's probability, END included."""
+        """Return the natural logarithm (m,) of the probability of each sentence, including its END."""
         grams = self._grams(tokens)
         lower = self._interpolate(self.pairs, self._key(grams[:, 1:]), self.word[grams[:, 2]])
         logs = np.log(self._interpolate(self.triples, self._key(grams), lower))
@@ -132,7 +136,7 @@ class Trigram:
         return np.where(total > 0, share / np.maximum(total, 1), lower)
 
     def _grams(self, tokens: Tokens) -> np.ndarray:
-        """(total, 3): every word and END, after the two words before it."""
+        """Return the trigrams (total, 3) that end at each word and at each END."""
         padded = pad(tokens, 2, 1, self.boundary)
         return padded.ids.astype(np.int64)[runs(padded.offsets[:-1], tokens.lengths + 1)[:, None] + np.arange(3)]
 
@@ -141,7 +145,9 @@ class Trigram:
 
 
 class _Counts:
-    """How often each gram occurs; for each history, the sum of the counts and the number of different next words."""
+    """Counts of n-grams, each of which is a single integer in base `base`. `keys` are the different n-grams and
+    `counts` their counts. `histories` are the different n-grams without the last word, `totals` the sums of the counts
+    after each history, and `kinds` the numbers of different words after it."""
 
     def __init__(self, grams: np.ndarray, base: int) -> None:
         self.keys, self.counts = np.unique(grams, return_counts=True)
@@ -150,6 +156,6 @@ class _Counts:
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The value of each of `wanted` among the ascending `keys`; 0 if it is missing."""
-    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[places] == wanted, values[places], 0)
+    """Return the entry of `values` for each of `wanted` in the ascending `keys`, or 0 if `keys` does not have it."""
+    rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[rows] == wanted, values[rows], 0)

@@ -1,5 +1,4 @@
-"""The contract of generators, which describe images, and the material from which they learn and by which they are
-judged: pairs, texts, a joint space, and parts of speech."""
+"""The interface of generators, which write captions for images, and the inputs from which they learn and generate."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,20 +26,21 @@ from pipeline.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from pipeline.models.neural.fragment_models import AlignedModel
 
-BLOCK = 8192
+MAX_EMBEDDED_SENTENCES = 8192
 """Maximum number of sentences that are embedded at once."""
 TAGS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB", "X",
 )  # fmt: skip
-"""The universal parts of speech, except punctuation and symbols, which our sentences do not have."""
-UNKNOWN = "-"
-"""The tagger's input for an unknown word."""
+"""The universal parts of speech (UPOS) without PUNCT and SYM, because tokenised sentences have neither."""
+UNKNOWN_SPELLING = "-"
+"""The spelling that the tagger gets for a word that is not in the vocabulary."""
 
 
 class JointSpace:
-    """Unit vectors of images, sentences and words by an index's model. Raises UsageError if it has another metric."""
+    """Embeds images, sentences and words as unit vectors in the joint space of an index's model."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
+        """Load the model of `index`, onto `gpu` if it is given. Raises UsageError if it does not compare by cosine."""
         parameters = index.first.model()
         self.fingerprint: str = parameters.fingerprint
         registered = index.card.registered
@@ -49,45 +49,51 @@ class JointSpace:
             self.model.to(gpu)
         if self.model.metric != "inner_product":
             name = index.card.model
-            raise UsageError(f"{name} does not compare by cosine; give the index of a model that does, such as ncca")
+            raise UsageError(f"{name} does not compare by cosine. Give the index of a model that does, such as ncca")
         self.forms = QueryForms(index, self.model)
 
     def images(self, features: Features) -> np.ndarray:
-        """Embed n images, (n, c)."""
+        """Embed n images, given as encoder -> (n, dim), in the joint space, (n, c)."""
         return one_vector_each(self.model.embed_images(features))
 
     def sentences(self, texts: Sequence[str]) -> np.ndarray:
-        """Embed m sentences, (m, c)."""
-        blocks = (texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK))
+        """Embed m sentences in the joint space, (m, c)."""
+        starts = range(0, len(texts), MAX_EMBEDDED_SENTENCES)
+        blocks = (texts[start : start + MAX_EMBEDDED_SENTENCES] for start in starts)
         return np.concatenate([one_vector_each(self.model.embed_sentences(self.forms(block))) for block in blocks])
 
     @cached_property
     def words(self) -> np.ndarray:
-        """Every term that the model can list, as a sentence of one word, (V, c)."""
+        """The embeddings (V, c) of all terms that the model lists, each as a sentence of one word. If the model lists
+        no terms, this is the embedding (1, c) of the empty sentence."""
         return self.sentences(self.forms.terms or [""])
 
 
 class Tagger:
-    """nltk's averaged perceptron, trained on sentences of (word, part of speech)."""
+    """A part-of-speech tagger: the averaged perceptron of nltk."""
 
     def __init__(self, treebank: Sequence[Sequence[tuple[str, str]]], seed: int) -> None:
-        """Raises InputError if `treebank` is empty."""
+        """Train the tagger on `treebank`, whose sentences are lists of (word, part of speech). Raises InputError if
+        `treebank` is empty."""
         import random
 
         from nltk.tag.perceptron import PerceptronTagger
 
         if not treebank:
-            raise InputError("the treebank holds no tagged word; give CoNLL-U with parts of speech in column 4")
+            raise InputError(
+                "the treebank has no tagged words. Give a CoNLL-U file with universal parts of speech in column 4"
+            )
         before = random.getstate()
-        random.seed(seed)  # the tagger shuffles with the global generator
+        random.seed(seed)  # The tagger shuffles with Python's global random number generator.
         self._tagger = PerceptronTagger(load=False)
         self._tagger.train([list(sentence) for sentence in treebank])
         random.setstate(before)
 
     def tag(self, tokens: Tokens, terms: Sequence[str]) -> Tokens:
-        """Tag every word of `tokens` over `terms` with its part of speech, a position in TAGS; X for unknown words."""
+        """Tag every word of `tokens` with its part of speech, as a position in TAGS. `tokens` are positions in `terms`.
+        An unknown word has the id len(terms), and its tag is X."""
         numbers = {name: number for number, name in enumerate(TAGS)}
-        spellings = [*terms, UNKNOWN]
+        spellings = [*terms, UNKNOWN_SPELLING]
         tags = []
         for ids in tokens:
             tagged = self._tagger.tag([spellings[i] for i in ids])
@@ -96,8 +102,9 @@ class Tagger:
 
 
 def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, str]]]:
-    """Yield the sentences of CoNLL-U `lines` as lowercase words with their universal parts of speech, without
-    punctuation. Raises InputError naming `source` and a line, as `read_conllu` does."""
+    """Read the sentences of CoNLL-U `lines`, and yield each as a list of (lowercase word, universal part of speech).
+    Leaves out punctuation and symbols, and sentences without other words. Raises InputError with the name `source` and
+    the line number if a line is not valid."""
     for entry in read_conllu(lines, source):
         words = zip(entry.parse.words, entry.parse.upos, strict=True)
         if tagged := [(word.lower(), tag) for word, tag in words if tag in TAGS]:
@@ -105,8 +112,9 @@ def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, s
 
 
 class Ranker(NamedTuple):
-    """The alignment `model` of the registered `name`, and the sums of the word vectors of all training snippets,
-    `vectors` (k, c), by their numbers (the names of the training pairs)."""
+    """The inputs of the generator `ranked-snippets`. `name` is the registered name of the alignment `model`. `vectors`
+    (k, c) has the sum of the word vectors of each training snippet. `names` of the training pairs has the row of each
+    snippet in `vectors`."""
 
     name: str
     model: "AlignedModel"
@@ -115,11 +123,13 @@ class Ranker(NamedTuple):
 
 @dataclass(frozen=True)
 class Material:
-    """`train` and `dev`: images with sentences over `vocabulary`; `texts` has the sentences of both by name.
+    """The inputs for training a generator.
 
-    `extra` are sentences without images. `settings` is the generator's own section, `precision` the dtype of heavy
-    products. Training resumes from `checkpoint`, on `device`, and calls `after_step` after every batch. `space`,
-    `tagger` and `ranker` are for the generators whose specs say that they need one.
+    `train` and `dev` are the images of both splits with their sentences, as word ids of `vocabulary`. `texts` has the
+    sentences of both splits as texts, under the keys "train" and "dev". `extra` are training sentences without images.
+    `settings` is the section of the configuration for this generator, and `precision` is the dtype of the large matrix
+    products. Training runs on `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every
+    batch. `space`, `tagger` and `ranker` are None unless the spec of the generator says that it needs them.
     """
 
     view: ImageView
@@ -140,7 +150,8 @@ class Material:
 
 
 class HeldOut(NamedTuple):
-    """Sentences on which perplexity is measured: the `pairs` of a split and their `texts`; the rest as in Material."""
+    """Held-out sentences, whose perplexity is measured. `pairs` are the images and sentences of one split, and `texts`
+    are the same sentences as texts. `vocabulary`, `space` and `tagger` have the same meaning as in Material."""
 
     pairs: TrainingPairs
     texts: Sequence[str]
@@ -150,7 +161,7 @@ class HeldOut(NamedTuple):
 
 
 class Description(NamedTuple):
-    """A sentence's words, and its score; higher is better within one generator."""
+    """The words of a generated caption, and its score. Higher is better. Scores of two generators do not compare."""
 
     words: tuple[str, ...]
     score: float
@@ -158,11 +169,9 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """The inputs of generators: the training sentences, search settings, the number of `candidates` that the
-    log-bilinear models make for an image, and for some the joint space and a trigram.
-
-    With a `temperature`, sentences are sampled; without, the most probable are searched for.
-    """
+    """The inputs of a generator besides the images. `corpus` has the training sentences. `mrnn` samples its sentences
+    if there is a `temperature`, and otherwise does the beam search `search`. A log-bilinear model makes `candidates`
+    candidates per image. `space` and `trigram` are None unless the generator needs them."""
 
     corpus: Corpus
     search: BeamSearch
@@ -173,50 +182,57 @@ class Sources:
     trigram: Trigram | None
 
     def generator(self, device: torch.device) -> torch.Generator:
-        """A freshly seeded random number generator on `device`."""
+        """Return a new random number generator on `device`, with the seed `seed`."""
         return torch.Generator(device).manual_seed(self.seed)
 
     @cached_property
     def sentence_vectors(self) -> np.ndarray:
-        """The training sentences in the joint space, (m, c)."""
+        """The embeddings (m, c) of the training sentences in the joint space."""
         return required(self.space).sentences(self.corpus.texts)
 
 
 class Generator(Protocol):
-    """A registered generator. It reads the features of `encoders`, and with `in_space` settings the joint space."""
+    """A generator of captions. It needs the features of `encoders`, and the joint space if its settings say so."""
 
     @property
     def encoders(self) -> tuple[str, ...]: ...
 
     def to(self, device: torch.device) -> "Generator":
-        """Move its network to `device`, and return this generator."""
+        """Move the network to `device`, and return this generator. Does nothing without a network."""
         ...
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """At most `count` descriptions, best first, of every image given as encoder -> (n, its dim)."""
+        """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim)."""
         ...
 
     def settings(self) -> dict[str, Any]:
-        """As JSON; `from_parts(settings, tensors)` restores the generator."""
+        """Return the settings as JSON values. The class method `from_parts(settings, tensors)` restores the generator
+        from these settings and `tensors()`."""
         ...
 
-    def tensors(self) -> dict[str, np.ndarray]: ...
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return the parameters as name -> array."""
+        ...
 
 
 class RankingGenerator(Generator, Protocol):
-    """A generator that also says how probable a given sentence is."""
+    """A generator that also computes the probability of a given sentence."""
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
-        """Return the log probability (n, m) of each of the m sentences `given` each of n images."""
+        """Return the natural log probability (n, m) of each of m sentences given each of n images. `features` has the
+        images as encoder -> (n, dim), and `given` the sentences."""
         ...
 
 
 def describe_images(
     generator: Generator, features: Mapping[str, np.ndarray], sources: Sources, count: int
 ) -> list[list[dict[str, Any]]]:
-    """At most `count` sentences, best first, of every image given as encoder -> (n, its dim), as descriptions.json has
-    them: `text` and `score`, the training sentence `nearest` to it by the cosine of weighted bags of words, and whether
-    the two are the same word by word, `verbatim`."""
+    """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim).
+
+    Returns the entries of descriptions.json. Each has the caption as `text`, its `score`, and in `nearest` the training
+    sentence (`text`) that is nearest by the `cosine` of idf-weighted bags of words. `verbatim` is whether the caption
+    has the same words in the same order as a training sentence.
+    """
     corpus = sources.corpus
     described = generator.describe(features, sources, count)
     likenesses = iter(corpus.likeness([" ".join(sentence.words) for image in described for sentence in image]))
@@ -231,7 +247,7 @@ def describe_images(
 
 
 class Learned(NamedTuple):
-    """A trained generator and the log of its training, as JSON values."""
+    """A trained generator, and the log of its training as JSON values."""
 
     generator: Generator
-    log: Mapping[str, Any]  # Any: JSON values
+    log: Mapping[str, Any]

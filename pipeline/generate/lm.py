@@ -1,6 +1,6 @@
-"""`lbl`, `mlbl`, `mnlm` and `sc-nlm`: log-bilinear language models (Kiros et al. 2014).
+"""The generators `lbl`, `mlbl`, `mnlm` and `sc-nlm`: log-bilinear language models (Kiros et al. 2014).
 
-They describe an image by many candidate sentences, ranked by two feature functions (supplement 5.2).
+A generator makes many candidate sentences for an image, and ranks them by the two feature functions of supplement 5.2.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,24 +41,28 @@ from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import english_stop_words
 from pipeline.text.vocabulary import Vocabulary
 
-CHOSEN = ("context", "dimensions", "factors", "ahead", "dropout", "gate_bias")
-"""The settings that are sizes of the network."""
+SIZE_SETTINGS = ("context", "dimensions", "factors", "ahead", "dropout", "gate_bias")
+"""The settings of a generator that become fields of LogBilinearSizes."""
 NEIGHBOURS = 5
-"""Words, and sentences, nearest to an image, whose mean is the other vector that candidates are made from."""
+"""Number of nearest words, and of nearest training sentences, whose mean embedding is the second conditioning vector
+of an image (N in supplement 5.2)."""
 TEMPERATURE = 0.7
-"""At which words are drawn where no parts of speech guide them."""
-SHORTEST, LONGEST = 4, 12
-"""Words of the training sentences whose structures are drawn; the latter of candidates, too."""
+"""Temperature of the sampled words if the generator does not use parts of speech."""
+MIN_STRUCTURE_WORDS = 4
+"""Minimum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2)."""
+MAX_WORDS = 12
+"""Maximum number of words of such a training sentence, and of a candidate that is sampled without parts of speech."""
 REPEAT_PENALTY = 0.8
-"""Factor on a positive cosine for every repetition of a word that is no stop word."""
+"""Factor that multiplies a positive cosine for each repetition of a word that is not a stop word."""
 LANGUAGE_WEIGHT = 0.2
-"""Of the trigram's log probability a word."""
+"""Weight of the log probability per word, which the trigram model computes, in the score of a candidate."""
 
 
 @dataclass(frozen=True)
 class LanguageText:
-    """m training sentences: `tokens`, `names` (m,) for error messages, their vectors `u` (m, c) in the joint space, and
-    `tags`, the part of speech of every word, if a model needs it."""
+    """m sentences as a language model needs them. `tokens` are the words, `names` (m,) the numbers of the sentences in
+    error messages, and `u` (m, c) the embeddings in the joint space. `tags` are the parts of speech of the words, or
+    None if the model does not use them."""
 
     tokens: Tokens
     names: np.ndarray
@@ -69,7 +73,7 @@ class LanguageText:
     def of(
         cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace, tagger: Tagger | None
     ) -> "LanguageText":
-        """Encode the `texts` that have words; with a `tagger`, also their tags. Names are positions in `texts`."""
+        """Encode the `texts` that have words, and tag them if `tagger` is given. Names are positions in `texts`."""
         tokens = encode_tokens(texts, vocabulary)
         names = np.flatnonzero(tokens.lengths)
         tokens = tokens.take(names)
@@ -78,7 +82,8 @@ class LanguageText:
 
 
 class LanguageModel:
-    """A log-bilinear network and the structures (sequences of parts of speech) of its training sentences."""
+    """A generator with a log-bilinear network. `structures` are the sequences of parts of speech of the training
+    sentences, or None if the network does not use them."""
 
     network_type: ClassVar[type[LogBilinear]]
 
@@ -88,13 +93,13 @@ class LanguageModel:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """The model trained on the training and extra sentences, embedded in the joint space."""
+        """Train the network on the training and extra sentences, each with its embedding in the joint space."""
         settings, vocabulary = material.settings, material.vocabulary
         tagger = material.tagger if cls.network_type.structured else None
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
         space = required(material.space)
         train_text, dev_text = (LanguageText.of(texts[split], vocabulary, space, tagger) for split in ("train", "dev"))
-        chosen = {name: getattr(settings, name) for name in CHOSEN}
+        chosen = {name: getattr(settings, name) for name in SIZE_SETTINGS}
         sizes = LogBilinearSizes(condition=train_text.u.shape[1], tags=len(TAGS), **chosen)
         frequencies = log_frequencies(train_text.tokens, len(vocabulary.terms) + 2)
         with seeded(material.seed):
@@ -121,11 +126,14 @@ class LanguageModel:
         return found.context, found.targets, torch.from_numpy(text.u[rows])[found.sentences], found.tags
 
     def perplexity(self, text: LanguageText) -> float:
-        """The perplexity of `text` given its vectors, over words and ENDs; unknown words count as one word."""
+        """Compute the perplexity of `text` given its embeddings, over all words and ENDs. All unknown words count as a
+        single word of the vocabulary."""
         return perplexity_of(self.network, lambda rows: self._batch(text, rows), text.tokens)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
-        """The perplexity of held-out sentences, given their own vectors (as in training) and given their images'."""
+        """Compute the perplexity of held-out sentences given each of two conditioning vectors. `given_sentence` is
+        conditioned on the embedding of the sentence, as in training. `given_image` is conditioned on the embedding of
+        the image of the sentence."""
         space, pairs = required(held_out.space), held_out.pairs
         tagger = held_out.tagger if self.network.structured else None
         text = LanguageText.of(held_out.texts, held_out.vocabulary, space, tagger)
@@ -133,7 +141,9 @@ class LanguageModel:
         return {"given_sentence": self.perplexity(text), "given_image": self.perplexity(replace(text, u=images))}
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
-        """(n, m) float32: as MultimodalRNN's; an image's vector in the joint space takes the place of a sentence's."""
+        """Return the natural log probability (n, m) float32 of each held-out sentence, END included, given each image.
+        `features` are encoder -> (n, dim). The embeddings of the images replace the embeddings of the sentences, with
+        which the network was trained."""
         sentences, network = given.pairs.sentences, self.network
         device = network.bias.device
         images = upload(required(given.space).images(features), device)
@@ -149,7 +159,7 @@ class LanguageModel:
         return log_probabilities(sentences, len(images), open_block)
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """The best of many candidates for every image; for scores see `score`."""
+        """Generate candidates for every image, and return at most `count`, best first. Function `score` scores them."""
         images = required(sources.space).images(features)
         return rank_candidates(self.network, self.structures, images, sources, count)
 
@@ -177,25 +187,25 @@ class LanguageModel:
 
 
 class LogBilinearModel(LanguageModel):
-    """`lbl`: the image matters only for ranking."""
+    """The generator `lbl`. Its network ignores the image, and only the ranking of the candidates uses the image."""
 
     network_type = LogBilinear
 
 
 class AdditiveModel(LanguageModel):
-    """`mlbl`: the vector in the joint space is added to the prediction."""
+    """The generator `mlbl`. Its network adds a projection of the conditioning vector to the predicted word vector."""
 
     network_type = Additive
 
 
 class MultiplicativeModel(LanguageModel):
-    """`mnlm`: the vector in the joint space weights the factors of words."""
+    """The generator `mnlm`. In its network, the conditioning vector weights the factors of the words."""
 
     network_type = Multiplicative
 
 
 class StructureContentModel(LanguageModel):
-    """`sc-nlm`: so do the parts of speech of the words to come."""
+    """The generator `sc-nlm`. The conditioning vector and the next parts of speech weight the factors of the words."""
 
     network_type = StructureContent
 
@@ -203,7 +213,7 @@ class StructureContentModel(LanguageModel):
 def rank_candidates(
     network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
 ) -> list[list[Description]]:
-    """The `count` best different candidates, best first, for each of `images` (n, c) in the joint space."""
+    """Return the `count` best different candidates, best first, for each of the image embeddings `images` (n, c)."""
     conditions, device = conditioning(images, sources), network.bias.device
     random = sources.generator(device)
     described, terms = [], sources.corpus.vocabulary.terms
@@ -217,7 +227,9 @@ def rank_candidates(
 
 
 def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
-    """(n, 2, c) unit vectors: each image's embedding, and the mean of its nearest words and training sentences."""
+    """Compute the two conditioning vectors of each of the image embeddings `images` (n, c), as unit vectors (n, 2, c).
+    The first is the embedding of the image. The second is the mean of the embeddings of the NEIGHBOURS nearest words
+    and the NEIGHBOURS nearest training sentences, scaled to unit length."""
     nearest = []
     for gallery in (required(sources.space).words, sources.sentence_vectors):
         nearest.append(gallery[search_exact(images, [gallery], min(NEIGHBOURS, len(gallery)), "inner_product").rows])
@@ -229,30 +241,34 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Return at most `count` different sentences as word ids: half from each of the conditioning vectors `u` (2, c).
+    """Generate `count` candidates, half from each of the conditioning vectors `u` (2, c), without duplicates.
 
-    With `structures`, one is sampled and its most probable words are chosen (MAP); without, words are sampled.
+    A candidate is a tuple of word ids. With `structures`, the function draws a sequence of parts of speech for each
+    candidate and chooses the most probable word at each position, which approximates the MAP estimate of supplement
+    5.2. Without `structures`, it samples the words.
     """
     drawn = u[torch.arange(count, device=u.device) % len(u)]
     if structures is None:
-        hypotheses = sample(WindowDecoder(network, drawn, None), LONGEST, TEMPERATURE, random)
+        hypotheses = sample(WindowDecoder(network, drawn, None), MAX_WORDS, TEMPERATURE, random)
     else:
-        legal = np.flatnonzero((structures.lengths >= SHORTEST) & (structures.lengths <= LONGEST))
+        legal = np.flatnonzero((structures.lengths >= MIN_STRUCTURE_WORDS) & (structures.lengths <= MAX_WORDS))
         chosen = torch.randint(len(legal), (count,), generator=random, device=random.device)
         rows = legal[chosen.cpu().numpy()]
         decoder = WindowDecoder(network, drawn, structures.take(rows))
-        hypotheses = [best[0] for best in beam_search(decoder, BeamSearch(1, 0.0, LONGEST + 1))]
+        hypotheses = [best[0] for best in beam_search(decoder, BeamSearch(1, 0.0, MAX_WORDS + 1))]
     return list(dict.fromkeys(hypothesis.words for hypothesis in hypotheses))
 
 
 def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
-    """(k,) scores of candidates for `image` (c,): penalised cosine plus weighted log P per word."""
+    """Score k candidate texts for the embedding `image` (c,): the translation and language models of supplement 5.2.
+    The score (k,) is the cosine of candidate and image, penalised for repeated words, plus LANGUAGE_WEIGHT times the
+    log probability per word and END by the trigram model."""
     translation = required(sources.space).sentences(texts) @ image
     stop = frozenset(english_stop_words())
     content = [[word for word in text.split(" ") if word not in stop] for text in texts]
     repeated = np.array([len(words) - len(set(words)) for words in content])
     tokens = encode_tokens(texts, sources.corpus.vocabulary)
     language = required(sources.trigram).log_probability(tokens) / (tokens.lengths + 1)
-    # A repetition lowers a negative cosine, which the factor would raise, by as much.
+    # The factor alone would raise a negative cosine. Subtracting the difference lowers it by the same amount instead.
     translation = translation - (1 - REPEAT_PENALTY**repeated) * np.abs(translation)
     return translation + LANGUAGE_WEIGHT * language

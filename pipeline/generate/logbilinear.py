@@ -1,7 +1,8 @@
-"""The networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5): a window of words to
-the next.
+"""The networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5), which predict the next
+word from a window of n - 1 words.
 
-Classes are V words, the unknown word V, and the boundary V + 1, which also pads the context of the first words.
+The V + 2 classes are the ids of V words, the unknown word (id V), and the boundary (id V + 1). The boundary also fills
+the window before the first word. In the mappings from paper to code, ' means the transpose.
 """
 
 from dataclasses import dataclass
@@ -20,9 +21,17 @@ from pipeline.text.sequences import Tokens
 
 @dataclass(frozen=True)
 class LogBilinearSizes:
-    """`context`: n - 1 words; `dimensions`: K; `factors`: F; `condition`: c, the joint space's; `ahead`: k parts of
-    speech after the next word's own; `tags`: T parts of speech; `dropout` of word vectors and factors; `gate_bias`:
-    whether the gates have a bias."""
+    """The sizes of a network, with their symbols in the paper or in this module.
+
+    - `context`: n - 1, the number of words in the window.
+    - `dimensions`: K, the length of a word vector.
+    - `factors`: F, the number of factors.
+    - `condition`: c, the length of the conditioning vector u, which is the dimension of the joint space.
+    - `ahead`: k, the number of parts of speech that the network sees after the next word.
+    - `tags`: T, the number of different parts of speech.
+    - `dropout`: the dropout rate of word vectors and factors.
+    - `gate_bias`: whether the gates have a bias.
+    """
 
     context: int
     dimensions: int
@@ -39,17 +48,15 @@ def _uniform(*shape: int, scale: float = INITIAL_RANGE) -> nn.Parameter:
 
 
 class LogBilinear(nn.Module):
-    """Equations 7 and 8: r^ = sum_i C_i w_i; P(w_n = j) is proportional to exp(r^ . r_j + b_j).
-
-    Paper to code: R `words` (V + 2, K), C_i the rows i K to (i + 1) K of `contexts` ((n - 1) K, K), b `bias`. The image
-    is ignored. C_i are initialised near I / (n - 1).
-    """
+    """The log-bilinear model, which ignores the image. Equations 7 and 8: r^ = sum_i C_i w_i, and P(w_n = j) is
+    proportional to exp(r^ . r_j + b_j). Paper to code: R is `words` (V + 2, K), C_i' is rows (i - 1) K to i K of
+    `contexts` ((n - 1) K, K), and b is `bias`. The matrices C_i are initialised near I / (n - 1)."""
 
     structured = False
     precision: torch.dtype
 
     def __init__(self, sizes: LogBilinearSizes, frequencies: Tensor) -> None:
-        """`frequencies` (V + 2,): log shares of the classes, the initial biases."""
+        """Initialise the parameters. The biases start at `frequencies` (V + 2,), the log class frequencies."""
         super().__init__()
         self.sizes, self.precision = sizes, torch.float32
         self.bias = nn.Parameter(frequencies)
@@ -58,42 +65,43 @@ class LogBilinear(nn.Module):
         self.make_words(len(frequencies))
 
     def make_words(self, classes: int) -> None:
+        """Create the word vectors of `classes` classes, and the parameters that only this type of network has."""
         self.words = _uniform(classes, self.sizes.dimensions)
 
     def forward(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """The mean -log P of `targets` (k,) after `context` (k, n - 1), given u (k, c) and `tags` (k, 1 + ahead)."""
+        """Compute the mean -log P of the words `targets` (k,) after the windows `context` (k, n - 1). u (k, c) are the
+        conditioning vectors, and `tags` (k, 1 + ahead) the parts of speech of each target and of the `ahead` words
+        after it."""
         return self.losses(context, targets, u, tags).mean()
 
     def losses(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """(k,) -log P of each target."""
+        """Compute -log P of each target, (k,)."""
         return functional.cross_entropy(self.logits(context, u, tags), targets, reduction="none")
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """(k, V + 2)."""
+        """Compute the logits (k, V + 2) of the next words."""
         predicted = self.predict(functional.embedding(context, self.words))
         return self.output(predicted + self.shift(u), self.words)
 
     def shift(self, u: Tensor | None) -> Tensor | float:
-        """What the image adds to r^ (k, K)."""
+        """Compute the term (k, K) that the conditioning vectors u (k, c) add to r^. It is 0 in this class."""
         return 0.0
 
     def output(self, predicted: Tensor, classes: Tensor) -> Tensor:
-        """(k, V + 2) float32 of `predicted` (k, d) and the vectors of `classes` (V + 2, d), computed in `precision`."""
+        """Compute the logits (k, V + 2) from `predicted` (k, d) and the vectors of the `classes` (V + 2, d)."""
         parts = (part.to(self.precision) for part in (predicted, classes, self.bias))
         return functional.linear(*parts).float()
 
     def predict(self, words: Tensor) -> Tensor:
-        """r^ (k, K) from word vectors (k, n - 1, K)."""
+        """Compute r^ (k, K) from the word vectors (k, n - 1, K) of the windows."""
         words = functional.dropout(words, self.sizes.dropout, self.training)
         return words.flatten(1) @ self.contexts
 
 
 class Additive(LogBilinear):
-    """r^ = sum_i C_i w_i + C_u u: the additive variant that section 2.4 compares with (Kiros, Salakhutdinov and Zemel
-    2014, "Multimodal neural language models"). Unit vectors u are scaled by sqrt(c).
-
-    Paper to code: C_u `content` (K, c).
-    """
+    """The additive variant, with which section 2.4 compares the multiplicative model (Kiros, Salakhutdinov and Zemel
+    2014, "Multimodal neural language models"): r^ = sum_i C_i w_i + C_u u. Paper to code: C_u is `content` (K, c). The
+    unit vectors u are multiplied by sqrt(c)."""
 
     def make_words(self, classes: int) -> None:
         super().make_words(classes)
@@ -104,10 +112,14 @@ class Additive(LogBilinear):
 
 
 class Multiplicative(LogBilinear):
-    """Equations 9 and 10: word vectors E = (W^fk)' W^fv, f = (W^fk r^) * (W^fd u), P prop. to exp(W^fv_j . f + b_j).
+    """The multiplicative model (section 2.4, equations 9 and 10).
 
-    Paper to code: W^fv `factors` (V + 2, F), W^fk `to_factors` (F, K), W^fd `gates` (F, G). `gate_bias` (F,) or
-    None: it lets the model ignore an uninformative u, and the paper has none. Unit vectors u are scaled by sqrt(c).
+    The word vectors are the columns of E = (W^fk)' W^fv, the factor outputs are f = (W^fk r^) * (W^fd u), and
+    P(w_n = j) is proportional to exp(W^fv_j . f + b_j), where W^fv_j is column j of W^fv.
+
+    Paper to code: (W^fv)' is `factors` (V + 2, F), W^fk is `to_factors` (F, K), and W^fd is `gates` (F, G). The paper
+    does not have `gate_bias` (F,), which is added to W^fd u unless it is None. With the bias, the model can ignore u if
+    u has no information. The unit vectors u are multiplied by sqrt(c).
     """
 
     def make_words(self, classes: int) -> None:
@@ -119,11 +131,11 @@ class Multiplicative(LogBilinear):
 
     @property
     def attribute_size(self) -> int:
-        """G."""
+        """The length G of the vector that the gates multiply, which the paper calls the attribute vector."""
         return self.sizes.condition
 
     def attribute(self, u: Tensor, tags: Tensor | None) -> Tensor:
-        """The input (k, G) of the gates."""
+        """Compute the attribute vectors (k, G), which are the input of the gates."""
         return u * self.sizes.condition**0.5
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
@@ -135,10 +147,12 @@ class Multiplicative(LogBilinear):
 
 
 class StructureContent(Multiplicative):
-    """Equation 11: u^ = ReLU(sum_i T_i t_i + T_u u + b) replaces u, over the parts of speech t_n to t_{n+k}.
+    """The structure-content model, whose gates also depend on the parts of speech of the next 1 + k words.
 
-    Paper to code: t_i rows of `tags` (T + 1, G), the boundary's last, T_i the rows i G to (i + 1) G of `structure`
-    ((1 + k) G, G), T_u `content` (G, c), b `attribute_bias`. G is K.
+    Equation 11: u^ = ReLU(sum_i T_i t_i + T_u u + b) replaces u. The sum is over the parts of speech t_n to t_{n+k}.
+
+    Paper to code: t_i are rows of `tags` (T + 1, G), whose last row is for END and the positions after it. T_{n+i}' is
+    rows i G to (i + 1) G of `structure` ((1 + k) G, G), T_u is `content` (G, c), b is `attribute_bias` (G,), and G = K.
     """
 
     structured = True
@@ -161,14 +175,14 @@ class StructureContent(Multiplicative):
 
 
 class WindowDecoder:
-    """Runs a network word by word for k sentences; see pipeline.generate.beam.Decoder.
-
-    The state holds each sentence's window of words, its position, and its row of `u` and of `structures` (the parts of
-    speech), if any.
-    """
+    """Runs a network word by word for k sentences, as a pipeline.generate.beam.Decoder. Sentence i has the conditioning
+    vector u[i] and, if there are `structures`, the parts of speech structures[i]. The state has the window of words,
+    the position of the next word, and the row i for each sentence."""
 
     def __init__(self, network: LogBilinear, u: Tensor, structures: Tokens | None) -> None:
-        self.network, self.u, self.boundary = network, u, len(network.bias) - 1
+        self.network = network
+        self.u = u
+        self.boundary = len(network.bias) - 1
         self.tags = None
         if structures is not None:
             sizes, longest = network.sizes, int(structures.lengths.max())

@@ -1,7 +1,7 @@
-"""Comparing generated sentences with human ones: BLEU, ROUGE-L, CIDEr and METEOR by pycocoevalcap.
+"""Metrics that compare generated captions with human captions: BLEU, ROUGE-L, CIDEr and METEOR from pycocoevalcap.
 
-Its Penn Treebank tokeniser, which needs Java, is not used: references and candidates are both tokenised by the token
-vocabulary's analyzer (by configuration lowercase, without punctuation).
+The Penn Treebank tokeniser of pycocoevalcap is not used, because it needs Java. The analyzer of the token vocabulary
+tokenises references and candidates. Its settings say whether words become lowercase and punctuation is removed.
 """
 
 import shutil
@@ -14,14 +14,17 @@ import numpy as np
 Words = Sequence[str]
 
 PACKAGE = "pycocoevalcap"
-SMALL, TINY = 1e-9, 1e-15
-"""What pycocoevalcap adds to n-grams made, and to n-grams matched, so that nothing is divided by 0."""
+GENERATED_FLOOR = 1e-9
+"""The number that pycocoevalcap adds to the number of generated n-grams, so that it never divides by 0."""
+MATCHED_FLOOR = 1e-15
+"""The number that pycocoevalcap adds to the number of matched n-grams, so that every precision is positive."""
 METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Metrics in percent; CIDEr (10 for a perfect match) is times 100. `not_measured` says why a metric is None."""
+    """The metrics of generated captions, multiplied by 100. CIDEr is at most 1000, and the others are percent.
+    `not_measured` maps the name of each metric that is None to the reason."""
 
     bleu_1: float | None = None
     bleu_2: float | None = None
@@ -35,11 +38,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sufficient statistics of d descriptions, by which the metrics of any sample of them can be had.
+    """Sufficient statistics of d generated captions, from which `measure` computes the metrics of any sample of them.
 
-    `matched` and `made` (d, 4) count its n-grams, n from 1 to 4: those that a reference has, and all; `lengths` (d, 2)
-    its words and those of the closest reference; `rouge_l` and `cider` (d,) are its own, in percent. CIDEr weighs words
-    by all references, whatever the sample. METEOR is not here: its scorer adds up in a process of its own.
+    - `made` (d, 4) counts the n-grams of each caption, for n from 1 to 4.
+    - `matched` (d, 4) counts the n-grams of each caption that a reference also has.
+    - `lengths` (d, 2) has the number of words of each caption and of its reference with the closest length.
+    - `rouge_l` and `cider` (d,) are the metrics of each caption, multiplied by 100. The word weights of CIDEr come from
+      all references, and do not depend on the sample.
+
+    METEOR is missing, because a separate Java process adds up its statistics.
     """
 
     matched: np.ndarray
@@ -49,26 +56,29 @@ class Statistics:
     cider: np.ndarray
 
     def measure(self, metric: str, weights: np.ndarray) -> float:
-        """The `metric`, one of `METRICS` but METEOR, where description i counts `weights[i]` times; BLEU as Papineni et
-        al. 2002 define it of a corpus, with the floors of the reference scorer."""
+        """Compute `metric`, any of METRICS except meteor, for a sample that has caption i `weights[i]` times. BLEU is
+        computed for the whole sample (Papineni et al. 2002), with the floors of pycocoevalcap. The other metrics are
+        means over the sample."""
         if not metric.startswith("bleu"):
             return float(weights @ getattr(self, metric) / weights.sum())
         n = int(metric[-1])
-        matched, made = weights @ self.matched[:, :n] + TINY, weights @ self.made[:, :n] + SMALL
+        matched = weights @ self.matched[:, :n] + MATCHED_FLOOR
+        made = weights @ self.made[:, :n] + GENERATED_FLOOR
         length, closest = weights @ self.lengths
-        brevity = min(1.0, np.exp(1 - (closest + SMALL) / (length + TINY)))
+        brevity = min(1.0, np.exp(1 - (closest + GENERATED_FLOOR) / (length + MATCHED_FLOOR)))
         return 100 * float(np.prod(matched / made) ** (1 / n) * brevity)
 
 
 def judge(
     candidates: Sequence[Words], references: Sequence[Sequence[Words]], meteor: bool
 ) -> tuple[Judgement, Statistics | None]:
-    """One candidate per image against its references; BLEU is the corpus's, with the closest reference length.
-
-    METEOR is measured if `meteor` is set and Java is installed; without pycocoevalcap nothing is.
-    """
+    """Compare one candidate per image with the references of the image. Returns the metrics and their statistics. BLEU
+    is computed for all candidates together, with the closest reference lengths. METEOR is measured only if `meteor` is
+    true and Java is installed. Without pycocoevalcap, no metric is measured, and the statistics are None."""
     if find_spec(PACKAGE) is None:
-        reason = "pycocoevalcap is not installed; pip install 'jointspace[metrics]' and run evaluate-descriptions again"
+        reason = (
+            "pycocoevalcap is not installed. Run pip install 'jointspace[metrics]', then rerun evaluate-descriptions"
+        )
         return Judgement(not_measured=dict.fromkeys(METRICS, reason)), None
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
     from pycocoevalcap.cider.cider import Cider
@@ -86,7 +96,7 @@ def judge(
     if not meteor:
         without["meteor"] = "describe.meteor is false"
     elif not shutil.which("java"):
-        without["meteor"] = "there is no Java; install it and run evaluate-descriptions again"
+        without["meteor"] = "Java is not installed. Install it, then rerun evaluate-descriptions"
     else:
         scores.append(Meteor().compute_score(given, made)[0])
     measured = {name: 100 * float(score) for name, score in zip(METRICS, scores, strict=False)}
@@ -103,8 +113,9 @@ def judge(
 
 
 def variety(candidates: Sequence[Words], copied: Sequence[bool]) -> dict[str, float]:
-    """Percent of the candidates `copied` word by word from a training sentence, as `copied` says of each, percent
-    `distinct`, and their mean `length` in words."""
+    """Measure how varied the candidates are. `copied[i]` says whether candidate i has the same words as a training
+    sentence. Returns the percentage of the candidates that are `copied`, the number of different candidates in percent
+    of all (`distinct`), and the mean `length` in words."""
     distinct = len(set(map(tuple, candidates))) / len(candidates)
     length = float(np.mean(list(map(len, candidates))))
     return {"copied": 100 * float(np.mean(copied)), "distinct": 100 * distinct, "length": length}

@@ -1,4 +1,4 @@
-"""`mrnn`: the multimodal recurrent network of Karpathy and Fei-Fei 2015, section 3.2."""
+"""The generator `mrnn`: the multimodal recurrent network of Karpathy and Fei-Fei 2015, section 3.2."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,15 +22,19 @@ from pipeline.models.neural.training import seeded
 
 
 class DescribingNetwork(RecurrentWeights):
-    """Karpathy and Fei-Fei 2015, equations 13 to 15:
+    """The recurrent network of Karpathy and Fei-Fei 2015, equations 13 to 15:
 
-        b_v = W_hi I;  h_t = f(W_hx x_t + W_hh h_{t-1} + b_h + 1(t = 1) b_v);  y_t = softmax(W_oh h_t + b_o)
+        b_v = W_hi I
+        h_t = f(W_hx x_t + W_hh h_{t-1} + b_h + 1(t = 1) b_v)
+        y_t = softmax(W_oh h_t + b_o)
 
-    Paper to code: W_hi `image_map`, W_hx `w`, W_hh `u`, b_h `bias` + `hidden_bias`, x_t rows of `words`, W_oh `output`,
-    b_o `output_bias`. The cell `relu` is the equation with the paper's f, `rnn` with f = tanh; `lstm` and `gru` add b_v
-    to all their gates.
-    Classes are the vocabulary's V words, the unknown word V, and the boundary V + 1: START as input, END as output.
-    The image I is the stacked features, centred and divided by their root mean square over the training images.
+    Paper to code: W_hi is `image_map`, W_hx `w`, W_hh `u`, b_h `bias` + `hidden_bias`, W_oh `output`, and b_o
+    `output_bias`. The vectors x_t are rows of `words`. The paper's f is ReLU, which is the cell `relu`. The cell `rnn`
+    has f = tanh, and the cells `lstm` and `gru` add b_v to all their gates.
+
+    The V + 2 classes are the ids of V words, the unknown word (id V), and the boundary (id V + 1), which means START as
+    an input and END as a prediction. I is the stacked features of the image, minus their mean over the training images
+    and divided by the root mean square of all centred features of the training images.
     """
 
     mean: Tensor
@@ -46,7 +50,7 @@ class DescribingNetwork(RecurrentWeights):
         frequencies: Tensor,
         dropout: float,
     ) -> None:
-        """`frequencies` (V + 2,): log shares of the classes, the initial b_o (supplement 6.5)."""
+        """Initialise the parameters. b_o starts at `frequencies` (V + 2,), log class frequencies (supplement 6.5)."""
         super().__init__(
             cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL_RANGE, INITIAL_RANGE), dimensions, dropout
         )
@@ -57,16 +61,16 @@ class DescribingNetwork(RecurrentWeights):
         self.output_bias = nn.Parameter(frequencies)
 
     def image_bias(self, x: Tensor) -> Tensor:
-        """b_v (n, gates H) of stacked features (n, D)."""
+        """Compute b_v (n, gates H) from the stacked features x (n, D)."""
         x = functional.dropout((x - self.mean) / self.scale, self.dropout, self.training)
         return functional.linear(x.to(self.precision), self.image_map.to(self.precision))
 
     def forward(self, x: Tensor, sentences: Framed) -> Tensor:
-        """The mean -log P over all words and ENDs, a scalar; sentence i describes image i of x (n, D)."""
+        """Compute the mean -log P over all words and ENDs, a scalar. Sentence i belongs to row i of x (n, D)."""
         return self.losses(self.image_bias(x), sentences).mean()
 
     def losses(self, image_bias: Tensor, sentences: Framed) -> Tensor:
-        """(total,) -log P of each word and END, in packed order; b_v of sentence i is image_bias[i], (n, gates H)."""
+        """Compute -log P (total,) of each word and END, in packed order. Row i of `image_bias` is b_v of sentence i."""
         packed = sentences.inputs
         first = image_bias[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
@@ -76,21 +80,23 @@ class DescribingNetwork(RecurrentWeights):
         return functional.cross_entropy(self.logits(hidden), sentences.targets.ids, reduction="none")
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(k, V + 2) float32 after hidden states (k, H)."""
+        """Compute the logits (k, V + 2), float32, after the hidden states (k, H)."""
         parts = (part.to(self.precision) for part in (hidden, self.output, self.output_bias))
         return functional.linear(*parts).float()
 
 
 class RecurrentDecoder:
-    """Runs the network word by word, with its weights converted once; see pipeline.generate.beam.Decoder."""
+    """Runs the network word by word, as a pipeline.generate.beam.Decoder. The constructor converts the weights to the
+    precision of the network, so that the steps need not convert them."""
 
     def __init__(self, network: DescribingNetwork, x: Tensor) -> None:
-        """For the images x (n, D), stacked features."""
-        self.cell, self.precision = network.cell, network.precision
+        """Prepare decoding for n images with the stacked features x (n, D)."""
+        self.cell = network.cell
+        self.precision = network.precision
         self.boundary = len(network.words) - 1
         parts = (network.u, network.hidden_bias, network.output, network.output_bias)
         self.u, self.hidden_bias, self.output, self.output_bias = (part.to(self.precision) for part in parts)
-        # A word's contribution to the gates depends on nothing else.
+        # The input of the gates depends only on the word, so that it is computed once for each word.
         self.inputs = functional.linear(network.words, network.w, network.bias).to(self.precision)
         self.first = network.image_bias(x)
 
@@ -108,19 +114,19 @@ class RecurrentDecoder:
 
 
 class MultimodalRNN:
-    """A recurrent language model that starts from the image; see DescribingNetwork for the equations.
-
-    With `whole` it has learned from regions with their whole images beside them, each encoder's features twice as wide;
-    an image without a region then stands beside itself.
-    """
+    """The generator `mrnn`, a recurrent language model that starts from the image. DescribingNetwork has the equations.
+    If `whole` is true, the model was trained on regions, and each encoder's features of a region are followed by the
+    features of its whole image. The features of an image without regions are then repeated."""
 
     def __init__(self, view: ImageView, cell: str, network: DescribingNetwork, whole: bool = False) -> None:
-        self.view, self.cell, self.whole = view, cell, whole
+        self.view = view
+        self.cell = cell
+        self.whole = whole
         self.network = network.eval()
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """The model trained on the pairs of `material`: whole images, or regions with snippets."""
+        """Train the model on the training pairs of `material`: images with sentences, or regions with snippets."""
         view, pairs, settings = material.view, material.train, material.settings
         mean, length = mean_and_spread(pairs.stacked(view))
         scale = length / view.dim**0.5
@@ -152,11 +158,13 @@ class MultimodalRNN:
         return x, framed(pairs.sentences.take(rows), len(self.network.words) - 1)
 
     def perplexity(self, pairs: TrainingPairs) -> float:
-        """The perplexity of `pairs` given their images, over words and ENDs; unknown words count as one word."""
+        """Compute the perplexity of the sentences of `pairs` given their images, over all words and ENDs. All unknown
+        words count as a single word of the vocabulary."""
         return perplexity_of(self.network, lambda rows: self._batch(pairs, rows), pairs.sentences)
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
-        """(n, m) float32: log P of each held-out sentence, END included, given each image (encoder -> (n, dim))."""
+        """Return the natural log probability (n, m) float32 of each held-out sentence, END included, given each image.
+        `features` are encoder -> (n, dim)."""
         sentences, network = given.pairs.sentences, self.network
         with torch.inference_mode():
             biases = network.image_bias(self._stack(features))
@@ -168,11 +176,12 @@ class MultimodalRNN:
         return log_probabilities(sentences, len(biases), open_block)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
-        """The perplexity of held-out sentences."""
+        """Compute the perplexity of held-out sentences given their images."""
         return {"given_image": self.perplexity(held_out.pairs)}
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """The best sentences of a beam, scored by log P / L ** length_power, or sampled ones, scored by log P."""
+        """Generate at most `count` sentences per image, best first: by beam search, or by sampling with a temperature.
+        The score is log P / L ** length_power for beam search, where L counts words and END, and log P for sampling."""
         decoder, search = self.decoder(features), sources.search
         if sources.temperature is None:
             power = search.length_power
@@ -191,12 +200,12 @@ class MultimodalRNN:
         return [list(map(describe, hypotheses)) for hypotheses in best]
 
     def decoder(self, features: Mapping[str, np.ndarray]) -> RecurrentDecoder:
-        """The decoder for images given as encoder -> (n, its dim)."""
+        """Create the decoder for n images, given as encoder -> (n, dim)."""
         with torch.inference_mode():
             return RecurrentDecoder(self.network, self._stack(features))
 
     def _stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
-        """(n, D), of whole images alone too where the network has regions beside theirs."""
+        """Stack `features` (n, D). If the network expects a region with its image, repeat features without a region."""
         if self.whole:
             dims = dict(zip(self.view.encoders, self.view.dims, strict=True))
             features = {

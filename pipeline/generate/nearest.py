@@ -1,4 +1,7 @@
-"""`nearest`: describes an image by a training sentence (the baseline of Karpathy and Fei-Fei 2015, section 4.3)."""
+"""The generator `nearest`, which gives each image a training sentence.
+
+By features with the Euclidean distance, it is the retrieval baseline of Karpathy and Fei-Fei 2015, section 4.2.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,17 +17,21 @@ from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread, required
 
-BLOCK = 1 << 16
-"""Rows of the gallery compared at once."""
+GALLERY_BLOCK = 1 << 16
+"""Number of rows of the gallery that are embedded or compared at once."""
 
 
 class Nearest:
-    """A sentence of the nearest training image, by features or in a joint space, or the nearest training sentence.
+    """Finds a sentence of the nearest training image, or the nearest training sentence.
 
-    `gallery` (k, d) float16: training images by their standardised view if `by` is `features`, their embeddings if it
-    is `joint-image`, and those of training sentences if it is `joint-sentence`; rows of unit length. Where `distance`,
-    of features, is `euclidean`, they are as the encoder gives them, less their mean. `rows` (k,): the training sentence
-    of each; an image's first.
+    The setting `by` chooses the rows of `gallery` (k, d) float16:
+
+    - `features`: the stacked features of training images, minus the mean `mean` of the training images. If `distance`
+      is `cosine`, the rows have unit length. If it is `euclidean`, the features are not transformed otherwise.
+    - `joint-image`: the embeddings of training images, with unit length.
+    - `joint-sentence`: the embeddings of training sentences, with unit length.
+
+    `rows` (k,) has the training sentence of each row of the gallery. For an image, this is its first sentence.
     """
 
     def __init__(
@@ -35,6 +42,7 @@ class Nearest:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
+        """Build the gallery from the training images or the training sentences."""
         by, pairs, view = material.settings.by, material.train, material.view
         if by == "features" and material.settings.distance == "euclidean":
             view = replace(view, steps=())
@@ -46,8 +54,8 @@ class Nearest:
             vectors = [required(material.space).sentences(material.texts["train"])]
         else:
             embed = model.standardise if by == "features" else required(material.space).images
-            starts = range(0, pairs.n_images, BLOCK)
-            vectors = [embed(pairs.images(np.arange(s, min(s + BLOCK, pairs.n_images)))) for s in starts]
+            starts = range(0, pairs.n_images, GALLERY_BLOCK)
+            vectors = [embed(pairs.images(np.arange(s, min(s + GALLERY_BLOCK, pairs.n_images)))) for s in starts]
         model.gallery = np.concatenate([block.astype(np.float16) for block in vectors])
         return Learned(model, {"criterion": by, "sentences": len(pairs.owners), "chosen": {"rows": len(model.rows)}})
 
@@ -60,9 +68,11 @@ class Nearest:
         return self.view.encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """The `count` nearest sentences of every image, best first; scores are cosines, or minus squared distances."""
+        """Return the sentences of the `count` nearest rows of the gallery for every image, best first. The scores are
+        cosines, or negative squared Euclidean distances."""
         queries = self.standardise(features) if self.by == "features" else required(sources.space).images(features)
-        blocks = (to_float32(self.gallery[start : start + BLOCK]) for start in range(0, len(self.rows), BLOCK))
+        starts = range(0, len(self.rows), GALLERY_BLOCK)
+        blocks = (to_float32(self.gallery[start : start + GALLERY_BLOCK]) for start in starts)
         nearest = search_exact(queries, blocks, count, "inner_product" if self.unit else "euclidean")
         described = []
         for rows, scores in map(nearest.of, range(len(queries))):
@@ -71,7 +81,7 @@ class Nearest:
         return described
 
     def standardise(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, D) float32: the view minus the training images' mean, for cosines of unit length."""
+        """Stack `features` (n, D) and subtract the mean of the training images. Scale to unit length for cosines."""
         x = self.view.stack(features) - self.mean
         return scale_to_unit_length(x) if self.unit else x
 

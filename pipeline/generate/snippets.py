@@ -1,5 +1,8 @@
-"""Snippets of sentences and the regions aligned with them (Karpathy and Fei-Fei 2015): training pairs of both, and
-`ranked-snippets`, which describes a region by a snippet of a training sentence."""
+"""Snippets of sentences and the regions that are aligned with them (Karpathy and Fei-Fei 2015, section 3.1.4).
+
+The module pairs regions with snippets for training. It also has the generator `ranked-snippets`, which gives each
+region a snippet of a training sentence.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,13 +24,14 @@ from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 
 TOLERANCE = 1.0
-"""Pixels by which a snippet's box may differ from its region, at each side."""
-BLOCK = 1 << 16
-"""Snippets compared at once."""
+"""Largest difference in pixels between a coordinate of a snippet's box and that coordinate of its region."""
+SNIPPET_BLOCK = 1 << 16
+"""Number of snippets that are compared with the regions at once."""
 
 
 class Snippet(NamedTuple):
-    """Some `words` of a sentence, and the `box` (x1, y1, x2, y2 in original pixels) that shows them."""
+    """Consecutive `words` of a sentence, and the `box` of the region that shows them. The box is (x1, y1, x2, y2) in
+    pixels of the original image. `score` is the score of the alignment."""
 
     sentence_id: int
     image_id: int
@@ -37,7 +41,8 @@ class Snippet(NamedTuple):
 
 
 class SnippetRegions(NamedTuple):
-    """The regions of some images: those of image i are rows offsets[i] to offsets[i + 1], the whole image first."""
+    """The regions of some images, with one row per region in `boxes` and `features`. The regions of the image
+    `image_id[i]` are the rows offsets[i] to offsets[i + 1]. The first one is the whole image."""
 
     image_id: np.ndarray
     offsets: np.ndarray
@@ -45,7 +50,8 @@ class SnippetRegions(NamedTuple):
     features: np.ndarray
 
     def take(self, rows: np.ndarray, whole: bool) -> np.ndarray:
-        """Return the features (k, dim) of regions `rows` (k,); with `whole`, also of their images, (k, 2 dim)."""
+        """Return the features (k, dim) of the regions `rows` (k,). If `whole` is true, the features of the whole image
+        follow the features of each region, (k, 2 dim)."""
         if not whole:
             return self.features[rows]
         first = self.offsets[np.searchsorted(self.offsets, rows, "right") - 1]
@@ -59,44 +65,46 @@ def region_pairs(
     vocabulary: Vocabulary,
     whole: bool,
 ) -> dict[str, TrainingPairs]:
-    """The snippets of `train` and of `dev`, each with the features of its box, from encoder -> `regions`; `whole`
-    as in SnippetRegions.
+    """Pair the snippets of the splits train and dev with the features of their regions.
 
-    `splits` (n_images,) is every image's. Raises InputError naming, by number, a snippet without a region, and for a
-    split without snippets.
+    `regions` is encoder -> regions, and `splits` has the split of every image. `whole` is as in SnippetRegions.take.
+    Returns the pairs under "train" and "dev". Their names are the positions of the snippets in `snippets`. Raises
+    InputError if a snippet has no matching region, or if a split has no snippets.
     """
     tokens = encode_tokens([" ".join(snippet.words) for snippet in snippets], vocabulary)
     image_id = np.array([snippet.image_id for snippet in snippets], np.int64)
     boxes = np.array([snippet.box for snippet in snippets])
-    places = {name: find_regions(stored, image_id, boxes) for name, stored in regions.items()}
-    for numbers in places.values():
-        for missing in np.flatnonzero(numbers < 0)[:1]:
+    region_rows = {name: find_regions(stored, image_id, boxes) for name, stored in regions.items()}
+    for found in region_rows.values():
+        for missing in np.flatnonzero(found < 0)[:1]:
             raise InputError(
-                f"snippet {missing} (sentence {snippets[missing].sentence_id}) has a box that is no region of image"
-                f" {image_id[missing]}; align with the regions that you give"
+                f"snippet {missing} (sentence {snippets[missing].sentence_id}) has a box that is not a region of image"
+                f" {image_id[missing]}. Align with the same regions from which the generator learns"
             )
     pairs = {}
     for split in ("train", "dev"):
         rows = np.flatnonzero((splits[image_id] == split) & (tokens.lengths > 0))
         if not len(rows):
-            raise InputError(f"no snippet is of the {split} split; align the sentences of train and dev")
-        features = {name: stored.take(places[name][rows], whole) for name, stored in regions.items()}
+            raise InputError(f"there are no snippets of the split {split}. Align the sentences of train and of dev")
+        features = {name: stored.take(region_rows[name][rows], whole) for name, stored in regions.items()}
         pairs[split] = TrainingPairs(features, tokens.take(rows), np.arange(len(rows)), rows)
     return pairs
 
 
 def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """(k,): the rows of the regions that match the `boxes` (k, 4) in the images `image_id` (k,), or -1."""
-    places, found = np.searchsorted(regions.image_id, image_id), []
-    for place, box in zip(places.tolist(), np.asarray(boxes), strict=True):
-        first, last = regions.offsets[place], regions.offsets[place + 1]
+    """Find the region that matches each of the `boxes` (k, 4) in the images `image_id` (k,). Returns the rows (k,) of
+    the nearest regions in `regions`, or -1 where a coordinate differs by more than TOLERANCE."""
+    images = np.searchsorted(regions.image_id, image_id)
+    found = []
+    for image, box in zip(images.tolist(), np.asarray(boxes), strict=True):
+        first, last = regions.offsets[image : image + 2]
         distance = np.abs(regions.boxes[first:last] - box).max(axis=1)
         found.append(first + distance.argmin() if distance.min(initial=np.inf) <= TOLERANCE else -1)
     return np.array(found, np.int64)
 
 
 class Regions(NamedTuple):
-    """n images of one region each, as a model embeds them: a RegionBlock."""
+    """n images with one region each, in the form that a model embeds (a RegionBlock)."""
 
     features: np.ndarray
     boxes: np.ndarray
@@ -105,26 +113,29 @@ class Regions(NamedTuple):
 
     @classmethod
     def of(cls, features: np.ndarray) -> "Regions":
-        """Regions with the `features` (n, dim), each the whole of its image."""
+        """Create n regions with the `features` (n, dim), where each region is the whole image."""
         n = len(features)
         return cls(features, np.tile(np.array([[0, 0, 1, 1]], np.float32), (n, 1)), np.ones(n), np.arange(n + 1))
 
 
 def sum_words(words: MultiVectors, lengths: Sequence[int]) -> np.ndarray:
-    """(k, c) float32: the sum of the word vectors of each of k snippets, which are all words of the sentences `words`,
-    in order; `lengths` (k,) are theirs, at least 1."""
+    """Sum the word vectors of each of k snippets, (k, c) float32. The snippets together are all words of the sentences
+    `words`, in order. `lengths` (k,) are the numbers of words of the snippets, each at least 1."""
     return np.add.reduceat(to_float32(words.array), offsets_of(lengths)[:-1], axis=0)
 
 
 class RankedSnippets:
-    """Describes a region by the snippet whose words have the greatest sum of products with it, by the alignment model:
-    eq. 8 of Karpathy and Fei-Fei 2015 for an image of this region alone (the ranking baseline of their Table 3).
+    """Gives each region the training snippet with the highest score by an alignment model.
 
-    `gallery` (k, c) float16: the sums of the word vectors of k different snippets, `snippets` their words.
+    The score is the sum of the inner products of the region with the words of the snippet: equation 8 of Karpathy and
+    Fei-Fei 2015 for an image with this region only. This is the ranking baseline of Table 3.
+
+    `gallery` (k, c) float16 has the sum of the word vectors of each of k different snippets, and `snippets` has their
+    words.
     """
 
     def __init__(self, name: str, model: AlignedModel, gallery: np.ndarray, snippets: Tokens) -> None:
-        """`name` is the registered `model`'s."""
+        """Create the generator from its parts. `name` is the registered name of `model`."""
         self.name = name
         self.model = model
         self.gallery = gallery
@@ -132,12 +143,13 @@ class RankedSnippets:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """Of snippets with the same words, the mean of their sums; those without a known word are left out."""
+        """Build the gallery from the training snippets with at least one known word. Snippets with the same words
+        become one row, the mean of the sums of their word vectors."""
         ranker, tokens = required(material.ranker), material.train.sentences
         unknown = len(material.vocabulary.terms)
         rows = np.array([row for row, ids in enumerate(tokens) if (ids < unknown).any()], np.int64)
         texts = [tuple(ids.tolist()) for ids in tokens.take(rows)]
-        number = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         numbers = np.array([number[text] for text in texts])
         gallery = np.zeros((len(number), ranker.vectors.shape[1]), np.float32)
         np.add.at(gallery, numbers, ranker.vectors[material.train.names[rows]])
@@ -155,9 +167,10 @@ class RankedSnippets:
         return self.model.region_encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """The `count` best snippets for every region, best first; scores are sums of products."""
+        """Return the `count` best snippets for every region, best first. The score is the sum of the inner products."""
         queries = self.model.embed_regions(Regions.of(np.hstack([features[name] for name in self.encoders])))
-        blocks = (to_float32(self.gallery[start : start + BLOCK]) for start in range(0, len(self.gallery), BLOCK))
+        starts = range(0, len(self.gallery), SNIPPET_BLOCK)
+        blocks = (to_float32(self.gallery[start : start + SNIPPET_BLOCK]) for start in starts)
         nearest = search_exact(queries, blocks, count, "inner_product")
         terms = sources.corpus.vocabulary.terms
         words = [tuple(terms[i] for i in ids if i < len(terms)) for ids in self.snippets]

@@ -1,4 +1,4 @@
-"""Language models' sentences between their boundaries, and training on them with the loop of the neural models."""
+"""Training and evaluation of language models: inputs and targets, the training loop, perplexity, and probabilities."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -18,21 +18,21 @@ from pipeline.models.neural.recurrence import Packed, pack
 from pipeline.models.neural.training import Training, TrainingPlan, TrainingSchedule, clip_elements
 from pipeline.text.sequences import Tokens
 
-BLOCK = 512
-"""Sentences whose loss is computed at once."""
+LOSS_BLOCK = 512
+"""Number of sentences whose loss is computed at once."""
 Batches = Callable[[np.ndarray], tuple]
-"""Sentence numbers -> the arguments of the network, which returns their mean loss."""
+"""A function from row numbers of sentences to the arguments with which the network computes their mean loss."""
 
 
 class Framed(NamedTuple):
-    """A model's input, START w1 ... wN, and what it predicts, w1 ... wN END, packed alike."""
+    """Packed sentences: the inputs START w1 ... wN, and in the same order the targets w1 ... wN END."""
 
     inputs: Packed
     targets: Packed
 
 
 def framed(tokens: Tokens, boundary: int) -> Framed:
-    """The inputs and targets of `tokens`; the id `boundary` is START and END."""
+    """Create the inputs and targets of the sentences `tokens`. The id `boundary` is START and END."""
     whole = pad(tokens, 1, 1, boundary)
     offsets = whole.offsets - np.arange(len(whole.offsets))
     inputs = np.delete(whole.ids, whole.offsets[1:] - 1)
@@ -41,8 +41,9 @@ def framed(tokens: Tokens, boundary: int) -> Framed:
 
 
 class Windows(NamedTuple):
-    """For each of the k words and ENDs of some sentences: the `context` (k, n - 1) of words before it, the word itself
-    in `targets` (k,), its row in `sentences` (k,), and its and the next parts of speech, `tags` (k, 1 + ahead)."""
+    """The windows of k targets, which are all words and ENDs of some sentences. `context` (k, n - 1) has the words
+    before each of the `targets` (k,), and `sentences` (k,) the row of its sentence. `tags` (k, 1 + ahead) has the parts
+    of speech of the target and of the `ahead` words after it, or is None."""
 
     context: Tensor
     targets: Tensor
@@ -51,8 +52,8 @@ class Windows(NamedTuple):
 
 
 def windows(tokens: Tokens, boundary: int, size: int, tags: Tokens | None, no_tag: int, ahead: int) -> Windows:
-    """The windows of `tokens`, with `size` words of context. `tags` has every word's part of speech; that of END and
-    beyond is `no_tag`."""
+    """Create the windows of the sentences `tokens`, with `size` words of context. The id `boundary` is START and END.
+    `tags` has the part of speech of every word. END and the positions after it have the part of speech `no_tag`."""
     lengths = tokens.lengths + 1
 
     def cut(padded: Tokens, width: int) -> Tensor:
@@ -66,10 +67,8 @@ def windows(tokens: Tokens, boundary: int, size: int, tags: Tokens | None, no_ta
 
 
 def log_frequencies(tokens: Tokens, count: int) -> np.ndarray:
-    """(count,) float32: log of the share of each id, and of END as the last, in the targets of `tokens`.
-
-    An id that does not occur counts as half an occurrence.
-    """
+    """Compute the log relative frequency (count,) float32 of each id in the targets of `tokens`. The last id, count -
+    1, is END, which occurs once per sentence. An id that does not occur counts as half an occurrence."""
     counts = np.bincount(tokens.ids, minlength=count).astype(float)
     counts[count - 1] = len(tokens)
     counts = np.maximum(counts, 0.5)
@@ -77,7 +76,7 @@ def log_frequencies(tokens: Tokens, count: int) -> np.ndarray:
 
 
 class Likelihood:
-    """The objective of a module that computes its own loss."""
+    """The objective of a network that returns its loss, which is passed on unchanged."""
 
     drawn = 0
 
@@ -92,9 +91,11 @@ def train(
     perplexity: Callable[[], float],
     material: Material,
 ) -> Mapping[str, Any]:
-    """Minimise the loss of `network` on the sentences `names` (m,) until `perplexity()` on dev no longer falls.
+    """Train `network` on m sentences, and leave the parameters of the epoch with the lowest dev perplexity in it.
 
-    Leaves the best epoch's parameters in the network, and returns the log. Raises like `Training.run`.
+    `batch` makes the arguments of the network, `names` (m,) name the sentences in error messages, and `perplexity()`
+    computes the perplexity on dev. Returns the log of the training. Raises JointspaceError if a loss or gradient is not
+    finite.
     """
     settings = material.settings
     clip_elements(network, settings.clip)
@@ -123,7 +124,7 @@ def train(
 
 
 def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
-    """exp of the mean -log P of the sentences `tokens`, over words and ENDs; at most e ** 700."""
+    """Compute the perplexity of the sentences `tokens` over all words and ENDs. It is capped at e ** 700."""
     device = next(network.parameters()).device
     losses, words = [], []
     with torch.inference_mode():
@@ -136,10 +137,9 @@ def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
 def log_probabilities(
     tokens: Tokens, count: int, open_block: Callable[[np.ndarray], tuple[Tensor, Callable[[int], Tensor]]]
 ) -> np.ndarray:
-    """(count, m) float32 log P of each of the sentences `tokens`, END included, given each of `count` images.
-
-    `open_block(rows)` returns the owner (total,) of each word and END of some sentences, from 0, and the function from
-    an image's number to their -log P (total,)."""
+    """Compute log P (count, m) float32 of each of the m sentences `tokens`, END included, given each of `count` images.
+    `open_block(rows)` returns, for the sentences `rows`, the position in `rows` of the sentence of each word and END,
+    (total,), and a function from the number of an image to -log P of each word and END, (total,)."""
     found = np.empty((count, len(tokens)), np.float32)
     with torch.inference_mode():
         for rows in _blocks(tokens):
@@ -151,17 +151,19 @@ def log_probabilities(
 
 
 def _blocks(tokens: Tokens) -> list[np.ndarray]:
-    return [np.arange(start, min(start + BLOCK, len(tokens))) for start in range(0, len(tokens), BLOCK)]
+    return [np.arange(start, min(start + LOSS_BLOCK, len(tokens))) for start in range(0, len(tokens), LOSS_BLOCK)]
 
 
 def likelihood_scores(log_probabilities: np.ndarray, lengths: np.ndarray, prior: np.ndarray | None) -> np.ndarray:
-    """(n, m) float64 scores of n images by m sentences from log P of each sentence given each image (n, m): retrieval
-    by a generator, as Kiros et al. 2014, section 3.1, have it of the m-RNN.
+    """Score m sentences for n images, (n, m) float64, from the log probabilities (n, m) of a generator.
 
-    `lengths` (m,) count a sentence's words and its END. Without a `prior`, the score is minus the logarithm of the
-    sentence's perplexity. With `prior` (k, m), log P given k training images, the logarithm of its mean probability
-    over these is subtracted first, so that a common sentence does not describe every image. Which image is best for a
-    sentence does not depend on it.
+    This is retrieval by perplexity, as by the m-RNN in Kiros et al. 2014, section 3.1. `lengths` (m,) are the numbers
+    of words of the sentences, including END. Without a `prior`, the score is the negative logarithm of the perplexity.
+
+    `prior` (k, m) is the log probability of each sentence given k training images. With it, the function first
+    subtracts the logarithm of the mean probability of each sentence over these images from its log probability, so that
+    a common sentence does not score high for every image. The prior does not change the order of the images for a
+    sentence.
     """
     scores = log_probabilities.astype(np.float64)
     if prior is not None:

@@ -117,5 +117,5 @@ def test_tagger_learns_from_a_treebank_without_punctuation() -> None:
     assert [TAGS[i] for i in next(iter(tags))] == ["DET", "NOUN", "AUX", "ADV"]
     with pytest.raises(InputError, match="bank.conllu, line 2"):
         list(read_tagged(["# text", "1\tdog\tdog"], "bank.conllu"))
-    with pytest.raises(InputError, match="holds no tagged word"):
+    with pytest.raises(InputError, match="has no tagged words"):
         Tagger([], 0)

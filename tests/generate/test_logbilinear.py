@@ -1,4 +1,4 @@
-"""The log-bilinear family against its equations, in float64 and word by word; and what it says of images."""
+"""The log-bilinear family against its equations, in float64 and word by word, and its captions of images."""
 
 from dataclasses import replace
 

@@ -27,7 +27,7 @@ def test_probabilities_are_nltks() -> None:
     tokens = make_tokens(60, 0)
     padded = [["B", "B", *map(str, ids), "B"] for ids in tokens]
     theirs = KneserNeyInterpolated(3, discount=DISCOUNT)
-    # The two boundaries before a sentence are no pair that follows anything.
+    # The two boundaries before a sentence do not count as a pair that follows a history.
     grams = [[tuple(s[i : i + n]) for n in (1, 2, 3) for i in range(n == 2, len(s) - n + 1)] for s in padded]
     theirs.fit(grams, [word for words in padded for word in words])
     ours = Trigram(tokens, BOUNDARY)

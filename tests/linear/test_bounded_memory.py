@@ -1,4 +1,4 @@
-"""What fits and searches hold in memory does not grow with the number of photos."""
+"""The memory of fits and searches does not grow with the number of photos."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator

@@ -63,7 +63,7 @@ def test_fewer_images_than_dimensions_are_solved_in_their_span() -> None:
 
 
 def test_correlations_equal_scikit_learn() -> None:
-    """Which deflates one pair of directions after the other."""
+    """The CCA of scikit-learn finds one pair of directions after the other, by deflation."""
     x, y = make_views()
     a, b = ScikitCCA(n_components=4, scale=False, max_iter=2000, tol=1e-12).fit_transform(x.astype(float), y)
     expected = [np.corrcoef(a[:, i], b[:, i])[0, 1] for i in range(4)]
@@ -93,7 +93,7 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
     ],
 )
 def test_degenerate_data_are_solved_from_the_least_ridge_on(kind: str, least: float, kept: int) -> None:
-    """Without a ridge, only a constant column makes a covariance singular; an outlier leaves one direction."""
+    """Without a ridge, only a constant column makes a covariance singular. An outlier leaves one direction."""
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
     if kind == "constant column":
         x[:, 3] = 7
@@ -243,7 +243,7 @@ def test_a_walk_ends_at_a_pair_without_better_neighbours() -> None:
 
 
 def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:
-    """Twelve images, all found by the first 6 of 12 directions already; on 200 others, all are needed."""
+    """The first 6 of 12 directions suffice to find all of twelve images. For 200 other images, all 12 are needed."""
     tuned = tuned_by(make_grid([2, 6, 12], [0.01], [0.01], [1.0]), [], train=600, dev=12, shared=12)
     assert [trial.recall_sum for trial in tuned.trials][1:] == [600, 600] and tuned.chosen.dimensions == 12
     trial = tuned.chosen

@@ -1,4 +1,4 @@
-"""Which captions are wrong: folds, and what is said of captions whose photograph shows something else."""
+"""The search for wrong captions: its folds, and its results for captions that belong to another photo."""
 
 from collections.abc import Iterator
 
@@ -97,7 +97,7 @@ def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarra
 
 
 def make_pairs(n: int = 600) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Photos with two captions that say what they show; the captions of every tenth are those of another."""
+    """Photos with two captions that describe the photo. Every tenth photo has the captions of another photo."""
     rng, owners = np.random.default_rng(3), np.repeat(np.arange(n), 2)
     shown = rng.standard_normal((n, 6))
     said = shown.copy()
@@ -129,7 +129,7 @@ def test_photos_that_are_all_near_duplicates_are_refused_by_their_cause() -> Non
 
 @pytest.mark.parametrize(("low", "expected"), [(9, 0), (12, 0), (20, 16)])
 def test_pairs_are_likely_wrong_if_more_are_low_than_right_ones_explain(low: int, expected: int) -> None:
-    """Of 81 pairs below the quantile 0.9, about 9 right ones are below the median, or 12 by chance."""
+    """81 pairs are below the quantile 0.9. About 9 right pairs among them are below the median, or 12 by chance."""
     own = np.concatenate([np.full(low, 0.25), np.full(81 - low, 0.85), np.full(200, 2.0)])
     scores = Scores(own, np.linspace(0, 1, 1001), NO_PAIRS)
     assert scores.likely_wrong == expected

@@ -1,4 +1,4 @@
-"""Gong et al. 2014, sections 3 and 4, in float64 on dense matrices of pairs, beside the models made from moments."""
+"""Gong et al. 2014, sections 3 and 4, in float64 on dense matrices of pairs, against models fitted from moments."""
 
 from dataclasses import dataclass
 from typing import Any

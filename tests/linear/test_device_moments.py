@@ -1,4 +1,4 @@
-"""Moments by torch are those by numpy, also where a GPU has no room for a whole block."""
+"""Moments computed by torch equal the moments computed by numpy, also where a GPU has no room for a whole block."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""FeatureMaped and expanded views against dense matrices; each feature_map against what it stands for."""
+"""Feature-mapped and expanded views against dense matrices, and each feature map against its kernel."""
 
 from itertools import pairwise
 
@@ -104,7 +104,7 @@ def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
 
 
 def test_fourier_products_estimate_the_gaussian_kernel() -> None:
-    """Of a row with itself exactly (Sutherland and Schneider 2015, section 3)."""
+    """The product of a row with itself is exact (Sutherland and Schneider 2015, section 3)."""
     z = np.random.default_rng(8).standard_normal((40, 6)).astype(np.float32)
     features = FourierMap.draw("cosine-sine", 6, 40_000, 2.0, np.random.default_rng(9))(z)
     np.testing.assert_allclose(features @ features.T / 40_000, rbf_kernel(z, gamma=1 / 8), atol=0.03)

@@ -1,4 +1,4 @@
-"""Hubness correction: its numbers as the papers write them, its vectors, and what is chosen on dev."""
+"""Hubness correction: the numbers against the equations of the papers, the vectors, and the choice on dev."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ LOG = Bank(BANK.images, BANK.sentences, queries=draw(35))
 
 
 def queries_of(bank: Bank) -> np.ndarray:
-    """Those that look for images."""
+    """The texts that search for images."""
     return bank.sentences if bank.queries is None else bank.queries
 
 

@@ -38,7 +38,8 @@ def test_linear_kernels_are_cca_whose_vectors_keep_their_length(score: str, metr
 
     (block,) = task.sets.target_blocks()
     x, y = block.x.astype(float)[block.owners], block.y.toarray().astype(float)
-    # A ridge is relative to the mean variance of the kernel's features, one a landmark: here every row is one.
+    # A ridge is relative to the mean variance of the kernel's features.
+    # There is one feature per landmark, and here every row is a landmark.
     ridges = (RIDGE * x.var(axis=0).sum() / len(block.x), RIDGE * y.var(axis=0).sum() / len(y))
     w, u = dense_cca(x, y, ridges)
     v = (FIT_VIEW.stack(pairs.features) - x.mean(axis=0)) @ w

@@ -23,7 +23,7 @@ VIEW = ImageView(("one",), (9,), ())
 
 
 def make_texts(count: int, names: tuple[str, ...], seed: int = 0) -> dict:
-    """Vectors of `count` texts; dense ones lie far from zero."""
+    """Create the vectors of `count` texts. Dense vectors lie far from zero."""
     rng, found = np.random.default_rng(seed), {}
     for name in names:
         if name in SPARSE:
@@ -35,7 +35,7 @@ def make_texts(count: int, names: tuple[str, ...], seed: int = 0) -> dict:
 
 
 def dense(texts: dict, view: TextView) -> np.ndarray:
-    """(n, dim) float64 by what a view is said to be."""
+    """Compute a text view (n, dim) in float64 from the definition of the view."""
     columns = []
     for name, steps, weight in zip(view.encoders, view.steps, view.weights, strict=True):
         rows = texts[name].toarray() if name in SPARSE else texts[name]

@@ -1,4 +1,4 @@
-"""Wsabie: the rank weights, the sampling of violators, the gradient, the constraint, and what it learns."""
+"""Wsabie: the rank weights, the sampling of violators, the gradient, the constraint, and the result of training."""
 
 from dataclasses import replace
 

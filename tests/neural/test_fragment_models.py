@@ -1,4 +1,4 @@
-"""What is particular to models whose images and sentences are sets; tests/test_models.py has what holds of all."""
+"""Behaviour of models whose images and sentences are sets. tests/test_models.py tests the behaviour of all models."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""Scores of sets against naive loops over the paper's sums, in any blocks, with and without gradients; corrected for
-hubs, and of joined models."""
+"""Scores of sets against naive loops over the paper's sums, in any blocks, with and without gradients, with
+hubness correction, and for joined models."""
 
 from collections.abc import Sequence
 from dataclasses import replace

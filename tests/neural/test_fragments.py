@@ -99,7 +99,7 @@ def make_network(matrix_of: list[int]) -> RelationNetwork:
 
 
 def test_each_relation_is_the_papers_vector() -> None:
-    """s = f(W_R [W_e w1; W_e w2] + b_R), sentence after sentence in word order; unknown and rare relations are left
+    """s = f(W_R [W_e w1; W_e w2] + b_R), sentence after sentence in word order. Unknown and rare relations are left
     out."""
     trees = draw_dependencies(np.random.default_rng(0), TREES, WORDS, LABELS)
     matrix_of = [1, -1, 2, 3, -1]
@@ -123,7 +123,7 @@ def test_each_relation_is_the_papers_vector() -> None:
 
 
 def test_relations_of_too_few_words_have_no_matrix() -> None:
-    """Of ten words with a head, five have label 0, four label 2 and one label 3; roots count for none."""
+    """Five of the ten words with a head have label 0, four have label 2, and one has label 3. Roots are not counted."""
     labels = [1] + [0] * 5 + [2] * 4 + [3]
     trees = pack_trees([[(node - 1, 0, label) for node, label in enumerate(labels)]])
     assert learn_relations(trees, 0.2) == [1, -1, 2, -1]

@@ -1,4 +1,4 @@
-"""What is particular to models of one vector an image; tests/test_models.py has what holds of all."""
+"""Behaviour of models with one vector per image. tests/test_models.py tests the behaviour of all models."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""hmlstm: its units against the equations, correspondences against a loop, and what alternating training keeps."""
+"""hmlstm: its units against the equations, correspondences against a loop, and its alternating training."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def make_encoder() -> HierarchicalLSTM:
 
 
 def unit(encoder: HierarchicalLSTM, node: int, parents, words, labels) -> tuple[Tensor, Tensor]:
-    """Equations 2 to 8 at one node: hidden state and cell, from those of its children."""
+    """Compute equations 2 to 8 at one node: hidden state and cell from the states and cells of the children."""
     (wi, wo, wu, wf), (bi, bo, bu, bf) = encoder.w.chunk(4), encoder.bias.chunk(4)
     (ui, uo, uu, uf), (ni, no, nu, nf) = (u.chunk(4) for u in encoder.u)
     x = encoder.words[words[node]] if words[node] >= 0 else torch.zeros(7)
@@ -179,7 +179,7 @@ def test_both_branches_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("geometry", [False, True])
 def test_images_and_regions_are_centred_about_the_mean_image_and_the_whole_image(geometry: bool) -> None:
-    """Before any statistics are learned; in training these would hide another centre."""
+    """Uses the model before it has learned statistics, because learned statistics would hide a wrong centre."""
     rng = np.random.default_rng(3)
     mean, x = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in (5, (4, 5)))
     network = TwoBranches(mean, make_encoder(), 6, 0.0, geometry=geometry).eval()

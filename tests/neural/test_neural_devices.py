@@ -20,7 +20,7 @@ OWN = {
     "fragments": {"sum": "mean-words", "global_weight": 1.0},
 }
 FAMILIES = ("lstm", "ncca-refined", "sdtrnn", "hmlstm", "dvsa")
-"""Of each kind of computation one, on the pretended device; a GPU trains them all."""
+"""One model for each kind of computation, which the fake device trains. A real GPU trains all models."""
 SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, "weight_decay": 0.1}
 
 
@@ -43,7 +43,7 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 
 
 def embed(model, pairs) -> dict[str, np.ndarray]:
-    """What a model makes of images and sentences, whatever kind it is."""
+    """Embed the images and sentences of `pairs` with a model of any kind."""
     features = {name: pairs.features[name] for name in model.encoders}
     if model.multi_vector:
         sides = model.embed_images(features, pairs.regions), model.embed_sentences(pairs.sentences)

@@ -74,7 +74,7 @@ def test_peepholes_are_the_papers_equations_and_their_gradients() -> None:
 
 @pytest.mark.parametrize("make", [MeanOfWords, partial(Recurrent, "gru"), partial(Recurrent, "lstm")])
 def test_gradients_of_words_are_the_same_every_time(make) -> None:
-    """Many places of a batch hold one word; their gradients are added up in one order, whatever the threads do."""
+    """Many positions have the same word. Their gradients are added up in one order, whatever the threads do."""
     words = torch.randn(21, 256, generator=torch.Generator().manual_seed(0))
     packed = pack(make_tokens([12] * 64), unknown=20)
     encoder = make(words, 256, dropout=0)

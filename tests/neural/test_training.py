@@ -1,4 +1,4 @@
-"""The training loop: the same result after a kill, early stopping, and losses that are no numbers."""
+"""The training loop: the same result after a kill, early stopping, and losses that are NaN."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ OF_SETS = {"loss": "ranking", "margin": 1.0, "optimiser": "momentum"}
     [("lstm", DECAYED), ("ncca-refined", DECAYED), ("sdtrnn", ADAGRAD), ("hmlstm", ADAGRAD), ("dvsa", OF_SETS)],
 )
 def test_a_killed_training_goes_on_to_the_same_model(model: str, own: dict, tmp_path: Path) -> None:
-    """Of each kind of state one model: words, vectors, trees, correspondences and sets."""
+    """Trains one model for each kind of state: words, vectors, trees, correspondences and sets."""
     task = make_task_of(model, train=64, dev=16, epochs=3, averaging=0.9, **own)
     kept: list[Checkpoint] = []
 
@@ -147,7 +147,7 @@ def test_on_another_device_no_checkpoint_holds_what_follows_from_a_loss_that_is_
 
 
 def poison_from(batch: int, draw):
-    """`draw`, but features that are no numbers from its call number `batch` on."""
+    """Return the result of `draw`, but with NaN features from call number `batch` on."""
     calls = iter(range(10**6))
 
     def drawn(rows: np.ndarray):

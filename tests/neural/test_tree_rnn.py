@@ -1,4 +1,4 @@
-"""ctrnn, dtrnn and sdtrnn: by heights as node by node, and what their equations promise."""
+"""ctrnn, dtrnn and sdtrnn: computation by heights against computation node by node, and properties of the equations."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str)
 
 
 def test_a_relation_is_as_large_as_its_matrix() -> None:
-    """Section 6.7: Frobenius norms, the same for relations that share a matrix, and none for what no word has."""
+    """Section 6.7: Frobenius norms, equal for relations that share a matrix, and none for relations without words."""
     encoder = make_encoder("sdtrnn")
     assert len(encoder.matrices) == 3
     squares = [sum(float(entry) ** 2 for row in matrix for entry in row) for matrix in encoder.matrices.detach()]
