@@ -221,7 +221,7 @@ def test_the_footer_counts_the_photos_of_the_index_that_answers(
     """Also after a change of the index, and although another index of the collection still has all photos."""
     from visiting import serve
 
-    monkeypatch.setattr("pipeline.serve.gallery.LOOK_SECONDS", 0)
+    monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     first, other = (shutil.copytree(run / "bundle", tmp_path / name) for name in ("bundle", "other"))
     with listening(serve(tmp_path, other)) as address:
         page.goto(address)
