@@ -1,4 +1,4 @@
-"""Printed tables with made-up systems below their rows."""
+"""Tests of published tables with rows of synthetic models below the published rows."""
 
 import numpy as np
 import pytest

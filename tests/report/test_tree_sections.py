@@ -1,4 +1,4 @@
-"""Sections 6.6 and 6.7 of Socher et al. 2014, from made-up ranks and norms."""
+"""Sections 6.6 and 6.7 of Socher et al. 2014, from synthetic ranks and norms."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The application over a made-up bundle whose answers are known."""
+"""Tests of the application on a synthetic index whose correct answers are known."""
 
 import io
 import re

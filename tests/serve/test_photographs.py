@@ -1,4 +1,4 @@
-"""What is shown of the photographs of an index, what their columns hold, and what scores mean."""
+"""Tests of the photos of an index on the server: thumbnails, columns, filters and scores."""
 
 import io
 import logging
