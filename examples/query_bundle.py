@@ -1,6 +1,7 @@
-"""Photographs for a photograph, from an index alone: python examples/query_bundle.py results/demo/index/ncca 0
+"""Find similar photos with FAISS and pyarrow only: python examples/query_bundle.py results/demo/index/ncca 0
 
-Prints the rows of the index's images that are nearest to its image in row 0, the best first, with their scores.
+The arguments are the folder of an index and the row of a photo in its table. The script prints the scores and paths of
+the five nearest photos, best first.
 """
 
 import json
@@ -15,11 +16,13 @@ import pyarrow.parquet as pq
 def main(folder: Path, row: int, top: int = 5) -> None:
     card = json.loads((folder / "card.json").read_text())
     if card["kind"] == "fragments":
-        sys.exit(f"{folder} has a vector for each region and word, and none for an image; give another model's index")
+        sys.exit(f"The index {folder} has one vector per region, not per photo. Use the index of another model.")
     index = faiss.read_index(str(folder / "images.faiss"))
     table = pq.read_table(folder / "images.parquet")
     if index.ntotal != card["images"]["count"] or index.d != card["dim"]:
-        sys.exit(f"{folder}/images.faiss is not the index of card.json")
+        sys.exit(
+            f"{folder}/images.faiss and card.json differ in the number or length of the vectors. Build the index again."
+        )
     if (inverted := faiss.try_extract_index_ivf(index)) is not None:
         inverted.set_direct_map_type(faiss.DirectMap.Hashtable)
     query = np.array([index.reconstruct(row)], np.float32)

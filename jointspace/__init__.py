@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jointspace.space import fit as fit
 
 HOMES = {"load": "index", "Index": "index", "fit": "space", "FittedSpace": "space"}
-"""Name -> the module that has it."""
+"""Public name -> the module of jointspace that defines it."""
 __all__ = ["FittedSpace", "Index", "fit", "load"]
 
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name not in HOMES:
-        raise AttributeError(f"jointspace has no {name}; there are {', '.join(__all__)}")
+        raise AttributeError(f"jointspace has no {name}. It provides {', '.join(__all__)}.")
     return getattr(import_module(f"jointspace.{HOMES[name]}"), name)
 
 

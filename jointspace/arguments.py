@@ -27,56 +27,58 @@ NUMBERS = "biuf"
 
 
 def to_count(value: SupportsIndex, name: str, least: int = 1) -> int:
-    """Return a whole number. Raises UsageError for anything else, and for a number below `least`."""
+    """Return `value` as an int. Raises UsageError if it is not a whole number, or is below `least`."""
     try:
         count = operator.index(value)
     except TypeError:
         count = None
     if count is None or isinstance(value, bool | np.bool_):
-        raise UsageError(f"{name} is {value!r}; give a whole number")
+        raise UsageError(f"{name} is {value!r}, but must be a whole number.")
     if count < least:
-        raise UsageError(f"{name} is {count}; give at least {least}")
+        raise UsageError(f"{name} is {count}, but must be at least {least}.")
     return count
 
 
 def to_number(value: SupportsFloat, name: str) -> float:
-    """Return a real number. Raises UsageError for anything else."""
+    """Return `value` as a float. Raises UsageError if it is not a real number."""
     try:
         if not isinstance(value, str | bytes | bool | np.bool_):
             return float(value)
     except (TypeError, ValueError):
         pass
-    raise UsageError(f"{name} is {value!r}; give a number")
+    raise UsageError(f"{name} is {value!r}, but must be a number.")
 
 
 def require_text(value: str, name: str) -> None:
-    """Raise UsageError for a value that is not a str, and for lone surrogates, which a file name may have."""
+    """Raise UsageError if a value is not a str, or contains lone surrogates, as undecodable file names do."""
     if not isinstance(value, str):
-        raise UsageError(f"{name} is of type {type(value).__name__}; give a str")
+        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str.")
     if not is_unicode(value):
         raise UsageError(
-            f"{name} has lone surrogates: {value[:MAX_SHOWN_CHARACTERS]!r}; decode its bytes in their own encoding"
+            f"{name} contains lone surrogates: {value[:MAX_SHOWN_CHARACTERS]!r}. Decode its bytes with the encoding in"
+            " which they were written."
         )
 
 
 @runtime_checkable
 class ArrowColumn(Protocol):
-    """A column of Arrow."""
+    """A column of an Arrow table."""
 
     def to_pylist(self) -> list[str]: ...
 
 
 def to_strings(values: Iterable[str | os.PathLike[str]] | ArrowColumn, name: str, count: int) -> list[str]:
-    """Return `count` strings, which may be given as paths or as a column of Arrow.
+    """Return `values` as a list of `count` strings. The values may be strings, paths or an Arrow column.
 
-    Raises InputError for another number of them, and UsageError as `require_text` does.
+    Raises InputError if the number of values is not `count`. Raises UsageError if `values` is not iterable, or a value
+    is not a valid text.
     """
     items = values.to_pylist() if isinstance(values, ArrowColumn) else values
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise UsageError(f"{name} is of type {type(items).__name__}; give a list, one str for each vector")
+        raise UsageError(f"{name} has the type {type(items).__name__}, but must be a list with one str per vector.")
     strings = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
     if len(strings) != count:
-        raise InputError(f"there are {len(strings)} {name} for {count} vectors; give one each")
+        raise InputError(f"There are {len(strings)} {name} for {count} vectors. Pass exactly one per vector.")
     for row, string in enumerate(strings):
         require_text(string, f"{name}[{row}]")
     return strings
@@ -85,8 +87,8 @@ def to_strings(values: Iterable[str | os.PathLike[str]] | ArrowColumn, name: str
 def to_rows(vectors: Vectors, name: str, dim: int | None = None, keep_sparse: bool = False) -> Block:
     """Return the `vectors` (n, d) as float32: an array, or a csr_array for sparse vectors if `keep_sparse`.
 
-    Raises InputError naming the first row that is not finite, and for anything but a table of real numbers with `dim`
-    columns.
+    `dim` is the required number of columns d, or None. Raises InputError if the vectors are not a table of real numbers
+    with this number of columns, or if a value is not finite. The message names the first such row.
     """
     if not isinstance(vectors, sparse.sparray | sparse.spmatrix):
         rows = to_array(vectors, name)
@@ -96,16 +98,17 @@ def to_rows(vectors: Vectors, name: str, dim: int | None = None, keep_sparse: bo
         rows = to_array(sparse.csr_array(vectors).toarray(), name)
     shape = _shape(rows)
     if len(shape) != 2 or dim not in (None, shape[1]):
-        raise InputError(f"{name} vectors must be of shape (n, {dim or 'd'}), not {shape}")
+        raise InputError(f"The {name} vectors have the shape {shape}, but must have the shape (n, {dim or 'd'}).")
     if len(bad := _not_finite(rows)):
         raise InputError(
-            f"{name} vectors: row {bad[0]} is not finite ({len(bad)} such rows); remove or repair their source"
+            f"Row {bad[0]} of the {name} vectors contains NaN or infinity (number of such rows: {len(bad)}). Remove"
+            " these rows, or compute their vectors again."
         )
     return rows
 
 
 def to_dense_views(vectors: Views, name: str, dims: Mapping[str, int | None] | None) -> dict[str, np.ndarray]:
-    """Return the vectors of each encoder as arrays. Raises InputError as `to_views` does."""
+    """Return the vectors of each encoder as float32 arrays (n, d). Raises InputError as `to_views` does."""
     blocks = to_views(vectors, name, dims, keep_sparse=False)
     return {name: block for name, block in blocks.items() if isinstance(block, np.ndarray)}
 
@@ -113,31 +116,35 @@ def to_dense_views(vectors: Views, name: str, dims: Mapping[str, int | None] | N
 def to_views(
     vectors: Views, name: str, dims: Mapping[str, int | None] | None, keep_sparse: bool = True
 ) -> dict[str, Block]:
-    """Return the vectors of each encoder. The vectors of a single encoder come under its own name, or under `name`.
+    """Return the vectors of each encoder, as encoder name -> float32 vectors (n, d).
 
-    Raises InputError if they are not finite or not of `dims`, or if one encoder has more vectors than another.
+    `dims` maps the name of each required encoder to its number of dimensions, or to None if any number is accepted.
+    Vectors that are not a mapping belong to the only encoder in `dims`, or else get the encoder name `name`.
+
+    Raises InputError if an encoder is missing or not in `dims`, if the vectors have other dimensions or are not finite,
+    or if the encoders have different numbers of vectors.
     """
     alone = next(iter(dims)) if dims and len(dims) == 1 else name
     blocks = vectors if isinstance(vectors, Mapping) else {alone: vectors}
     if dims is not None and blocks.keys() != dims.keys():
-        raise InputError(f"{name} vectors of {', '.join(dims)} are needed, not of {', '.join(blocks)}")
+        raise InputError(
+            f"The {name} vectors come from the encoders {', '.join(blocks)}, but must come from {', '.join(dims)}."
+        )
     dims = dims or {}
     views = {key: to_rows(block, key, dims.get(key), keep_sparse) for key, block in blocks.items()}
     counts = [row_count(block) for block in views.values()]
     if len(set(counts)) != 1:
-        raise InputError(
-            f"{name} vectors: every encoder needs the same number of vectors, but the numbers are {counts}"
-        )
+        raise InputError(f"The encoders have different numbers of {name} vectors: {counts}. Pass equally many.")
     return views
 
 
 def to_dense(block: Block) -> np.ndarray:
-    """Return vectors as an array."""
+    """Return dense or sparse vectors as a dense array (n, d)."""
     return block if isinstance(block, np.ndarray) else block.toarray()
 
 
 def row_count(block: Block) -> int:
-    """Return the number of vectors (n, d)."""
+    """Return the number of vectors n."""
     return _shape(block)[0]
 
 
@@ -148,9 +155,9 @@ def _shape(block: Block) -> tuple[int, ...]:
 
 
 def to_array(vectors: ArrayLike, name: str) -> np.ndarray:
-    """Return real numbers as float32. A column of arrays, as a data frame has it, becomes their rows.
+    """Return real numbers as a float32 array. A column of arrays, as a data frame may contain, becomes a matrix.
 
-    Raises InputError for anything else.
+    Masked values become NaN. Raises InputError if the values are not real numbers.
     """
     try:
         masked = isinstance(vectors, np.ma.MaskedArray)
@@ -160,13 +167,15 @@ def to_array(vectors: ArrayLike, name: str) -> np.ndarray:
             with np.errstate(over="ignore"):
                 return np.ascontiguousarray(array, np.float32)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} vectors are not a table of numbers ({error}); give real numbers") from error
-    raise InputError(f"{name} vectors are of {array.dtype}; give real numbers")
+        raise InputError(f"The {name} vectors are not a table of numbers ({error}). Pass real numbers.") from error
+    raise InputError(f"The {name} vectors have the dtype {array.dtype}. Pass real numbers.")
 
 
 def _not_finite(rows: Block) -> np.ndarray:
-    """Return the rows with a value that is not finite, in ascending order."""
+    """Return the numbers of the rows that contain NaN or infinity, in ascending order."""
     if isinstance(rows, sparse.csr_array):
         return np.unique(rows.tocoo().row[~np.isfinite(rows.data)])
     with np.errstate(invalid="ignore"):
-        return np.flatnonzero(~np.isfinite(rows.sum(axis=1, dtype=np.float64)))  # finite where every term is
+        return np.flatnonzero(
+            ~np.isfinite(rows.sum(axis=1, dtype=np.float64))
+        )  # A sum in float64 is finite if and only if all float32 terms are.

@@ -1,4 +1,4 @@
-"""Searching an index from a program."""
+"""The public class for searching an index from Python."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,22 +28,23 @@ def load(
 ) -> "Index":
     """Open the index in a folder. Several folders with indexes of one model are searched as one index.
 
-    A model that reads trees needs the parser of its `run`. Name only a folder that you trust, because loading a parser
-    runs code. Models and encoders that are not part of jointspace run code as well: `allow` lists the import paths
-    (`module:Class`) that you trust.
+    A model of dependency trees needs the parser of the run that built the index. `run` is the folder of this run. Name
+    only a run that you trust, because loading a parser runs code. Models and encoders that are not part of jointspace
+    also run code: `allow` lists the import paths (`module:Class`) that you trust.
 
-    A large file is hashed when it is first read, and then only after it was written or touched. `verify` hashes it in
-    any case.
+    Each file of the index is checked against its stored hash. A large file that was verified before, and was not
+    written or touched since, is not hashed again unless `verify` is true.
 
-    Raises IntegrityError if a folder has no index or the index is damaged, and UsageError if the models differ.
+    Raises IntegrityError if a folder contains no index or the index is damaged, and UsageError if the folders contain
+    indexes of different models.
     """
     return Index(*folders, run=run, allow=allow, verify=verify)
 
 
 class Index:
-    """An index of images and their captions, with the model that finds them.
+    """An index of images and their captions, with the model that embeds queries. `load` returns an Index.
 
-    Each file is read when it is first needed. A pickled index opens the same folders again.
+    Each file is read when it is first needed. A pickled Index stores the folders, and opens them again.
 
     >>> index = load(path)
     >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
@@ -61,7 +62,7 @@ class Index:
         self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = (), verify: bool = False
     ) -> None:
         if not folders:
-            raise UsageError("name the folder of an index")
+            raise UsageError("Name at least one folder that contains an index.")
         self._allow = (allow,) if isinstance(allow, str) else tuple(allow)
         registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
@@ -71,7 +72,7 @@ class Index:
         self._searcher = Searcher(self.stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how a copy is made, also in another process: it opens the folders again."""
+        """Return the function and the arguments that recreate this object from its folders, for pickle."""
         return partial(load, run=self._run, allow=self._allow, verify=self._verify), tuple(self._folders)
 
     @property
@@ -92,33 +93,41 @@ class Index:
     ) -> Answer | list[Answer]:
         """Find the `k` images that are nearest to a query.
 
-        The query is a text, an image, both (the text has the weight `weight`), a `vector` (c,) of the joint space, or a
-        `text_vector` (d,) of the text encoder. Only images whose columns satisfy the condition `where` are found.
+        The query is a text, an image, both, a `vector` (c,) of the joint space, or a `text_vector` (d,) of the text
+        encoder. An image is a path or an opened Pillow image. If the query is a text and an image, the text has the
+        weight `weight`, from 0 to 1, and the image has the rest. Only images whose columns satisfy the condition
+        `where` are found, such as `price < 20`.
 
-        Each hit has `rank`, `score` and `row`, the row of the image in the table of the index. The answer to a text or
-        a `text_vector` has a `judgement`: the number of `likely` hits, the approximate number of likely images in the
-        whole index (`expected`), and whether the text is `off_topic`. It is None if the index cannot tell. A list of
-        texts is answered by a list of answers. A text without a known word gets an empty answer with an `error`.
+        Returns a list of hits, best first. A hit has a `rank` from 1, a `score`, and a `row`: the columns of the image
+        in the table of the index. A higher score is a better match. The answer to a text or a `text_vector` also has a
+        `judgement`: the number of `likely` hits, the approximate number of likely images in the whole index
+        (`expected`), and whether the text is out of domain (`off_topic`). The judgement is None if the index is not
+        calibrated. For a list of texts, the result is a list with one answer per text. A text without a known word then
+        gets an empty answer whose `error` is the message.
 
-        Raises InputError if no word is known or the image cannot be read, and UsageError for a wrong condition or
-        argument.
+        Raises InputError if the model knows no word of a single text, the image cannot be read, or a vector has the
+        wrong shape. Raises UsageError for a wrong condition or argument, or if the model cannot answer such a query.
         """
         k = to_count(k, "k")
         if where is not None:
             require_text(where, "where")
         asked = [text is not None or image is not None, vector is not None, text_vector is not None]
         if sum(asked) != 1:
-            raise UsageError("search for a text, an image, both, or a vector")
+            raise UsageError("The query must be a text, an image, both, a vector, or a text_vector.")
         if text_vector is not None:
             vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
             if len(vector) != 1:
-                raise InputError(f"text_vector has {len(vector)} rows; give one vector, or search for each in turn")
+                raise InputError(
+                    f"text_vector has {len(vector)} rows, but must be one vector. Call search once per vector."
+                )
             return self._searcher.images_by_text_vector(self._row(vector), k, where)
         if vector is not None:
             return self._searcher.nearest("images", self._row(vector), k, where)[0]
         if isinstance(text, Sequence) and not isinstance(text, str | bytes):
             if image is not None:
-                raise UsageError("several texts are searched for by themselves; leave out the image")
+                raise UsageError(
+                    "A list of texts cannot be combined with an image. Leave out the image, or pass one text."
+                )
             for number, each in enumerate(text):
                 require_text(each, f"text {number}")
             return self._searcher.batch(text, k, where)
@@ -130,35 +139,46 @@ class Index:
         return self._searcher.similar(self._photograph(image), k, text, to_number(weight, "weight"), where)
 
     def sentences(self, image: str | Path | Image.Image, k: int = 10, where: str | None = None) -> list[Hit]:
-        """Find the `k` captions that are nearest to an image. `row["text"]` of a hit is the caption."""
+        """Find the `k` captions that are nearest to an image (a path or an opened Pillow image).
+
+        `row["text"]` of a hit is the caption. Only captions of images that satisfy the condition `where` are found.
+        Raises InputError if the image cannot be read, and UsageError if the index has no captions.
+        """
         k = to_count(k, "k")
         if where is not None:
             require_text(where, "where")
         return self._searcher.sentences(self._photograph(image), k, where)
 
     def embed_text(self, text: str) -> np.ndarray:
-        """Map a text into the joint space: (c,) float32. Raises InputError if no word is known."""
+        """Embed a text in the joint space, as (c,) float32.
+
+        Raises InputError if the model knows no word of the text, and UsageError if the model has several vectors per
+        text.
+        """
         self._require_vectors()
         require_text(text, "text")
         self._searcher.require_known(text)
         return one_vector_each(self._searcher.embed_sentence(text))[0]
 
     def embed_image(self, image: str | Path | Image.Image) -> np.ndarray:
-        """Map an image into the joint space: (c,) float32."""
+        """Embed an image (a path or an opened Pillow image) in the joint space, as (c,) float32.
+
+        Raises InputError if the image cannot be read, and UsageError if the model has several vectors per image.
+        """
         self._require_vectors()
         return one_vector_each(self._searcher.embed_photograph(self._photograph(image)))[0]
 
     def embed(self, *, image_vectors: Views | None = None, text_vectors: Views | None = None) -> np.ndarray:
-        """Map new image vectors (n, D) or text vectors (n, d) into the joint space: (n, c) float32.
+        """Embed new image vectors (n, D) or text vectors (n, d) in the joint space, as (n, c) float32.
 
-        The vectors must come from the encoders that the model was fitted to. Vectors of several encoders are a mapping
-        of encoder names to arrays.
+        The vectors must come from the encoders that the model was fitted to. If there are several encoders, pass a
+        mapping of encoder names to vectors.
 
-        Raises UsageError if both or none are given, or if the model accepts no such vectors. Raises InputError if the
-        vectors belong to other encoders, have other dimensions, or are not finite.
+        Raises UsageError unless exactly one argument is passed, and if the model does not accept such vectors. Raises
+        InputError if the vectors belong to other encoders, have other dimensions, or are not finite.
         """
         if (image_vectors is None) == (text_vectors is None):
-            raise UsageError("embed image_vectors or text_vectors")
+            raise UsageError("Pass either image_vectors or text_vectors.")
         self._require_vectors()
         model = self._searcher.model
         if image_vectors is not None:
@@ -167,7 +187,7 @@ class Index:
             )
         if model.sentence_view != VECTORS:
             raise UsageError(
-                f"{self.stored.card.model} reads {model.sentence_view}, not the vectors of texts; give texts"
+                f"The model {self.stored.card.model} reads {model.sentence_view}, not vectors of texts. Use embed_text."
             )
         assert text_vectors is not None
         views = to_views(text_vectors, "text", dict.fromkeys(model.text_encoders))
@@ -178,7 +198,7 @@ class Index:
 
     @cached_property
     def _centring(self) -> dict[str, Centred]:
-        """The text encoders of the index that subtract a mean from their vectors."""
+        """Text encoders of the index that subtract a mean from their vectors."""
         stored = {name: self.stored.first.text_encoder(name) for name in self.stored.card.text_encoders}
         restored = {
             name: restore_encoder(TextEncoder, parameters, self.stored.folder)
@@ -188,29 +208,37 @@ class Index:
         return {name: encoder for name, encoder in restored.items() if isinstance(encoder, Centred)}
 
     def _embedded(self, embed: Callable[[], Items]) -> np.ndarray:
-        """Return what `embed` computes. Raises InputError if its vectors have other dimensions than the model's."""
+        """Return the result of `embed`. Raises InputError if the vectors do not have the dimensions of the model."""
         try:
             return one_vector_each(embed())
         except IntegrityError as error:
             model = self.stored.card.model
-            raise InputError(f"{error}; give vectors of the encoders that {model} was fitted to") from error
+            raise InputError(
+                f"{str(error).rstrip('.')}. Pass vectors of the encoders that {model} was fitted to."
+            ) from error
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
-        """Index other photos (a folder, tar shard or table) with the model of this index, in the folder `output`.
+        """Index other photos with the model of this index, and return the new index.
 
-        Captions are optional. A repeated call resumes. Scripts need no `if __name__ == "__main__"`.
+        `photographs` is a folder, a tar shard or a table of photos, with or without captions. `output` is the folder of
+        the new run, and `name` the name of
+        the new index (default: the name of the folder `output`). A repeated call
+        continues an interrupted run. A script that calls this method does not need `if __name__ == "__main__"`.
         """
         from pipeline.run.reading.application import apply_index
         from stages.catalogue import declared
 
         source = self.stored.first.folder
         shard = apply_index(declared(), source, Path(photographs), Path(output), name)
-        assert shard is not None  # `ingest` refuses a folder without a photo that can be read
+        assert shard is not None  # `ingest` raises an error if no photo can be read.
         return Index(shard.folder)
 
     def _require_vectors(self) -> None:
         if self._searcher.multi_vector:
-            raise UsageError(f"{self.stored.card.model} has several vectors for each image and caption")
+            raise UsageError(
+                f"The model {self.stored.card.model} has several vectors per image and caption. Use an index of another"
+                " model, such as ncca."
+            )
 
     @cached_property
     def _encoders(self) -> dict[str, Any]:
@@ -226,22 +254,33 @@ class Index:
         """Read an image as the model needs it: its features, or the bytes of its file for a multi-vector model."""
         is_path = isinstance(image, str | os.PathLike)
         if not is_path and not isinstance(image, Image.Image):
-            raise UsageError(f"image is a {type(image).__name__}; give a path, or an image that Pillow opened")
+            raise UsageError(
+                f"image has the type {type(image).__name__}, but must be a path or an opened Pillow image."
+            )
         if not is_path and self._searcher.multi_vector:
-            raise UsageError(f"{self.stored.card.model} reads photos from their files; give a path")
+            raise UsageError(
+                f"The model {self.stored.card.model} reads photos from files. Pass a path instead of an image."
+            )
         try:
             if not is_path:
                 return encode_image(to_rgb(image, self._limits), self._encoders)
             data = Path(image).read_bytes()
             return data if self._searcher.multi_vector else encode_image(decode(data, self._limits), self._encoders)
-        except (OSError, SyntaxError, ValueError, InputError) as error:  # Pillow reads an opened image late
-            raise InputError(f"cannot read {image} ({error}); give another image") from error
+        except (
+            OSError,
+            SyntaxError,
+            ValueError,
+            InputError,
+        ) as error:  # Pillow reads the pixels of an opened image only when they are used.
+            raise InputError(f"The image {image} cannot be read ({error}). Use another image.") from error
 
     def _row(self, vector: np.ndarray) -> np.ndarray:
+        """Return a query vector as (1, c) float32. Raises InputError if it has another length or is not finite."""
         self._require_vectors()
         row = to_array(vector, "query").reshape(1, -1)
         if row.shape[1] != self.stored.card.dim or not np.isfinite(row).all():
             raise InputError(
-                f"a vector of this index has {self.stored.card.dim} finite numbers; give a vector of this form"
+                f"The query vector has {row.shape[1]} numbers. It must have {self.stored.card.dim} numbers, none of"
+                " which is NaN or infinite."
             )
         return row

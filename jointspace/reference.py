@@ -1,4 +1,4 @@
-"""Renders docs/api.md from the docstrings: `python -m jointspace.reference > docs/api.md`."""
+"""Generates docs/api.md from the docstrings: `python -m jointspace.reference > docs/api.md`."""
 
 import ast
 import inspect
@@ -13,14 +13,14 @@ HEAD = """# Python
 
 {about}
 
-This page is made from the docstrings by `python -m jointspace.reference`.
+This page is generated from the docstrings by `python -m jointspace.reference`.
 """
-WIDTH = 100
-"""Length of a signature above which each argument has its own line."""
+MAX_SIGNATURE_CHARACTERS = 100
+"""Maximum length of a signature on one line. Longer signatures have one line per argument."""
 
 
 def render() -> str:
-    """Render the page of everything that `import jointspace` provides, functions first."""
+    """Return the Markdown of all public names of jointspace, functions first."""
     found = sorted((getattr(jointspace, name) for name in jointspace.__all__), key=inspect.isclass)
     lines = [HEAD.format(about=_prose(jointspace))]
     for one in found:
@@ -34,7 +34,7 @@ Documented = ModuleType | type | FunctionType | property
 
 
 def _members(one: Documented) -> Iterator[tuple[str, FunctionType | property]]:
-    """Yield the public methods and properties of a class, in its order."""
+    """Yield the public methods and properties of a class as (name, function), in the order of definition."""
     for name, member in vars(one).items() if inspect.isclass(one) else ():
         function = member if isinstance(member, property) else getattr(member, "__func__", member)
         if not name.startswith("_") and isinstance(function, property | FunctionType):
@@ -42,7 +42,7 @@ def _members(one: Documented) -> Iterator[tuple[str, FunctionType | property]]:
 
 
 def _heading(level: str, owner: str, name: str, one: Documented) -> list[str]:
-    """Return the name, with how a function is called if that fits on a line, or else in a block below it."""
+    """Return a heading with the name, and with the signature of a function. A long signature is a code block below."""
     call = _call(one) if isinstance(one, FunctionType) else ""
     if call and "\n" not in call:
         return [f"{level} `{owner}{call}`\n"]
@@ -50,7 +50,7 @@ def _heading(level: str, owner: str, name: str, one: Documented) -> list[str]:
 
 
 def _call(one: FunctionType) -> str:
-    """Return how a function is called, as its source has it."""
+    """Return the signature of a function as in its source, without `self` or `cls`."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
     assert isinstance(node, ast.FunctionDef) and node.returns is not None
     for argument in (each for each in ast.walk(node) if isinstance(each, ast.arg)):
@@ -60,18 +60,19 @@ def _call(one: FunctionType) -> str:
     given = ast.unparse(node.args).replace("=", " = ")
     result = ast.unparse(node.returns).replace("'", "")
     call = f"{one.__name__}({given}) -> {result}"
-    if len(call) > WIDTH:
+    if len(call) > MAX_SIGNATURE_CHARACTERS:
         call = f"{one.__name__}(\n    " + re.sub(r", (?=[\w*])(?![^\[(]*[\])])", ",\n    ", given) + f",\n) -> {result}"
     return call
 
 
 def _prose(one: Documented) -> str:
-    """Return a docstring, with its examples as blocks of code."""
+    """Return a docstring as Markdown. Its examples become code blocks."""
     paragraphs = (inspect.getdoc(one) or "").split("\n\n")
     return "\n\n".join(map(_paragraph, paragraphs)).replace("```\n\n```python\n", "\n")
 
 
 def _paragraph(text: str) -> str:
+    """Return a paragraph of a docstring as Markdown. A doctest or an indented paragraph becomes a code block."""
     if text.startswith(">>>"):
         return f"```pycon\n{text}\n```"
     if re.match(r"(    .*\n?)+$", text):

@@ -1,4 +1,4 @@
-"""A joint space that is fitted to precomputed vectors of any image encoder and any text encoder."""
+"""Fitting a joint space to precomputed vectors of any image encoder and any text encoder."""
 
 import hashlib
 import warnings
@@ -40,18 +40,22 @@ if TYPE_CHECKING:
     from jointspace.index import Index
 
 FILE = "model.safetensors"
+"""Name of the file in which a space is saved."""
 NAME = "ncca"
+"""Registered name of the model class."""
 IMAGE = "image"
+"""Encoder name of image vectors that are not a mapping."""
 TEXT = "text"
+"""Encoder name of text vectors that are not a mapping."""
 MIN_IMAGES = 10
 """Minimum number of images with a text for a fit."""
-HELD_OUT = 10
-"""One image in HELD_OUT is held out."""
+HELD_OUT_INTERVAL = 10
+"""One image in HELD_OUT_INTERVAL is held out."""
 MAX_HELD_OUT = 1000
 """Maximum number of images that are held out."""
 
 GridValues = float | str | Sequence[float] | Sequence[str] | np.ndarray
-"""The values of one key of the grid."""
+"""Values of one key of the grid: a single value or several values."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +77,19 @@ class Pairs:
 
     def shared_texts(self) -> int:
         """Count the texts that are equal to a text of another image."""
-        numbers = Distinct.of(self.texts).places
+        numbers = Distinct.of(self.texts).groups
         pairs = np.unique(np.stack([numbers, self.owners]), axis=1)
         images = np.bincount(pairs[0])
         return int((images[numbers] > 1).sum())
 
     def of(self, chosen: np.ndarray) -> "Pairs":
-        """Return the pairs of the images `chosen` (n,) bool."""
+        """Return the pairs of the images for which `chosen` (n,) bool is true."""
         return self.rows(
             np.flatnonzero(chosen), (np.cumsum(chosen) - 1)[self.owners], np.flatnonzero(chosen[self.owners])
         )
 
     def rows(self, images: np.ndarray | slice, owners: np.ndarray, texts: np.ndarray | slice) -> "Pairs":
-        """Return some rows of either side, with the new `owners` (m,) of all texts."""
+        """Return the pairs of some `images` and `texts`. `owners` (m,) has the new image row of every text."""
         kept = {name: block[images] for name, block in self.images.items()}
         return Pairs(kept, {name: block[texts] for name, block in self.texts.items()}, owners[texts])
 
@@ -93,10 +97,10 @@ class Pairs:
 class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
-    `choice` has the ridges, the dimensions and the power of the eigenvalues that were best on the held-out images. The
-    space is then fitted to all pairs. `held_out` has recall@1, @5 and @10 in percent on the held-out images, for each
-    direction. `held_out["zero_shot"]` has the recalls of the plain cosine of the given vectors, if both sides have the
-    same dimensions.
+    `choice` has the ridges, the number of dimensions and the power of the eigenvalues that were best on the held-out
+    images. The space is then fitted to all pairs. `held_out` has the number of held-out `images`, and the recalls@1, @5
+    and @10 in percent on these images, for each direction of search. If image and text vectors have the same
+    dimensions, `held_out["zero_shot"]` has the recalls of the cosine between the original vectors.
     """
 
     def __init__(self, model: NormalizedCCA, choice: Mapping[str, Json], held_out: Mapping[str, Json]) -> None:
@@ -110,11 +114,19 @@ class FittedSpace:
         return len(self.model.directions.values)
 
     def embed_images(self, vectors: Views) -> np.ndarray:
-        """Map image vectors (n, D) of the encoders of `fit` into the joint space: (n, c) float32 of unit length."""
+        """Embed image vectors (n, D) in the joint space, as (n, c) float32 of unit length.
+
+        The vectors must come from the encoders of `fit`. Raises InputError if the encoders or dimensions differ, or a
+        vector is not finite.
+        """
         return self.model.embed_images(to_dense_views(vectors, IMAGE, _dims(self.model.view)))
 
     def embed_texts(self, vectors: Views) -> np.ndarray:
-        """Map text vectors (m, d) of the encoders of `fit` into the joint space: (m, c) float32 of unit length."""
+        """Embed text vectors (m, d) in the joint space, as (m, c) float32 of unit length.
+
+        The vectors must come from the encoders of `fit`. Raises InputError if the encoders or dimensions differ, or a
+        vector is not finite.
+        """
         return self.model.embed_sentences(to_views(vectors, TEXT, _dims(self.model.text)))
 
     def index(
@@ -128,14 +140,16 @@ class FittedSpace:
         texts: Sequence[str] | None = None,
         overwrite: bool = False,
     ) -> "Index":
-        """Write images, and texts if they are given, as an index for `jointspace.load`, `search` and `serve`.
+        """Write an index of image vectors (n, D), and optionally of text vectors (m, d), and open it.
 
-        The vectors and `owners` have the form that `fit` describes. Rows with equal image vectors are one image.
-        `names` (n,) name the images, for example by their paths (default: row numbers). `texts` (m,) are the captions
-        of the text vectors (default: IMAGE#k).
+        `jointspace.load` and the commands `jointspace search` and `jointspace serve` read such an index. The vectors
+        and `owners` have the form that `fit` describes. Rows with equal image vectors are one image. `names` (n,) are
+        the paths or other names of the images (default: the row numbers). `texts` (m,) are the captions that the text
+        vectors belong to (default: `NAME#k` for caption k of the image NAME).
 
-        Raises InputError as `fit` does, for a wrong number of names or texts, and if two images have the same name.
-        Raises UsageError if the folder has an index, unless `overwrite` is true.
+        Raises InputError if the vectors or `owners` are wrong, if the number of names or texts differs from the number
+        of vectors, if a name cannot be a file name, or if two images have the same name. Raises UsageError if the
+        folder contains an index and `overwrite` is false, or if `owners` or `texts` are passed without `text_vectors`.
 
         >>> rng = np.random.default_rng(0)
         >>> images, texts = rng.normal(size=(2, 40, 8))
@@ -147,19 +161,21 @@ class FittedSpace:
         from jointspace.writing import Items, write_index
 
         if is_index(Path(folder)) and not overwrite:
-            raise UsageError(f"there is an index in {folder}; give another folder, or overwrite=True")
+            raise UsageError(f"{folder} contains an index. Use another folder, or overwrite=True.")
         if text_vectors is None and (owners is not None or texts is not None):
-            raise UsageError("owners and texts are of text_vectors; give these too")
+            raise UsageError("owners and texts describe text_vectors. Pass text_vectors as well.")
         x = to_dense_views(image_vectors, IMAGE, _dims(self.model.view))
         n, distinct = _count(x), Distinct.of(x)
         names = [relative_name(name) for name in to_strings(map(str, range(n)) if names is None else names, "names", n)]
         kept = [names[row] for row in distinct.first]
-        if (place := first_unplain(kept)) is not None:
-            row = distinct.first[place]
-            raise InputError(f"names[{row}] is {kept[place]!r}, which can be no file; give that image another name")
+        if (number := first_unplain(kept)) is not None:
+            row = distinct.first[number]
+            raise InputError(
+                f"names[{row}] is {kept[number]!r}, which cannot be a file name. Give this image another name."
+            )
         if repeated := next((name for name, count in Counter(kept).items() if count > 1), None):
             raise InputError(
-                f"names: two images with different vectors are called {repeated!r}; give each its own name"
+                f"Two images with different vectors have the name {repeated!r} in names. Give each image its own name."
             )
 
         def embed_images(part: np.ndarray) -> np.ndarray:
@@ -170,14 +186,14 @@ class FittedSpace:
             y = to_views(text_vectors, TEXT, _dims(self.model.text))
             rows = _owners(owners, n, _count(y))
             words = nameless([names[row] for row in rows]) if texts is None else to_strings(texts, "texts", len(rows))
-            order = np.argsort(distinct.places[rows], kind="stable")
+            order = np.argsort(distinct.groups[rows], kind="stable")
 
             def embed_texts(part: np.ndarray) -> np.ndarray:
                 return self.model.embed_sentences({name: block[part] for name, block in y.items()})
 
             items = replace(
                 items,
-                owners=distinct.places[rows][order],
+                owners=distinct.groups[rows][order],
                 words=[words[row] for row in order],
                 texts=_in_blocks(embed_texts, order, y),
             )
@@ -185,14 +201,14 @@ class FittedSpace:
         return Index(folder)
 
     def save(self, folder: str | Path) -> None:
-        """Write the space into a folder, which `FittedSpace.load` reads."""
+        """Save the space in a folder. `FittedSpace.load` reads it."""
         details = {"registered": NAME, "choice": self.choice, "held_out": self.held_out}
         tensors, settings = self.model.tensors(), self.model.settings()
         write_parameters(Path(folder) / FILE, MODEL, tensors, settings=settings, details=details)
 
     @classmethod
     def load(cls, folder: str | Path) -> "FittedSpace":
-        """Read a space that `save` wrote. Raises IntegrityError if it is damaged."""
+        """Load a space that `save` wrote to a folder. Raises IntegrityError if the file is missing or damaged."""
         from pipeline.config.stored import restore
 
         stored = read_parameters(Path(folder) / FILE, MODEL)
@@ -212,14 +228,15 @@ def fit(
 ) -> FittedSpace:
     """Fit a joint space to image vectors (n, D) and text vectors (m, d).
 
-    The vectors are arrays, torch tensors or SciPy sparse matrices, or a mapping of encoder names to these. Text j
-    belongs to image `owners[j]`, by default to image j. Rows with equal image vectors are one image. Equal texts of
-    several images cause a warning, because no search can tell these images apart.
+    The vectors are arrays, torch tensors, SciPy sparse matrices, or a mapping of encoder names to such vectors. Text j
+    belongs to the image in row `owners[j]`, by default to the image in row j. Rows with equal image vectors are one
+    image. Equal texts of several images cause a warning, because no search can tell these images apart.
 
-    `weak` has further pairs with noisier texts, such as titles or tags, and their weight is chosen too (Gong et al.
-    2014, section 4). `normalise` lists steps on image vectors: `sqrt`, `l2`. One image in ten, drawn with `seed`, is
-    held out to choose among the values in `grid` (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`,
-    `eigenvalues`; the defaults are in config/default.yaml).
+    `weak` is a pair (image vectors, text vectors) with one noisier text per image, such as its title or tags. The
+    weight of these pairs is chosen together with the grid (Gong et al. 2014, section 4). `normalise` lists the steps
+    that are applied to the image vectors of each encoder: `sqrt` and `l2`. One image in ten, drawn with `seed`, is held
+    out. The values in `grid` with the best recall on these images are chosen. The keys of the grid are `dimensions`,
+    `image_ridge`, `text_ridge`, `eigenvalue_power` and `eigenvalues`. Their defaults are in config/default.yaml.
 
     >>> rng = np.random.default_rng(0)
     >>> meaning = rng.normal(size=(400, 8))
@@ -230,19 +247,19 @@ def fit(
     >>> bool((scores.argmax(axis=1) == np.arange(100)).mean() > 0.9)
     True
 
-    Raises InputError if a vector is not finite (with its row), if vectors have different lengths, or if there are too
-    few. Raises UsageError for an unknown key of the grid or an unknown step.
+    Raises InputError if a vector is not finite, if the numbers of vectors do not fit together, if `owners` is wrong, or
+    if fewer than 10 different images have a text. Raises UsageError for an unknown key of the grid or an unknown step.
     """
     if not isinstance(normalise, tuple | list) or not all(step in STEPS for step in normalise):
-        raise UsageError(f"fit: normalise is {normalise!r}; give a tuple of steps, of {', '.join(STEPS)}")
+        raise UsageError(f"fit: normalise is {normalise!r}, but must be a tuple of the steps {', '.join(STEPS)}.")
     if weak is not None and not (isinstance(weak, tuple | list) and len(weak) == 2):
-        raise UsageError(f"fit: weak is a {type(weak).__name__}; give a pair: (image vectors, text vectors)")
+        raise UsageError(f"fit: weak is a {type(weak).__name__}, but must be a pair (image vectors, text vectors).")
     seed = to_count(seed, "seed", least=0)
     pairs = _pairs(image_vectors, text_vectors, owners)
     if repeated := pairs.shared_texts():
         warnings.warn(
-            f"fit: {repeated} of {len(pairs.owners)} texts also belong to another image; no search can tell these"
-            " images apart, so held_out counts them as errors",
+            f"fit: {repeated} of {len(pairs.owners)} texts also belong to another image. No search can tell these"
+            " images apart, so held_out counts them as errors.",
             stacklevel=2,
         )
     held_out = pairs.of(_draw_held_out(pairs, seed))
@@ -255,30 +272,39 @@ def fit(
 
 
 def _draw_held_out(pairs: Pairs, seed: int) -> np.ndarray:
-    """Draw the images that are held out, as (n,) bool, among the images with a text. Raises InputError if too few have
-    a text."""
+    """Draw the held-out images among the images with a text, as (n,) bool.
+
+    Raises InputError if fewer than MIN_IMAGES images have a text.
+    """
     described = np.unique(pairs.owners)
     if len(described) < MIN_IMAGES:
         raise InputError(
-            f"{len(described)} different images with a text are too few to hold some out; give at least {MIN_IMAGES}"
+            f"Only {len(described)} different images have a text. A fit needs at least {MIN_IMAGES} such"
+            " images, because some are held out."
         )
-    count = min(max(len(described) // HELD_OUT, 2), MAX_HELD_OUT)
+    count = min(max(len(described) // HELD_OUT_INTERVAL, 2), MAX_HELD_OUT)
     return np.isin(np.arange(pairs.count), np.random.default_rng(seed).permutation(described)[:count])
 
 
 def _grid_settings(grid: Mapping[str, GridValues]) -> FitSettings:
-    """Lay the values of `grid` over the defaults. Raises UsageError for an unknown name or a wrong value."""
+    """Return the default settings with the values of `grid`. Raises UsageError for an unknown key or a wrong value."""
     try:
         return loading.load().fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        raise UsageError(f"fit: {name}: {first['msg']}; there are {', '.join(GRID)}, lists of values") from error
+        raise UsageError(
+            f"fit: {name}: {first['msg']}. The keys of the grid are {', '.join(GRID)}, each with a list of values."
+        ) from error
 
 
 class GridSearch:
-    """The search for the best combination of a grid: the moments of all `pairs` and of the `held_out` ones among them,
-    and of the `weak` pairs, if there are any. `steps` normalise image vectors."""
+    """Grid search for the settings of normalized CCA.
+
+    The moments (sums, counts and products) of `pairs` and `held_out` are computed once, so that each combination is
+    fitted without reading the vectors again. `held_out` has some of the `pairs`. `weak` are pairs with noisier texts,
+    or None. `steps` normalise the image vectors.
+    """
 
     def __init__(
         self,
@@ -302,11 +328,12 @@ class GridSearch:
             self._weak_moments = _moments(self._view, self._text, _pairs(*weak, None, dims, _dims(self._text)))
 
     def choose(self) -> tuple[NormalizedCCA, GridTrial]:
-        """Fit all combinations without the pairs that are held out, and return the best one on these."""
+        """Fit all combinations to the pairs that are not held out. Return the best model on the held-out pairs, and its
+        settings."""
         return self._fit(self._moments - self._held_out_moments)
 
     def refit(self, chosen: GridTrial) -> NormalizedCCA:
-        """Fit the `chosen` combination to all pairs."""
+        """Fit the `chosen` settings to all pairs, and return the model."""
         return self._fit(self._moments, chosen)[0]
 
     def _fit(self, moments: Moments, chosen: GridTrial | None = None) -> tuple[NormalizedCCA, GridTrial]:
@@ -328,7 +355,7 @@ class GridSearch:
 
 
 def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
-    """Return recall@1, @5 and @10 in percent for each direction."""
+    """Return recall@1, @5 and @10 in percent for each direction of search."""
     sides = model.embed_images(pairs.images), model.embed_sentences(pairs.texts)
     ranks = count_ranks(*sides, pairs.owners, model.metric)
     return {
@@ -338,12 +365,13 @@ def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
 
 
 def _in_blocks(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, encoders: Iterable[str]) -> np.ndarray:
-    """Embed some `rows` (k,) of vectors, (k, c) float32; `embed` gets the rows of one block at a time.
+    """Embed vectors block by block, and return the result (k, c) float32.
 
-    Raises InputError if there are no vectors of the `encoders`.
+    `rows` (k,) has the numbers of the vectors, and `embed` is called with the row numbers of one block at a time.
+    Raises InputError if `rows` is empty. The message names the `encoders`.
     """
     if not len(rows):
-        raise InputError(f"there are no vectors of {', '.join(encoders)}; give at least one")
+        raise InputError(f"There are no vectors of {', '.join(encoders)}. Pass at least one vector.")
     starts = range(0, len(rows), BLOCK_ROWS)
     return np.concatenate([embed(rows[start : start + BLOCK_ROWS]) for start in starts])
 
@@ -362,22 +390,28 @@ def _pairs(
     x = to_dense_views(images, IMAGE, image_dims)
     y = to_views(texts, TEXT, text_dims)
     distinct = Distinct.of(x)
-    owners = distinct.places[_owners(owners, len(distinct.places), _count(y))]
-    # Without copies where no row is repeated and the texts are in the order of their images.
-    first = distinct.first if len(distinct.first) < len(distinct.places) else slice(None)
+    owners = distinct.groups[_owners(owners, len(distinct.groups), _count(y))]
+    # Slices avoid copies if no image is repeated and the texts are in the order of their images.
+    first = distinct.first if len(distinct.first) < len(distinct.groups) else slice(None)
     order = slice(None) if (np.diff(owners) >= 0).all() else np.argsort(owners, kind="stable")
     return Pairs(x, y, owners).rows(first, owners, order)
 
 
 def _owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
-    """(m,) the image row of each text. Raises InputError for what is not that, and where there are none and n != m."""
+    """Return the image row of each text, (m,). Without `owners`, text j belongs to image j.
+
+    Raises InputError if `owners` is None and n != m, or if `owners` does not have m row numbers from 0 to n - 1.
+    """
     if owners is None and n != m:
-        raise InputError(f"{n} images and {m} texts are no pairs; give owners: for each text the row of its image")
+        raise InputError(f"There are {n} images and {m} texts. Pass owners, the row of the image of each text.")
     owners = np.arange(m) if owners is None else to_numpy(owners)
     if owners.shape != (m,) or owners.dtype.kind not in "iu":
-        raise InputError(f"{m} texts of {n} images need owners: for each text the row of its image, from 0")
+        raise InputError(
+            f"owners has the shape {owners.shape} and dtype {owners.dtype}, but must have one"
+            f" row number per text ({m})."
+        )
     for row in np.flatnonzero((owners < 0) | (owners >= n))[:1]:
-        raise InputError(f"owners[{row}] is {owners[row]}, and the rows of the {n} images are counted from 0")
+        raise InputError(f"owners[{row}] is {owners[row]}, but the rows of the images are numbered from 0 to {n - 1}.")
     return owners
 
 
@@ -387,34 +421,35 @@ def _count(blocks: Mapping[str, Block]) -> int:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Distinct rows of a matrix.
+    """Groups of equal rows of a matrix.
 
-    `first` has the first row of each group of equal rows, in ascending order, and `digests` their SHA-256. `places` has
-    the number of its group for each row.
+    `first` has the number of the first row of each group, in ascending order, and `digests` the SHA-256 of this row.
+    `groups` has the group number of each row.
     """
 
     first: np.ndarray
     digests: list[str]
-    places: np.ndarray
+    groups: np.ndarray
 
     @classmethod
     def of(cls, blocks: Mapping[str, Block]) -> "Distinct":
+        """Group the rows of `blocks`. Two rows are equal if the vectors of all encoders are equal."""
         digests = [hashlib.sha256() for _ in range(_count(blocks))]
         for block in blocks.values():
             for digest, row in zip(digests, _row_bytes(block), strict=True):
                 digest.update(row)
         numbers: dict[str, int] = {}
-        places = np.array([numbers.setdefault(digest.hexdigest(), len(numbers)) for digest in digests], np.int64)
-        return cls(np.unique(places, return_index=True)[1], list(numbers), places)
+        groups = np.array([numbers.setdefault(digest.hexdigest(), len(numbers)) for digest in digests], np.int64)
+        return cls(np.unique(groups, return_index=True)[1], list(numbers), groups)
 
 
 def _row_bytes(block: Block) -> Iterator[bytes]:
-    """Yield bytes for each row that are equal for equal rows. 0 and -0 count as equal."""
+    """Yield bytes for each row. Equal rows have equal bytes, also if one has 0 and the other has -0."""
     if isinstance(block, np.ndarray):
         yield from ((row + 0).tobytes() for row in block)
         return
     plain = sparse.csr_array(block, copy=True)
-    plain.sum_duplicates()  # which also sorts
+    plain.sum_duplicates()  # This method also sorts the indices.
     plain.eliminate_zeros()
     indices = plain.indices.astype(np.int64)
     for first, last in pairwise(plain.indptr):

@@ -1,4 +1,4 @@
-"""Writing an index of vectors that a program has embedded, without a run."""
+"""Writing an index of vectors that a FittedSpace has embedded. Such an index does not belong to a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from pipeline.storage.json_files import fingerprint
 from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters
 
 SPLIT = "gallery"
+"""Split of all images of the index."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Items:
     texts: np.ndarray | None = None
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the rows of the index."""
+        """Return the image table and the sentence table of the index."""
         n = len(self.names)
         columns = {
             "image_id": np.arange(n), "path": self.names, "split": [SPLIT] * n, "sha256": self.digests,
@@ -53,7 +54,7 @@ class Items:
 
 
 def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> None:
-    """Write an index of `items` for the cosine, with the model that `save` writes into a folder."""
+    """Write an index of `items` that is searched by cosine. `save` writes the model into a folder."""
     requirements = Requirements.of(loading.load().index)
     sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})
     writer = IndexWriter(folder)
@@ -67,7 +68,7 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
         measured_with = "images" if others is items.images else "captions"
         indexes[modality] = built.card.model_copy(update={"measured_with": measured_with})
-        del built  # whose bytes may be as many as those of the next one
+        del built  # Frees the memory before the next index is built.
     for modality, table in items.tables().items():
         writer.add_table(f"{modality}.parquet", table)
     with TemporaryDirectory() as temporary:

@@ -244,9 +244,9 @@ def test_a_fitted_space_is_an_index_too(
         with pytest.raises((InputError, UsageError), match="names"):
             space.index(folder, planted.images, names=names, overwrite=True)
     for texts in ("a" * PAIRS, 3):
-        with pytest.raises(UsageError, match="^texts is of type"):
+        with pytest.raises(UsageError, match="^texts has the type"):
             space.index(tmp_path / "other", planted.images, planted.texts, texts=texts)
-    with pytest.raises(UsageError, match="texts are of text_vectors"):
+    with pytest.raises(UsageError, match="texts describe text_vectors"):
         space.index(tmp_path / "other", planted.images, texts=planted.words)
-    with pytest.raises(InputError, match="no vectors of image"):
+    with pytest.raises(InputError, match="There are no vectors of image"):
         space.index(tmp_path / "other", planted.images[:0])

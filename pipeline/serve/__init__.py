@@ -1,1 +1,1 @@
-"""Indexes behind HTTP: a JSON API and one page."""
+"""The search server: a JSON API over indexes, and the search page that uses the API."""

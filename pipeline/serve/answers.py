@@ -1,4 +1,4 @@
-"""What the API answers, as its documentation at /openapi.json describes it."""
+"""Pydantic models of the JSON answers of the API. /openapi.json is generated from their descriptions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,81 +12,96 @@ from pipeline.storage.tables import Row
 
 
 class ModelAnswer(BaseModel):
-    """An index that can be asked."""
+    """An index that can be searched, with its model."""
 
     model: str
-    registered: str = Field(description="the kind of model")
-    metric: str = Field(description="inner_product: a score is a cosine; euclidean: it is minus a squared distance")
+    registered: str = Field(description="registered name of the model class, such as ncca")
+    metric: str = Field(
+        description="inner_product: scores are cosines. euclidean: scores are negative squared distances."
+    )
     images: int
     sentences: int
     encoders: list[str]
-    collection: str = Field(description="the run that its photos are of, or its folder's name")
-    collection_id: str = Field(description="the same for all indices of one collection")
-    regions: bool = Field(description="whether it can be asked for regions")
-    columns: dict[str, str] = Field(description="what a condition can be about: own columns, split, width and height")
-    examples: list[str] = Field(description="sentences of its own, to begin with")
+    collection: str = Field(
+        description="name of the run that built the index, or of the index folder if the index is outside a run"
+    )
+    collection_id: str = Field(description="identifier of the collection, equal for all indexes of one collection")
+    regions: bool = Field(description="whether the index can be searched for regions of photos")
+    columns: dict[str, str] = Field(
+        description="columns that a condition can use, as name -> kind: the collection's own columns,"
+        " split, width and height"
+    )
+    examples: list[str] = Field(description="captions of the index, as example queries")
 
 
 class GeneratorAnswer(BaseModel):
-    """A generator that describes photographs."""
+    """A generator that writes captions for photos."""
 
     generator: str
-    registered: str = Field(description="the kind of generator")
+    registered: str = Field(description="registered name of the generator class")
     encoders: list[str]
-    top: int = Field(description="descriptions where a request names no number")
+    top: int = Field(description="number of generated captions if a request has no `top`")
 
 
 class ModelsAnswer(BaseModel):
     models: list[ModelAnswer]
     generators: list[GeneratorAnswer]
-    top: int = Field(description="results where a request names no number")
-    max_top: int
-    among: int = Field(description="of arithmetic, the first that are re-sorted by their distance to their mean")
-    max_sentence_chars: int
-    max_upload_bytes: int
+    top: int = Field(description="number of results if a request has no `top`")
+    max_top: int = Field(description="largest `top` that a request may have")
+    among: int = Field(
+        description="number of nearest results of /arithmetic that are re-ranked by their distance to their mean"
+    )
+    max_sentence_chars: int = Field(description="maximum number of characters of the text of a request")
+    max_upload_bytes: int = Field(description="maximum size of an uploaded photo, in bytes")
 
 
 class PhotographAnswer(BaseModel):
     image_id: int
-    name: str = Field(description="its path in the collection")
-    caption: str | None = Field(description="the first of its own sentences")
-    photograph: str = Field(description="address of a small JPEG of it on this server")
-    width: int | None = Field(description="in pixels")
-    height: int | None
-    columns: dict[str, Any] = Field(description="the collection's own columns of it, without those that are missing")
+    name: str = Field(description="path of the photo in the collection. The member of a tar shard follows after `::`.")
+    caption: str | None = Field(description="first caption of the photo, or null if the photo has no caption")
+    photograph: str = Field(description="address of a thumbnail (JPEG) of the photo on this server")
+    width: int | None = Field(description="width of the photo in pixels, or null if it is not known")
+    height: int | None = Field(description="height of the photo in pixels, or null if it is not known")
+    columns: dict[str, Any] = Field(
+        description="values of the collection's own columns for this photo, without missing values"
+    )
 
 
 class ImageAnswer(PhotographAnswer):
     rank: int
-    score: float = Field(description="the greater the better")
+    score: float = Field(description="similarity to the query. A higher score is a better match.")
     box: tuple[float, float, float, float] | None = Field(
-        description="of a multi-vector model, the region that fits the words best: left, top, right, bottom in pixels;"
-        " of a region, its own"
+        description="region of the photo that matches the text best, as left, top, right, bottom in pixels, or null"
+        " if the model compares whole photos"
     )
 
 
 class AboutAnswer(PhotographAnswer):
-    """All that is known of one photo."""
+    """Everything that the index stores about one photo."""
 
-    split: str
-    sentences: list[str] = Field(description="its own")
-    large: str = Field(description="address of a large JPEG of it on this server")
-    original: str | None = Field(description="address of its file, where the server shows files as they are")
+    split: str = Field(description="split of the collection that the photo belongs to")
+    sentences: list[str] = Field(description="captions of the photo")
+    large: str = Field(description="address of a large JPEG of the photo on this server")
+    original: str | None = Field(
+        description="address of the original file, or null if the server does not serve original files"
+    )
 
 
 class BrowseAnswer(BaseModel):
     model: str
-    count: int = Field(description="photos of which the condition is true")
+    count: int = Field(description="number of photos that satisfy the condition")
     results: list[PhotographAnswer]
 
 
 class FacetAnswer(BaseModel):
-    """The choices of a filter for a column: its `values` if they are few, or else `least` and `most`."""
+    """Choices of a filter for one column: a list of values, or the smallest and the largest value."""
 
-    kind: str
-    values: list[str | bool] | None = None
-    least: float | str | None = None
-    most: float | str | None = None
+    kind: str = Field(description="kind of the column: text, truth (true or false), numbers or dates")
+    values: list[str | bool] | None = Field(
+        None, description="different values of a text or truth column. Empty if there are too many to list."
+    )
+    least: float | str | None = Field(None, description="smallest value of a column of numbers or dates")
+    most: float | str | None = Field(None, description="largest value of a column of numbers or dates")
 
 
 class ColumnsAnswer(BaseModel):
@@ -96,7 +111,7 @@ class ColumnsAnswer(BaseModel):
 
 class SentenceAnswer(BaseModel):
     rank: int
-    score: float = Field(description="the greater the better")
+    score: float = Field(description="similarity to the photo. A higher score is a better match.")
     sentence_id: int
     image_id: int
     text: str
@@ -104,50 +119,63 @@ class SentenceAnswer(BaseModel):
 
 class ImagesAnswer(BaseModel):
     model: str
-    seconds: float = Field(description="that the search took, without waiting")
-    unknown: list[str] = Field(description="words that are not in the vocabulary, and so were ignored")
-    near: dict[str, str] = Field(description="of some of these, the known word that is spelt like it")
-    likely: int | None = Field(
-        description="how many of these, from the first on, may be the photo that is meant; null: it is not known"
+    seconds: float = Field(description="duration of the search in seconds, without the time in the queue")
+    unknown: list[str] = Field(
+        description="words of the query that are not in the vocabulary of the model and were ignored"
     )
-    remark: str | None = Field(description="where the likely ones end, in words")
-    warning: str | None = Field(description="that the sentence seems to be off the collection, and why")
+    near: dict[str, str] = Field(
+        description="unknown word -> the known word with the most similar spelling, if there is one"
+    )
+    likely: int | None = Field(
+        description="number of likely matches. They are the first results. null if the index cannot tell."
+    )
+    remark: str | None = Field(description="sentence that says where the likely matches end")
+    warning: str | None = Field(description="sentence that says that the query is out of domain, and why")
     results: list[ImageAnswer]
 
 
 class SentencesAnswer(BaseModel):
     model: str
-    seconds: float = Field(description="that encoding and search took, without waiting")
+    seconds: float = Field(description="duration of encoding and search in seconds, without the time in the queue")
     results: list[SentenceAnswer]
 
 
 class NearestAnswer(BaseModel):
-    text: str
-    cosine: float = Field(description="of bags of words, weighted by inverse document frequency")
+    text: str = Field(description="training caption")
+    cosine: float = Field(
+        description="cosine of the bags of words of both captions, weighted by inverse document frequency"
+    )
 
 
 class DescriptionAnswer(BaseModel):
     rank: int
-    score: float = Field(description="the greater the better among one generator's")
+    score: float = Field(
+        description="score of the generated caption. A higher score is better. Scores of different generators cannot be"
+        " compared."
+    )
     text: str
-    verbatim: bool = Field(description="whether it is a training sentence, word by word")
-    nearest: NearestAnswer = Field(description="the training sentence that is nearest to it")
+    verbatim: bool = Field(description="whether the generated caption is equal to a training caption, word by word")
+    nearest: NearestAnswer = Field(description="training caption that is most similar to the generated caption")
 
 
 class DescriptionsAnswer(BaseModel):
     generator: str
-    seconds: float = Field(description="that encoding and describing took, without waiting")
+    seconds: float = Field(description="duration of encoding and generation in seconds, without the time in the queue")
     results: list[DescriptionAnswer]
 
 
 class ErrorAnswer(BaseModel):
-    error: str = Field(description="what is wrong, in one sentence")
+    error: str = Field(description="error message: what is wrong and what to do")
 
 
 def list_images(
     model: str, hits: Answer, ignored: Mapping[str, str | None], captions: Sequence[str | None], seconds: float
 ) -> ImagesAnswer:
-    """The answer of some hits, each with its caption; `ignored` words have the known one nearest to each."""
+    """Build the answer of a search from its hits.
+
+    `captions` has the caption of each hit, or None. `ignored` maps each ignored word of the query to the known word
+    with the most similar spelling, or to None.
+    """
     results = [
         ImageAnswer(rank=hit.rank, score=hit.score, box=hit.row.get("box"), **describe_image(model, hit.row, caption))
         for hit, caption in zip(hits, captions, strict=True)

@@ -1,4 +1,4 @@
-"""The HTTP application: the page, the routes of the API, and the border around both."""
+"""The HTTP application: the search page, the routes of the API, and the middleware around both."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ from pipeline.serve.gallery import Describer, ServedIndex, Service
 from pipeline.serve.routes import router
 
 SCRIPTS = ("state", "uploads", "results", "ask", "detail", "filters", "page")
-"""In the order in which they run; together they are one script."""
+"""JavaScript files of the page, in the order in which they are joined into one script."""
 
 
 def build_app(
@@ -36,10 +36,11 @@ def build_app(
     warm: bool = False,
     originals: bool = False,
 ) -> FastAPI:
-    """The application over `indexes` and `describers`, by their names, with `threads` searches at a time. With `warm`,
-    encoders are loaded at once; `check` and `originals` as in Service.
+    """Build the application that searches `indexes` and generates captions with `describers`, both by their names.
 
-    It answers only where a browser believes to speak with one of `hosts`, as Starlette's TrustedHostMiddleware has it.
+    `threads` is the maximum number of searches at the same time. `warm` loads the encoders when the server starts,
+    instead of at the first uploaded photo. `check` and `originals` are described in Service. A request whose `Host`
+    header is not one of `hosts` is refused with status 400 (see Starlette's TrustedHostMiddleware).
     """
     single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
     pools = {
@@ -60,7 +61,8 @@ def build_app(
         for pool in pools.values():
             pool.shutdown(cancel_futures=True)
 
-    app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)  # both load from elsewhere
+    # FastAPI's documentation pages load scripts from other servers.
+    app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
     app.include_router(router)
 
@@ -70,14 +72,15 @@ def build_app(
 
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     policy = {"Content-Security-Policy": content_policy(read_page())}
-    app.add_middleware(Border, limits=limits, metrics=service.metrics, headers=policy)  # the last is the outermost
+    # The middleware that is added last is the outermost.
+    app.add_middleware(Border, limits=limits, metrics=service.metrics, headers=policy)
     for kind in (InputError, UsageError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_error)
     return app
 
 
 async def _answer_error(_: Request, error: Exception) -> JSONResponse:
-    """What is wrong, in one sentence."""
+    """Turn an error into a JSON answer with its message and status: 422 unless the error has its own status."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
     if isinstance(error, RequestValidationError):
@@ -88,7 +91,7 @@ async def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 @cache
 def read_page() -> str:
-    """The page with its style and its script inside."""
+    """Return the HTML of the search page, with its style and its script inserted."""
     folder = resources.files("pipeline.serve").joinpath("templates")
 
     def read(name: str) -> str:
@@ -100,8 +103,11 @@ def read_page() -> str:
 
 
 def content_policy(page: str) -> str:
-    """The Content-Security-Policy of `page`: its own script and style by their hashes, images of this server, of the
-    visitor's disk and of `data:`, and nothing from elsewhere."""
+    """Return the Content-Security-Policy of `page`.
+
+    The policy allows the page's own script and style, by their hashes, requests to this server, and images from this
+    server, from `data:` addresses, and from files that the visitor chose. Everything else is forbidden.
+    """
 
     def hashes(tag: str) -> str:
         texts = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)

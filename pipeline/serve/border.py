@@ -1,6 +1,6 @@
-"""What stands around the application: who may ask, how much at a time, and what a browser may do with the answer.
+"""The outermost layer of the server: it checks who sends a request, limits the load, and sets security headers.
 
-Connections that say nothing, slow readers and visitors from the open internet are a reverse proxy's (docs/faults.md).
+Idle connections, slow readers and visitors from the open internet need a reverse proxy (docs/faults.md).
 """
 
 import asyncio
@@ -19,95 +19,121 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import UsageError
 
-ALWAYS = ("/api/health", "/metrics")
-"""Paths that are answered however busy the server is."""
+UNLIMITED_PATHS = ("/api/health", "/metrics")
+"""Paths that are answered even if the server has too many requests."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-ENVELOPE = 65536
-"""Bytes of a form beside the photograph in it."""
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-ANY = "*"
-NAME = re.compile(r"(\*\.)?[^*:/@\s]+|\[[0-9A-Fa-f:.]+\]")
+"""Security headers of every answer."""
+MAX_FORM_OVERHEAD_BYTES = 65536
+"""Maximum size of an upload form in bytes, without the photo in it."""
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+ANY_HOST = "*"
+"""Pattern of Starlette's TrustedHostMiddleware that allows every host name."""
+HOST_PATTERN = re.compile(r"(\*\.)?[^*:/@\s]+|\[[0-9A-Fa-f:.]+\]")
+"""A host name, `*.` followed by a host name, or an IPv6 address in brackets."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of what visitors may ask: `top` results by default, at most `max_top`; `among` as in Searcher.analogy.
-
-    Sentences have at most `max_sentence_chars` characters, uploads at most `max_upload_bytes` bytes that arrive within
-    `upload_seconds`. Of more than `max_requests` requests at a time, half as many uploads, or `max_descriptions`
-    photographs that are described or wait for it, the rest is refused.
-    """
+    """Default values and limits of requests. A request beyond a limit is refused with an error."""
 
     top: int
+    """Number of results if a request has no `top`."""
     among: int
+    """Number of results that Searcher.analogy re-ranks by their distance to their mean."""
     max_sentence_chars: int
+    """Maximum number of characters of all texts of a request."""
     max_requests: int
+    """Maximum number of requests at the same time. Uploads may take half of them."""
     max_top: int = 2000
+    """Largest number of results that a request may ask for."""
     max_upload_bytes: int = 20_000_000
+    """Maximum size of an uploaded photo in bytes."""
     upload_seconds: float = 30
+    """Number of seconds within which a request must have arrived completely."""
     max_descriptions: int = 16
+    """Maximum number of photos for which captions are being generated, including the photos in the queue."""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address, or a name of it."""
+    """Return whether `address`, an IP address or a host name, can be reached from this machine only."""
     try:
         return ip_address(address).is_loopback
     except ValueError:
-        return address.lower() == LOOPBACK[0]
+        return address.lower() == LOOPBACK_HOSTS[0]
 
 
 def in_address(host: str) -> str:
-    """`host` as it stands in an address: an IPv6 address in brackets."""
+    """Return `host` as a URL contains it. An IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host and host[0] != "[" else host
 
 
 def trusted_hosts(host: str, bound: str, allowed: Collection[str]) -> list[str]:
-    """The names in `Host` that a server at the address `bound`, that of `host`, answers to: a page elsewhere can have
-    its own name lead here (DNS rebinding). Any name, if others reach it and none is `allowed`. Raises UsageError."""
+    """Return the names in the `Host` header that the server answers to, as protection against DNS rebinding.
+
+    `host` is the name that the server listens on, and `bound` is the IP address of `host`. The names are the loopback
+    names, `host` and the `allowed` names. Every name is allowed if other machines can reach `bound` and `allowed` is
+    empty. Raises UsageError if an allowed name is not a host name.
+    """
     for name in allowed:
-        if not NAME.fullmatch(in_address(name)):
-            raise UsageError(f"--allow-host {name} is not a host name; give it without a scheme and a port")
+        if not HOST_PATTERN.fullmatch(in_address(name)):
+            raise UsageError(
+                f"--allow-host {name} is not a host name. Name a host without scheme and port, such as"
+                " search.example.org."
+            )
     if not is_loopback(bound) and not allowed:
-        return [ANY]
-    return [*LOOPBACK, *map(in_address, (host, *allowed))]
+        return [ANY_HOST]
+    return [*LOOPBACK_HOSTS, *map(in_address, (host, *allowed))]
 
 
 class Metrics:
-    """Counts and latencies by route, for Prometheus. Routes are templates of ours, never what a visitor sent."""
+    """Numbers of requests and errors, and latencies, by route, for Prometheus.
+
+    A route is a path template such as /api/models/{model}/images, so that visitors cannot add labels.
+    """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         labels = ("route", "status")
-        self.in_progress = Gauge("jointspace_requests_in_progress", "requests being answered", registry=self._registry)
-        self._requests = Counter("jointspace_requests", "requests answered", labels, registry=self._registry)
-        self._errors = Counter("jointspace_errors", "those of status 400 or more", labels, registry=self._registry)
+        self.in_progress = Gauge(
+            "jointspace_requests_in_progress", "Number of requests that are being answered", registry=self._registry
+        )
+        self._requests = Counter("jointspace_requests", "Number of requests answered", labels, registry=self._registry)
+        self._errors = Counter(
+            "jointspace_errors",
+            "Number of requests answered with status 400 or higher",
+            labels,
+            registry=self._registry,
+        )
         self._seconds = Histogram(
-            "jointspace_request_seconds", "from head to answer", ("route",), registry=self._registry
+            "jointspace_request_seconds",
+            "Seconds from the head of a request to the head of its answer",
+            ("route",),
+            registry=self._registry,
         )
 
     def record(self, route: str, status: int, seconds: float) -> None:
-        """A request of `route` was answered with `status` after `seconds`."""
+        """Count a request of `route` that was answered with `status` after `seconds`."""
         self._requests.labels(route, status).inc()
         if status >= 400:
             self._errors.labels(route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
     def to_text(self) -> bytes:
-        """All of it, in Prometheus's text format."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
 
 class Border:
-    """The outermost layer, so that refusals and failures are counted and carry the headers like all answers.
+    """The outermost ASGI middleware. It refuses requests, adds the security headers, and records metrics.
 
-    Refuses with 403 what a page of another origin sends, with 503 what is too many, with 413 what is too large, and
-    with 408 what takes too long to arrive. Uploads get half of the places at most, so that slow ones leave room for
-    questions in words.
+    A request is refused with status 403 if a page of another origin sent it, with 503 if there are too many requests
+    at the same time, with 413 if it is too large, and with 408 if it takes too long to arrive. Uploads may take at
+    most half of `max_requests`, so that slow uploads do not block text queries.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str]) -> None:
@@ -117,14 +143,14 @@ class Border:
         self._headers = {**HEADERS, **headers}
         self._requests = 0
         self._uploads = 0
-        self._most_bytes = limits.max_upload_bytes + ENVELOPE
-        self._too_large = f"the upload is larger than {limits.max_upload_bytes} bytes; send a smaller photo"
+        self._most_bytes = limits.max_upload_bytes + MAX_FORM_OVERHEAD_BYTES
+        self._too_large = f"The upload is larger than {limits.max_upload_bytes} bytes. Send a smaller photo."
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # of what GET answers; the server sends no body
+        if scope["method"] == "HEAD":  # Answered like GET. The web server drops the body.
             scope = {**scope, "method": "GET"}
         start = time.perf_counter()
         status = 0
@@ -133,7 +159,7 @@ class Border:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._leave(scope, status, start)  # whoever reads slowly keeps no place
+                self._leave(scope, status, start)  # A client that reads slowly is no longer counted.
                 headers = MutableHeaders(scope=message)
                 headers.update(self._headers)
                 headers.setdefault("Cache-Control", "no-store")
@@ -143,11 +169,13 @@ class Border:
         try:
             await (self._refusal(scope) or self.app)(scope, self._bounded(receive), answer)
         except asyncio.CancelledError:
-            pass  # the server stops, and this visitor reads nothing; a traceback would tell nobody anything
+            pass  # The server is stopping, so a traceback would not help.
         except Exception:
-            logging.getLogger(__name__).exception("a request for %s failed", scope["path"])
+            logging.getLogger(__name__).exception("The request for %s failed.", scope["path"])
             if not status:
-                await _refuse(500, "this failed; the server's log says why")(scope, receive, answer)
+                await _refuse(
+                    500, "The server could not answer because of an internal error. Its log has the details."
+                )(scope, receive, answer)
         finally:
             if not status:
                 self._leave(scope, status, start)
@@ -168,18 +196,20 @@ class Border:
         headers = Headers(scope=scope)
         origin = headers.get("Origin")
         if origin is not None and not _is_own(origin, headers.get("Host", "")):
-            return _refuse(403, "a page of another site sent this; ask from this server's own page, or from a program")
-        places = self._limits.max_requests
-        crowded = self._requests > places or scope["method"] == "POST" and self._uploads > max(1, places // 2)
-        if crowded and scope["path"] not in ALWAYS:
-            return _refuse(503, "too many requests at once; try again in a second", {"Retry-After": "1"})
+            return _refuse(
+                403, "A page of another site sent this request. Use the search page of this server, or a program."
+            )
+        limit = self._limits.max_requests
+        crowded = self._requests > limit or scope["method"] == "POST" and self._uploads > max(1, limit // 2)
+        if crowded and scope["path"] not in UNLIMITED_PATHS:
+            return _refuse(503, "The server has too many requests. Try again in a second.", {"Retry-After": "1"})
         length = headers.get("Content-Length", "0")
         if not length.isdecimal() or len(length) > 20 or int(length) > self._most_bytes:
             return _refuse(413, self._too_large)
         return None
 
     def _bounded(self, receive: Receive) -> Receive:
-        """`receive`, counting bytes and seconds until the body is complete: no length may have been announced."""
+        """Wrap `receive` to limit the size and the duration of a body, which may come without Content-Length."""
         size = 0
         deadline = time.monotonic() + self._limits.upload_seconds
         complete = False
@@ -191,7 +221,7 @@ class Border:
             try:
                 message = await asyncio.wait_for(receive(), max(0, deadline - time.monotonic()))
             except TimeoutError:
-                raise HTTPException(408, "the request took too long to arrive") from None
+                raise HTTPException(408, "The request took too long to arrive. Send it again.") from None
             size += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if size > self._most_bytes:
@@ -202,8 +232,11 @@ class Border:
 
 
 def _is_own(origin: str, host: str) -> bool:
-    """Whether a page of `origin` (`null` of a page without one) was served under the name and port in `host`. TLS may
-    end before us, so that `origin` says https; the usual ports may be left out."""
+    """Return whether a page with the `Origin` header `origin` came from the server with the `Host` header `host`.
+
+    The schemes may differ, because a reverse proxy may serve https. The standard port of the scheme may be left out.
+    A page without an origin sends `null`, which is never this server.
+    """
     scheme, _, site = origin.lower().partition("://")
     usual = {"http": ":80", "https": ":443"}.get(scheme)
     return usual is not None and site.removesuffix(usual) == host.lower().removesuffix(usual)

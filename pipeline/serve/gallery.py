@@ -1,5 +1,7 @@
-"""What a server shows: each index with its searcher, its photos and example queries, as the index is now, and the
-threads that work for it."""
+"""The indexes of a server, their photos and example queries, and the threads that search them.
+
+An index that is replaced on disk is opened again while the server runs.
+"""
 
 import asyncio
 import hashlib
@@ -29,25 +31,31 @@ from pipeline.storage.index_shard import MODALITIES
 if TYPE_CHECKING:
     from pipeline.generate.generator import Generator, Sources
 
-SAME = ("path", "sha256")
-"""Columns that tell the same image in two indexes of a collection."""
-EXAMPLES = 3
-QUALITY = 82
+IDENTITY_COLUMNS = ("path", "sha256")
+"""Columns that have equal values for the same image in two indexes of a collection."""
+MAX_EXAMPLES = 3
+"""Maximum number of example queries."""
+JPEG_QUALITY = 82
+"""Quality of the JPEG files that the server makes, as Pillow counts it (0 to 95)."""
 LARGE_SIDE = 1600
-"""Pixels of the longer side of a photograph that is looked at alone."""
-WARM_SIDE = 64
-CACHED = 2000
-"""Thumbnails that are kept in memory, about 10 KB each."""
-MOST_VALUES = 20
-"""Different texts of a column that are offered as a choice."""
+"""Maximum length in pixels of the longer side of a large JPEG."""
+WARM_UP_SIDE = 64
+"""Side in pixels of the black image that is encoded to load the encoders."""
+MAX_THUMBNAILS = 2000
+"""Maximum number of thumbnails that are kept in memory. A thumbnail has about 10 KB."""
+MAX_CHOICES = 20
+"""Maximum number of different values of a text column for which a filter offers a list."""
 
 
 class ServedGallery:
-    """Answers from one index. Its parts are all read at once, and threads may share it from then on.
+    """One index that answers queries and shows its photos.
 
-    `features(data)` encodes a photograph's bytes as a Searcher takes it, and `read(row)` gives the bytes of one in the
-    index's table, of which `decode(data)` makes an image. Encoders are loaded for the first photograph: have all that
-    look at photographs called by one thread at a time.
+    The constructor reads all files of the index. Afterwards, threads may share the object, except for the methods that
+    encode photos: the first encoded photo loads the encoders, so only one thread at a time may call these methods.
+
+    `features(data)` encodes the bytes of a photo, as encoder -> (1, dim), for the `searcher`. `read(row)` returns the
+    bytes of the photo that a row of the image table describes. `decode(data)` turns these bytes into an image. `side`
+    is the maximum length in pixels of the longer side of a thumbnail.
     """
 
     def __init__(
@@ -64,9 +72,9 @@ class ServedGallery:
         self._decode = decode
         self._side = side
         self.features = features
-        with suppress(InputError, UsageError):  # where it cannot be searched in words, each request is told so
+        with suppress(InputError, UsageError):  # A text query reports the error again.
             for sentence in self.examples[:1]:
-                searcher.require_known(sentence)  # which loads the tokenizer
+                searcher.require_known(sentence)  # This call loads the tokenizer.
         self._table = searcher.rows("images")
         self.columns = searcher.columns
         self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -79,30 +87,31 @@ class ServedGallery:
 
     @property
     def card(self) -> Card:
+        """Card of the index, which describes its model and its contents."""
         return self.searcher.index.card
 
     @cached_property
     def examples(self) -> list[str]:
-        """Some of the index's own sentences, evenly spaced."""
+        """Captions of the index as example queries: at most MAX_EXAMPLES captions from evenly spaced rows."""
         if not self.searcher.has("sentences"):
             return []
         table = self.searcher.rows("sentences")
-        rows = np.unique(np.linspace(0, table.num_rows - 1, EXAMPLES + 2).astype(int)[1:-1])
+        rows = np.unique(np.linspace(0, table.num_rows - 1, MAX_EXAMPLES + 2).astype(int)[1:-1])
         return [record["text"] for record in self.searcher.records("sentences", rows) if record["text"]]
 
     @property
     def collection(self) -> str:
-        """The name of its run, or of its folder where it is in none."""
+        """Name of the run that the index belongs to, or of the index folder if the index is outside a run."""
         folder = self.searcher.index.folder.absolute()
         return folder.parent.parent.name if folder.parent.name == "index" else folder.name
 
     @property
     def collection_id(self) -> str:
-        """The same for all indexes of one collection."""
+        """Identifier of the collection. It is equal for all indexes of one collection."""
         return self.card.inputs.get("manifest", str(self.searcher.index.folder))
 
     def count(self, modality: Modality) -> int:
-        """The `images` or `sentences` that can be found."""
+        """Count the `images` or `sentences` of the index, without removed images and their sentences."""
         if not self.searcher.has(modality):
             return 0
         allowed = self.searcher.allowed(modality, None)
@@ -110,14 +119,18 @@ class ServedGallery:
 
     @cached_property
     def facets(self) -> dict[str, dict[str, Any]]:
-        """The choices of a filter for each column that a condition may use: its `kind`, and its `values` if they are
-        few, or else `least` and `most`. Columns without a value are left out."""
+        """Choices of the filters, as column -> choices, for the columns that a condition may use.
+
+        The choices have the `kind` of the column. A column of texts or truth values has the sorted `values`, which are
+        empty if there are more than MAX_CHOICES. A column of numbers or dates has its smallest value `least` and its
+        largest value `most`. Columns without a value or with an infinite end are left out.
+        """
         kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}
         values: dict[str, set[Any]] = {name: set() for name in kinds}
         for group in self.searcher.groups("images"):
             for name, kind in kinds.items():
                 column = group[name].drop_null()
-                if kind in ("text", "truth") and len(values[name]) <= MOST_VALUES:
+                if kind in ("text", "truth") and len(values[name]) <= MAX_CHOICES:
                     values[name].update(column.unique().to_pylist())
                 elif kind not in ("text", "truth") and len(column):
                     ends = [*values[name], *pc.call_function("min_max", [column]).as_py().values()]
@@ -126,13 +139,17 @@ class ServedGallery:
         return {name: {"kind": kinds[name], **offer} for name, offer in offers.items() if offer}
 
     def warm(self) -> None:
-        """Load what encodes photographs, so that the first one need not wait for it."""
+        """Load the image encoders, so that the first uploaded photo does not wait for them."""
         if not self.searcher.multi_vector:
-            with suppress(JointspaceError):  # of imported features; a request is told so
-                self.features(_jpeg(Image.new("RGB", (WARM_SIDE, WARM_SIDE))))
+            with suppress(JointspaceError):  # Imported features have no encoder. A request reports the error again.
+                self.features(_jpeg(Image.new("RGB", (WARM_UP_SIDE, WARM_UP_SIDE))))
 
     def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
-        """Answers as Searcher.images does. With a multi-vector model, each hit has the `box` of its best region."""
+        """Find the `top` images nearest to a text, as Searcher.images does.
+
+        With a multi-vector model, the row of each hit has the `box` of the region that matches the text best: left,
+        top, right, bottom in pixels.
+        """
         hits = self.searcher.images(sentence, top, where)
         if not self.searcher.multi_vector:
             return hits
@@ -146,32 +163,39 @@ class ServedGallery:
         return Answer(replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
 
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
-        """An image as the searcher takes it. UnreadableImage is raised once it is looked at.
+        """Return an image in a form that the searcher accepts. The image is read and encoded during the search.
 
-        One `OfGallery` that cannot be read or encoded is its vector here, where this gallery is of the same collection.
+        The search raises UnreadableImage if the bytes are not an image. If an image of another gallery cannot be read
+        or encoded, its vector in this gallery is used, provided that both galleries have the same collection.
         """
         if isinstance(photograph, OfGallery):
             return partial(self._see_again, photograph)
         return photograph if self.searcher.multi_vector else partial(self.features, photograph)
 
     def _see_again(self, image: "OfGallery") -> Items:
+        """Embed an image of a gallery: from its file, or else return its stored vector in this gallery."""
         try:
             return self.searcher.embed_photograph(self.see(image.read()))
         except JointspaceError:
-            row = image.gallery.row(image.image_id)  # which is not there any more where it was removed
+            row = image.gallery.row(image.image_id)  # Raises InputError if the image was removed.
             rows, index = self._find("images", [image.image_id]), self.searcher.gallery("images")
-            # The ids of what was added to an index are those of other images in another index.
-            same = [all(record[key] == row[key] for key in SAME) for record in self.searcher.records("images", rows)]
+            # Images that were added to two indexes separately may have the same id in both.
+            same = [
+                all(record[key] == row[key] for key in IDENTITY_COLUMNS)
+                for record in self.searcher.records("images", rows)
+            ]
             if self.collection_id == image.gallery.collection_id and same == [True]:
-                with suppress(RuntimeError):  # of an index that has no vectors to give
+                with suppress(RuntimeError):  # Some types of index cannot return their vectors.
                     if self.searcher.multi_vector:
                         return with_regions(index).item(int(rows[0]))
                     return index.reconstruct(rows)
             raise
 
     def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
-        """Count the images that `where` allows, and return the rows and captions of at most `top` of them, which are
-        far from each other in the table. A greater `top` gives the same images first."""
+        """Return the number of images that satisfy `where`, and a sample of them as (row, first caption or None).
+
+        The sample has at most `top` images, spread over the table. A larger `top` begins with the same images.
+        """
         allowed = self.searcher.allowed("images", where) if where and where.strip() else None
         if allowed is None:
             count = self.count("images")
@@ -184,16 +208,16 @@ class ServedGallery:
         return count, list(zip(found, self.captions([row["image_id"] for row in found]), strict=True))
 
     def sentences_of(self, image_id: int) -> list[str]:
-        """The image's own sentences."""
+        """Return the captions of an image."""
         return self._sentences([image_id]).get(image_id, [])
 
     def captions(self, image_ids: Sequence[int]) -> list[str | None]:
-        """The first sentence of each image."""
+        """Return the first caption of each image, or None for an image without a caption."""
         texts = self._sentences(image_ids)
         return [next(iter(texts.get(image_id, ())), None) for image_id in image_ids]
 
     def _sentences(self, image_ids: Sequence[int]) -> dict[int, list[str]]:
-        """The sentences of some images, by image_id."""
+        """Return the captions of some images, by image_id. Images without a caption are left out."""
         texts: dict[int, list[str]] = {}
         if self.searcher.has("sentences"):
             for record in self.searcher.records("sentences", self._find("sentences", image_ids)):
@@ -202,17 +226,17 @@ class ServedGallery:
         return texts
 
     def row(self, image_id: int) -> Mapping[str, Any]:
-        """The image's row. Raises InputError where the index has no such image, or no longer."""
+        """Return the row of an image. Raises InputError if the image is not in the index or was removed from it."""
         rows = self._find("images", [image_id])
         if not len(rows):
-            raise InputError(f"there is no image {image_id}; give the image_id of a result")
+            raise InputError(f"There is no image {image_id} in this index. Use the image_id of a search result.")
         row = self.searcher.records("images", rows)[0]
         if row["path"] is None:
-            raise InputError(f"image {image_id} was removed; give the image_id of a result")
+            raise InputError(f"Image {image_id} was removed from this index. Use the image_id of a search result.")
         return row
 
     def _find(self, modality: Modality, image_ids: Sequence[int]) -> np.ndarray:
-        """Returns the rows (k,) of a table that are, or belong to, some images: ascending, and each row once."""
+        """Return the numbers (k,) of the table rows of some images, in ascending order and without repetitions."""
         if modality not in self._sorted:
             return self.searcher.rows(modality).find("image_id", np.array(image_ids, np.int64))
         owners, order = self._sorted[modality]
@@ -222,26 +246,30 @@ class ServedGallery:
         return np.unique(np.concatenate([order[:0], *(order[first:last] for first, last in spans)]))
 
     def original(self, image_id: int) -> bytes:
-        """The file of the index's image `image_id`. Raises InputError as `row`, and where the photograph cannot be
-        read or is another one than was indexed."""
+        """Return the bytes of the file of an image.
+
+        Raises InputError as `row` does, and if the file cannot be read or has changed since it was indexed.
+        """
         row = self.row(image_id)
         data = self._read(row)
         if hashlib.sha256(data).hexdigest() != row["sha256"]:
-            raise InputError(f"image {image_id} is no longer the photo that was indexed; build the index again")
+            raise InputError(f"The file of image {image_id} has changed since it was indexed. Build the index again.")
         return data
 
     def thumbnail(self, image_id: int) -> bytes:
-        """A small JPEG of an image, made of its pixels alone. Raises InputError as `original`, which is read each time,
-        so that a deleted photograph is never shown."""
+        """Return a small JPEG of an image, without the metadata of its file. Raises InputError as `original` does.
+
+        The file is read each time, so that a deleted photo is never shown. Thumbnails are cached in memory.
+        """
         data = self.original(image_id)
         if image_id not in self._thumbnails:
-            while len(self._thumbnails) >= CACHED:
+            while len(self._thumbnails) >= MAX_THUMBNAILS:
                 del self._thumbnails[next(iter(self._thumbnails))]
             self._thumbnails[image_id] = self._shrink(data, self._side)
         return self._thumbnails[image_id]
 
     def large(self, image_id: int) -> bytes:
-        """The same of at most LARGE_SIDE pixels a side."""
+        """Return a JPEG of an image with at most LARGE_SIDE pixels per side. Raises InputError as `original` does."""
         return self._shrink(self.original(image_id), LARGE_SIDE)
 
     def _shrink(self, data: bytes, side: int) -> bytes:
@@ -251,26 +279,27 @@ class ServedGallery:
 
 
 class OfGallery(NamedTuple):
-    """An image of a gallery that is asked about."""
+    """An image of a gallery, used as a query."""
 
     gallery: ServedGallery
     image_id: int
 
     def read(self) -> bytes:
-        """The file of its photograph, as ServedGallery.original."""
+        """Return the bytes of the image's file. Raises InputError as ServedGallery.original does."""
         return self.gallery.original(self.image_id)
 
 
 def _jpeg(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=QUALITY)
+    image.save(buffer, "JPEG", quality=JPEG_QUALITY)
     return buffer.getvalue()
 
 
 def spread(count: int, top: int) -> np.ndarray:
-    """At most `top` different places among `count`, far from each other; those for a smaller `top` come first.
+    """Return at most `top` different row numbers below `count` that are far from each other.
 
-    Steps of about the golden section of `count`, without a common divisor, so that every place is met once.
+    A larger `top` begins with the same rows. The step between rows is about `count` divided by the golden ratio. Step
+    and `count` have no common divisor, so that all rows are different.
     """
     step = max(1, round(count * (math.sqrt(5) - 1) / 2))
     while math.gcd(step, count) > 1:
@@ -278,10 +307,11 @@ def spread(count: int, top: int) -> np.ndarray:
     return np.arange(min(top, count), dtype=np.int64) * step % max(count, 1)
 
 
-# Any: the values of an Arrow column, which are text, truth values, numbers or dates.
+# The values of an Arrow column have type Any: they are texts, truth values, numbers or dates.
 def _facet(values: set[Any], kind: str) -> dict[str, Any]:
+    """Return the choices for a column with these values. Empty for numbers with an infinite or missing end."""
     if kind in ("text", "truth"):
-        return {"values": sorted(values) if len(values) <= MOST_VALUES else []}
+        return {"values": sorted(values) if len(values) <= MAX_CHOICES else []}
     least, most = min(values), max(values)
     if kind == "dates":
         return {"least": least.isoformat()[:10], "most": most.isoformat()[:10]}
@@ -290,15 +320,16 @@ def _facet(values: set[Any], kind: str) -> dict[str, Any]:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LOOK_SECONDS = 1.0
-"""How long a gallery is shown before its index is looked at again."""
+CHECK_SECONDS = 1.0
+"""Minimum number of seconds between two checks whether an index was replaced."""
 
 
 class ServedIndex:
-    """The gallery that `open()` gives of the index `name`. It is opened again once `stamp()` has changed, which is
-    another value for every index, and None while there is none.
+    """An index of the server that is opened again after it was replaced on disk.
 
-    The index is looked at in a thread, at most once a second; requests for its gallery wait for that.
+    `open()` opens the gallery of the index `name`. `stamp()` returns a value that changes if the index is replaced, or
+    None if the folder contains no index at the moment. The stamp is checked in a thread, at most once per
+    CHECK_SECONDS, and requests for the gallery wait for the check.
     """
 
     def __init__(
@@ -314,36 +345,41 @@ class ServedIndex:
         self._warning = ""
 
     async def renewed(self) -> ServedGallery:
-        """The gallery, as its index is now."""
+        """Return the gallery of the current index, after a check whether the index was replaced."""
         async with self._lock:
-            if time.monotonic() - self._looked > LOOK_SECONDS:
+            if time.monotonic() - self._looked > CHECK_SECONDS:
                 await asyncio.to_thread(self._renew)
                 self._looked = time.monotonic()
             return self.gallery
 
     def _renew(self) -> None:
-        """Open the index again if it is another one; what cannot be opened yet is tried again."""
+        """Open the index again if its stamp has changed. After a failure, the next check tries again."""
         stamp = self._stamp()
         if stamp is None or stamp == self._shown:
             return
         log = logging.getLogger(__name__)
         try:
             self.gallery = self._open()
-        except Exception as error:  # whatever is wrong with the new index must not end what the old one answers
+        except Exception as error:  # The old index keeps answering, whatever is wrong with the new index.
             if str(error) != self._warning:
-                log.warning("%s was replaced and cannot be opened (%s); the previous one is served", self._name, error)
+                log.warning(
+                    "The index %s was replaced, but cannot be opened: %s The server keeps using the previous index.",
+                    self._name,
+                    error,
+                )
             self._warning = str(error)
         else:
             self._shown = stamp
-            log.info("%s was replaced and reopened", self._name)
+            log.info("The index %s was replaced and has been opened again.", self._name)
 
 
 @dataclass(frozen=True)
 class Describer:
-    """The `generator` of the name `registered` and its `sources`; `top` sentences where a request names no number.
+    """A caption generator with the data that it needs.
 
-    `features(data)` encodes a photograph's bytes, by at least the generator's encoders; have it called by the thread
-    that encodes, and `describe` by one thread at a time.
+    `registered` is the registered name of the generator class, and `top` the number of captions if a request has no
+    number. `features(data)` encodes the bytes of a photo with at least the generator's encoders, as encoder ->
+    (1, dim). Only the encoding thread may call `features`, and only one thread at a time may call `describe`.
     """
 
     registered: str
@@ -353,33 +389,35 @@ class Describer:
     top: int
 
     def describe(self, features: Mapping[str, np.ndarray], top: int) -> Sequence[Mapping[str, Any]]:
-        """At most `top` sentences, best first, for the photograph that these features, encoder -> (1, dim), are of."""
-        from pipeline.generate.generator import describe_images  # and torch, which searches do without
+        """Generate at most `top` captions, best first, from the features of a photo, encoder -> (1, dim)."""
+        from pipeline.generate.generator import describe_images  # Imports torch, which searches do not need.
 
         return describe_images(self.generator, features, self.sources, top)[0]
 
 
 @dataclass(frozen=True)
 class Service:
-    """The indexes and generators, by name, and the threads that work for them, each kind with a queue of its own:
-    searches; one thread that looks at `uploads`, one that encodes photographs, one that describes them, and one that
-    shows those of the index, so that nobody's upload holds up the thumbnails."""
+    """Everything that requests share: indexes and generators by name, limits, metrics, and thread pools.
+
+    Each kind of work has its own queue, so that uploads do not delay thumbnails: `searching` has several threads, and
+    one thread each checks uploads, encodes photos, generates captions, and shows photos of the indexes.
+    """
 
     indexes: Mapping[str, ServedIndex]
     describers: Mapping[str, Describer]
     limits: Limits
     metrics: Metrics
     check: Callable[[bytes], None]
-    """Raises InputError for an upload that is no photograph, or too large a one."""
+    """Function that raises InputError if an upload is not an image or has too many pixels."""
     originals: bool
-    """Whether photographs are given as their files are, with what cameras wrote into them."""
+    """Whether the server serves original files, which contain the metadata that a camera wrote."""
     searching: ThreadPoolExecutor
     checking: ThreadPoolExecutor
     encoding: ThreadPoolExecutor
     describing: ThreadPoolExecutor
     showing: ThreadPoolExecutor
     turns: asyncio.Semaphore
-    """Of photographs that are described or wait for it."""
+    """Semaphore that limits how many photos are captioned or wait for it."""
 
     async def run(
         self, pool: Executor, function: Callable[P, R], *arguments: P.args, **named: P.kwargs
@@ -389,5 +427,6 @@ class Service:
 
 
 def _timed(function: Callable[[], R]) -> tuple[R, float]:
+    """Call a function, and return its result and its duration in seconds."""
     start = time.perf_counter()
     return function(), time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Which address asks what, and what a request hands over, checked. /openapi.json describes it."""
+"""Routes of the API: they check the parameters of a request, run the search, and build the answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -16,15 +16,18 @@ from pipeline.index.search import Answer
 from pipeline.serve import answers
 from pipeline.serve.gallery import Describer, OfGallery, R, ServedGallery, Service
 
-WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
+WHERE = (
+    "condition on the columns of the photos, such as: price < 20 and taken >= '2024-01-01'."
+    " Only photos that satisfy the condition, or their captions, are found."
+)
 LARGEST_ID = 2**63 - 1
-KEPT_SECONDS = 60
-"""For which a browser may show a photograph without asking again, whether it is still there."""
-SHOWN = (
+CACHE_SECONDS = 60
+"""Number of seconds for which a browser may show a photo without requesting it again."""
+DISPLAYED_FORMATS = (
     (0, b"\xff\xd8\xff", "image/jpeg"), (0, b"\x89PNG\r\n", "image/png"), (0, b"GIF8", "image/gif"),
     (8, b"WEBP", "image/webp"), (0, b"BM", "image/bmp"),
 )  # fmt: skip
-"""Where which bytes stand in the formats that every browser shows; others are saved."""
+"""Image formats that every browser displays: (offset, bytes at this offset, media type). Others are downloaded."""
 router = APIRouter(responses={status: {"model": answers.ErrorAnswer} for status in (404, 408, 413, 422, 503)})
 
 
@@ -37,20 +40,20 @@ Shared = Annotated[Service, Depends(_service)]
 
 async def _gallery(service: Shared, model: Annotated[str, Path()]) -> ServedGallery:
     if model not in service.indexes:
-        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.indexes)}")
+        raise HTTPException(404, f"There is no model {model[:80]!r}. The models are: {', '.join(service.indexes)}.")
     return await service.indexes[model].renewed()
 
 
 async def _describer(service: Shared, generator: Annotated[str, Path()]) -> Describer:
     if generator not in service.describers:
         names = ", ".join(service.describers) or "none"
-        raise HTTPException(404, f"there is no generator {generator[:80]!r}; there are {names}")
+        raise HTTPException(404, f"There is no generator {generator[:80]!r}. The generators are: {names}.")
     return service.describers[generator]
 
 
 async def _given_top(service: Shared, top: Annotated[int | None, Query()] = None) -> int | None:
     if top is not None and not 1 <= top <= service.limits.max_top:
-        raise InputError(f"top is {top}; give a number from 1 to {service.limits.max_top}")
+        raise InputError(f"top is {top}, but must be from 1 to {service.limits.max_top}.")
     return top
 
 
@@ -59,19 +62,26 @@ GivenTop = Annotated[int | None, Depends(_given_top)]
 
 async def _photograph(
     service: Shared,
-    photograph: Annotated[UploadFile | None, File(description="the file")] = None,
-    image_id: Annotated[int | None, Form(ge=0, le=LARGEST_ID, description="an image of `of`, in place of it")] = None,
-    of: Annotated[str | None, Form(description="the model whose index has the image")] = None,
+    photograph: Annotated[UploadFile | None, File(description="file of the photo")] = None,
+    image_id: Annotated[
+        int | None, Form(ge=0, le=LARGEST_ID, description="image_id of a photo of the index, instead of a file")
+    ] = None,
+    of: Annotated[str | None, Form(description="model whose index contains the photo `image_id`")] = None,
 ) -> bytes | OfGallery:
-    """An uploaded photograph, or one that an index has."""
+    """Return the bytes of an uploaded photo, or a reference to a photo of an index.
+
+    Raises InputError if the request has neither or both, or if the upload is not an image.
+    """
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
-        raise InputError("give a photo as `photograph`, or the image_id of one and the model that has it as `of`")
+        raise InputError("Send a photo as `photograph`, or the `image_id` of a photo together with its model as `of`.")
     if photograph is None:
-        assert of is not None and image_id is not None  # as checked above
+        assert of is not None and image_id is not None  # The condition above checks both.
         return OfGallery(await _gallery(service, of), image_id)
     data = await photograph.read()
     if len(data) > service.limits.max_upload_bytes:
-        raise HTTPException(413, f"the photo has more than {service.limits.max_upload_bytes} bytes")
+        raise HTTPException(
+            413, f"The photo is larger than {service.limits.max_upload_bytes} bytes. Send a smaller photo."
+        )
     await service.run(service.checking, service.check, data)
     return data
 
@@ -101,12 +111,11 @@ class Question:
     async def find_images(
         self, pool: Executor, words: Sequence[str], search: Callable[[int, str | None], Answer]
     ) -> answers.ImagesAnswer:
-        """Answer with the hits of `search(top, where)`, called in a thread of `pool`, and the ignored words among
-        `words`."""
+        """Call `search(top, where)` in a thread of `pool`, and return its hits with the ignored words among `words`."""
 
         def find() -> tuple[Answer, Mapping[str, str | None], list[str | None]]:
             hits = search(self.top, self.where)
-            _ = hits.judgement  # worked out here, in a thread
+            _ = hits.judgement  # Computed now, because this thread is not the event loop.
             captions = self.gallery.captions([hit.row["image_id"] for hit in hits])
             return hits, self.gallery.searcher.ignored(*words), captions
 
@@ -119,19 +128,19 @@ Asking = Annotated[Question, Depends()]
 
 @router.get("/api/health")
 async def health(service: Shared) -> dict[str, Any]:
-    """Whether the server answers, and for which models."""
+    """Tell that the server works, and list its models."""
     return {"status": "ok", "models": list(service.indexes)}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: Shared) -> Response:
-    """Requests, errors and latencies, in Prometheus's text format."""
+    """Return the numbers of requests and errors, and the latencies, in the text format of Prometheus."""
     return Response(service.metrics.to_text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/api/models")
 async def list_models(service: Shared) -> answers.ModelsAnswer:
-    """The models and generators that can be asked, and the limits of a request."""
+    """List the models and generators of this server, and the limits of requests."""
     galleries = {name: await index.renewed() for name, index in service.indexes.items()}
     models = [
         answers.ModelAnswer(
@@ -166,7 +175,7 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
 
 @router.get("/api/models/{model}/images")
 async def find_images(question: Asking, sentence: Annotated[str, Query()]) -> answers.ImagesAnswer:
-    """The photographs nearest to a sentence."""
+    """Find the photos that match a text best."""
     question.require_short(sentence)
     search = partial(question.gallery.images, sentence)
     return await question.find_images(question.service.searching, [sentence], search)
@@ -174,7 +183,10 @@ async def find_images(question: Asking, sentence: Annotated[str, Query()]) -> an
 
 @router.get("/api/models/{model}/regions")
 async def find_regions(question: Asking, snippet: Annotated[str, Query()]) -> answers.ImagesAnswer:
-    """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
+    """Find the regions of photos that match a text best, at most one region per photo.
+
+    The model must compare regions with words (`regions` in /api/models).
+    """
     question.require_short(snippet)
     search = partial(question.gallery.searcher.regions, snippet)
     return await question.find_images(question.service.searching, [snippet], search)
@@ -182,7 +194,10 @@ async def find_regions(question: Asking, snippet: Annotated[str, Query()]) -> an
 
 @router.post("/api/models/{model}/sentences")
 async def find_sentences(question: Asking, photograph: Uploaded) -> answers.SentencesAnswer:
-    """The sentences nearest to a photograph: the file `photograph` of a form, or `image_id` and `of`."""
+    """Find the captions that match a photo best.
+
+    The photo is an uploaded file (form field `photograph`) or a photo of an index (`image_id` and `of`).
+    """
     gallery = question.gallery
     asked = gallery.see(photograph), question.top, question.where
     hits, seconds = await question.service.run(question.service.encoding, gallery.searcher.sentences, *asked)
@@ -200,7 +215,10 @@ async def find_similar(
     sentence: Annotated[str | None, Form()] = None,
     weight: Annotated[float, Form(ge=0, le=1)] = 0.5,
 ) -> answers.ImagesAnswer:
-    """The photographs nearest to a photograph, or to it and a sentence, which counts for `weight`."""
+    """Find the photos that are most similar to a photo, or to the weighted sum of a photo and a text.
+
+    `weight` is the weight of the text, from 0 to 1. The weight of the photo is 1 - `weight`.
+    """
     words = [] if sentence is None else [sentence]
     question.require_short(*words)
     image = question.gallery.see(photograph)
@@ -218,9 +236,10 @@ async def find_by_arithmetic(
     minus: Annotated[Sequence[str], Form()] = (),
     plus: Annotated[Sequence[str], Form()] = (),
 ) -> answers.ImagesAnswer:
-    """The photographs nearest to a photograph less the words `minus` plus the words `plus`.
+    """Find the photos nearest to the vector of a photo, minus the words in `minus`, plus the words in `plus`.
 
-    The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
+    The first `among` results (see /api/models) are sorted by their distance to their mean. Their scores may therefore
+    increase with the rank.
     """
     words = [*minus, *plus]
     question.require_short(*words)
@@ -241,11 +260,13 @@ async def describe_photograph(
     top: GivenTop,
     photograph: Uploaded,
 ) -> answers.DescriptionsAnswer:
-    """Sentences that a generator makes for a photograph."""
+    """Generate captions for a photo."""
     if isinstance(photograph, OfGallery):
         photograph, _ = await service.run(service.showing, photograph.read)
     if service.turns.locked():
-        raise HTTPException(503, "too many photos at once; try again in a second", {"Retry-After": "1"})
+        raise HTTPException(
+            503, "The server has too many photos to caption. Try again in a second.", {"Retry-After": "1"}
+        )
     async with service.turns:
         features, encoding = await service.run(service.encoding, describer.features, photograph)
         count = top or describer.top
@@ -256,7 +277,7 @@ async def describe_photograph(
 
 @router.get("/api/models/{model}/photographs")
 async def list_photographs(question: Asking) -> answers.BrowseAnswer:
-    """Some of the photographs, spread over all, to begin with; a greater `top` lists the same ones first."""
+    """List a sample of the photos, spread over the collection. A larger `top` begins with the same photos."""
     service, model = question.service, question.model
     (count, rows), _ = await service.run(service.searching, question.gallery.browse, question.top, question.where)
     results = [answers.PhotographAnswer(**answers.describe_image(model, row, caption)) for row, caption in rows]
@@ -265,14 +286,14 @@ async def list_photographs(question: Asking) -> answers.BrowseAnswer:
 
 @router.get("/api/models/{model}/columns")
 async def list_columns(service: Shared, model: str, gallery: Asked) -> answers.ColumnsAnswer:
-    """The columns that a condition can be about, and what they hold."""
+    """List the columns that a condition can use, with their values or their smallest and largest value."""
     columns, _ = await service.run(service.searching, lambda: gallery.facets)
     offers = {name: answers.FacetAnswer(**offer) for name, offer in columns.items()}
     return answers.ColumnsAnswer(model=model, columns=offers)
 
 
 class Pictured:
-    """The image of an address, and the gallery that has it."""
+    """The image that the path of a request names, and the gallery that contains it."""
 
     def __init__(
         self, service: Shared, model: str, gallery: Asked, image_id: Annotated[int, Path(ge=0, le=LARGEST_ID)]
@@ -283,7 +304,10 @@ class Pictured:
         self.image_id = image_id
 
     async def ask(self, method: Callable[[int], R]) -> R:
-        """Return what a method of the gallery gives for the image. Answers 404 if there is no image to show."""
+        """Call a method of the gallery with the image_id, and return its result.
+
+        Raises HTTPException with status 404 if the image is missing or cannot be read.
+        """
         try:
             return (await self.service.run(self.service.showing, method, self.image_id))[0]
         except InputError as error:
@@ -295,30 +319,32 @@ OfImage = Annotated[Pictured, Depends()]
 
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
 async def show_photograph(image: OfImage) -> Response:
-    """A small JPEG of a photograph of the index, by its image_id."""
+    """Return a thumbnail (JPEG) of a photo."""
     return _jpeg(await image.ask(image.gallery.thumbnail))
 
 
 @router.get("/api/models/{model}/photographs/{image_id}/large", response_class=Response)
 async def show_large_photograph(image: OfImage) -> Response:
-    """A large JPEG of it, of its pixels alone."""
+    """Return a large JPEG of a photo, without the metadata of its file."""
     return _jpeg(await image.ask(image.gallery.large))
 
 
 @router.get("/api/models/{model}/photographs/{image_id}/original", response_class=Response)
 async def give_original(image: OfImage) -> Response:
-    """Its file, with what a camera wrote into it, where `serve.originals` allows that."""
+    """Return the original file of a photo, with its metadata, if `serve.originals` allows it."""
     if not image.service.originals:
-        raise HTTPException(404, "this server shows no files as they are; ask for the large photo")
+        raise HTTPException(
+            404, "This server does not serve original files. Request the large JPEG of the photo instead."
+        )
     data = await image.ask(image.gallery.original)
-    kind = next((kind for start, mark, kind in SHOWN if data[start : start + len(mark)] == mark), None)
+    kind = next((kind for start, mark, kind in DISPLAYED_FORMATS if data[start : start + len(mark)] == mark), None)
     headers = {"Cache-Control": "no-store"} | ({} if kind else {"Content-Disposition": "attachment"})
     return Response(data, media_type=kind or "application/octet-stream", headers=headers)
 
 
 @router.get("/api/models/{model}/photographs/{image_id}/about")
 async def describe_image(image: OfImage) -> answers.AboutAnswer:
-    """What is known of it: its name, its own sentences and columns, and where it can be seen."""
+    """Return everything about one photo: its name, captions and columns, and the addresses of its images."""
     row = await image.ask(image.gallery.row)
     sentences = await image.ask(image.gallery.sentences_of)
     shown = answers.describe_image(image.model, row, next(iter(sentences), None))
@@ -332,4 +358,4 @@ async def describe_image(image: OfImage) -> answers.AboutAnswer:
 
 
 def _jpeg(data: bytes) -> Response:
-    return Response(data, media_type="image/jpeg", headers={"Cache-Control": f"private, max-age={KEPT_SECONDS}"})
+    return Response(data, media_type="image/jpeg", headers={"Cache-Control": f"private, max-age={CACHE_SECONDS}"})

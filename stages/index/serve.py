@@ -103,7 +103,7 @@ def serve(options: ServeOptions) -> None:
         import uvicorn
 
         from pipeline.serve.app import build_app
-        from pipeline.serve.border import ANY, Limits, in_address, is_loopback, trusted_hosts
+        from pipeline.serve.border import ANY_HOST, Limits, in_address, is_loopback, trusted_hosts
         from pipeline.serve.gallery import ServedIndex
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
@@ -166,7 +166,7 @@ def serve(options: ServeOptions) -> None:
         )
         names = ", ".join([*indexes, *describers])
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(options.host), port)
-        if ANY in hosts:
+        if ANY_HOST in hosts:
             log.warning(
                 "it answers anyone who reaches this machine, under any name; --allow-host NAME admits only that name"
             )

@@ -1,4 +1,4 @@
-"""A run that has what the report shows."""
+"""A run with all results that the report shows."""
 
 import shutil
 from pathlib import Path

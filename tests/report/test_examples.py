@@ -1,4 +1,4 @@
-"""Example queries on a made-up bundle."""
+"""Tests of the example queries on a synthetic index."""
 
 from collections.abc import Iterable
 from copy import copy

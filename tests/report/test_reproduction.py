@@ -1,4 +1,4 @@
-"""The published tables with synthetic results of a run."""
+"""Tests of published tables with rows of synthetic models below the published rows."""
 
 import numpy as np
 import pytest

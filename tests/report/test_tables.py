@@ -1,4 +1,4 @@
-"""What the report's tables hold, by hand."""
+"""Tests of the report's tables against values worked out by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The made-up indexes, and a visitor of one."""
+"""Fixtures for the tests of the server: galleries of synthetic indexes, and an HTTP client."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ def gallery(run: Path) -> ServedGallery:
 
 @pytest.fixture
 def regions(run: Path) -> ServedGallery:
-    """Of a model that compares regions."""
+    """Gallery of the synthetic index of a region model."""
     return open_gallery(run / "regions")
 
 
 @pytest.fixture(scope="session")
 def client(run: Path) -> TestClient:
-    """Of a gallery of its own, which nobody changes."""
+    """Client of an application with its own gallery, which no test changes."""
     return make_client(open_gallery(run / "bundle"))

@@ -1,4 +1,4 @@
-"""The application over a made-up bundle whose answers are known."""
+"""Tests of the application on a synthetic index whose correct answers are known."""
 
 import io
 import re
@@ -122,7 +122,7 @@ def test_a_photograph_is_shown_small(client: TestClient) -> None:
         ("ncca/images?sentence=dog&top=0", 422, "from 1 to 20"),
         ("ncca/images?sentence=dog&top=21", 422, "from 1 to 20"),
         ("ncca/images?sentence=dog&top=many", 422, "top: "),
-        ("nothing/images?sentence=dog", 404, "there is no model 'nothing'; there are ncca, other"),
+        ("nothing/images?sentence=dog", 404, "There is no model 'nothing'. The models are: ncca, other."),
         ("..%2F..%2Fetc/images?sentence=dog", 404, ""),
     ],
 )

@@ -254,7 +254,9 @@ def test_a_failure_of_ours_is_counted_and_tells_nothing(
     gallery.images = fail
     client = make_client(gallery)
     answer = client.get("/api/models/ncca/images?sentence=dog")
-    assert answer.status_code == 500 and answer.json() == {"error": "this failed; the server's log says why"}
+    assert answer.status_code == 500 and answer.json() == {
+        "error": "The server could not answer because of an internal error. Its log has the details."
+    }
     assert "a secret" in caplog.text
     route = '{route="/api/models/{model}/images",status="500"}'
     assert f"jointspace_errors_total{route} 1.0" in client.get("/metrics").text

@@ -20,7 +20,7 @@ ONE = "/api/models/ncca/photographs/1"
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    """Of a server of one index under two names, with eyes that know the made-up photographs."""
+    """Address of a server with one index under two names. Its encoder recognises the synthetic photos."""
     from visiting import serve
 
     with listening(serve(run, run / "bundle")) as found:
@@ -29,7 +29,7 @@ def address(run: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def listening(app: object) -> Iterator[str]:
-    """The address of a server of `app`, in a thread."""
+    """Run a server of `app` in a thread, and yield its address."""
     import uvicorn
 
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
@@ -47,7 +47,7 @@ def listening(app: object) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A new visitor, who meets no error of the script and loads nothing from elsewhere."""
+    """A new browser page. The test fails if a script raises an error or a request goes to another server."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page, wrong = context.new_page(), []
     page.set_default_timeout(60_000)
@@ -60,7 +60,10 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 def captions(page: Any, count: int, whole: bool = False) -> list[str]:
-    """The sentences of the first `count` photographs shown, all of them if `whole`; a short page goes on by itself."""
+    """Return the captions of the first `count` photos on the page. With `whole`, require exactly `count` photos.
+
+    Without `whole`, the page may have more photos, because a short page loads more results by itself.
+    """
     playwright.expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
     images = page.locator("#answers [data-photograph] img")
     playwright.expect(images.nth(count - 1)).to_be_attached()
@@ -221,7 +224,7 @@ def test_the_footer_counts_the_photos_of_the_index_that_answers(
     """Also after a change of the index, and although another index of the collection still has all photos."""
     from visiting import serve
 
-    monkeypatch.setattr("pipeline.serve.gallery.LOOK_SECONDS", 0)
+    monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     first, other = (shutil.copytree(run / "bundle", tmp_path / name) for name in ("bundle", "other"))
     with listening(serve(tmp_path, other)) as address:
         page.goto(address)

@@ -1,4 +1,4 @@
-"""What is shown of the photographs of an index, what their columns hold, and what scores mean."""
+"""Tests of the photos of an index on the server: thumbnails, columns, filters and scores."""
 
 import io
 import logging
@@ -50,7 +50,7 @@ def test_a_photograph_of_an_index_is_asked_about_by_its_id(client: TestClient) -
         assert "horse" in first.get("text", first.get("name")) and len(answer["results"]) == 3
     for form in ({}, {"image_id": 3}, {"of": "ncca"}):
         told = client.post("/api/models/ncca/similar", data=form)
-        assert told.status_code == 422 and "give a photo" in told.json()["error"]
+        assert told.status_code == 422 and "Send a photo" in told.json()["error"]
     assert client.post("/api/models/ncca/similar", data={"of": "none", "image_id": 3}).status_code == 404
     assert client.post("/api/models/ncca/similar", data={"of": "ncca", "image_id": 99}).status_code == 422
 
@@ -122,7 +122,7 @@ def test_several_bundles_are_one_gallery(run: Path) -> None:
 
 def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server shows what its index is now, not what it was when it started."""
-    monkeypatch.setattr("pipeline.serve.gallery.LOOK_SECONDS", 0)
+    monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     index = shutil.copytree(run / "bundle", tmp_path / "bundle")
     client = TestClient(serve(tmp_path), base_url="http://localhost")
     asked = "/api/models/ncca/images?sentence=dog&top=3"
@@ -130,7 +130,7 @@ def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypa
     run_command("remove", index, 0)
     assert [result["image_id"] for result in client.get(asked).json()["results"]][:2] == [8, 16]
     answer = client.get("/api/models/ncca/photographs/0")
-    assert answer.status_code == 404 and "image 0 was removed" in answer.json()["error"]
+    assert answer.status_code == 404 and "Image 0 was removed" in answer.json()["error"]
     assert client.get("/api/models").json()["models"][0]["images"] == 23
 
 
@@ -205,7 +205,7 @@ def test_what_another_index_of_the_run_lists_as_removed_is_hidden(
 ) -> None:
     """As while `remove` is at work, or after it was killed: no answer, page or address shows the photo. Nor if the
     table is too large to be kept in memory."""
-    monkeypatch.setattr("pipeline.serve.gallery.LOOK_SECONDS", 0)
+    monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", 1000 if bundle == "regions" else 0)
     for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):
         shutil.copytree(run / source, tmp_path / name)

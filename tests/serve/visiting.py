@@ -1,4 +1,4 @@
-"""The application over the made-up run, as its tests visit it."""
+"""Galleries, clients and applications over the synthetic run, for the tests of the server."""
 
 from functools import partial
 from pathlib import Path
@@ -24,24 +24,24 @@ LIMITS = Limits(5, 0, 100, 4, max_top=20, max_upload_bytes=10_000, upload_second
 
 
 def colour_of(thing: int) -> tuple[int, ...]:
-    """In which made_up paints its photographs."""
+    """Return the RGB colour of the synthetic photos of a thing."""
     return tuple(int(c) for c in np.random.default_rng(thing).integers(256, size=3))
 
 
 def see(data: bytes) -> dict[str, np.ndarray]:
-    """An encoder that knows things by their colours."""
+    """Encode a synthetic photo: the features of the thing whose colour is nearest to the first pixel."""
     pixel = np.array(PIXELS(data).getpixel((0, 0)))
     return features_of(THINGS[int(np.argmin([np.abs(pixel - colour_of(thing)).sum() for thing in range(8)]))])
 
 
 def open_gallery(*folders: Path) -> ServedGallery:
-    """The index in some folders, with eyes that know the made-up photographs."""
+    """Open the indexes in `folders` as one gallery. Its encoder is `see`."""
     bundle = open_index(*folders)
     return ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
 
 
 def make_client(gallery: ServedGallery, limits: Limits = LIMITS, originals: bool = False) -> TestClient:
-    """A visitor of an application that has the gallery under two names."""
+    """Return an HTTP client of an application that serves the gallery under two names."""
     indexes = {name: ServedIndex(name, lambda: gallery) for name in ("ncca", "other")}
     return TestClient(build_app(indexes, limits, 2, ["testserver"], CHECK, originals=originals))
 
@@ -51,12 +51,12 @@ def photograph(run: Path, name: str = "dog-0.png") -> dict:
 
 
 def serve_generators(run: Path, *names: str) -> FastAPI:
-    """The application that `serve` starts for the bundle of a run and generators of it."""
+    """Return the application that the command `serve` starts for the index of a run and some of its generators."""
     return serve(run, "--run", run, *(part for name in names for part in ("--generator", name)))
 
 
 def serve(run: Path, *arguments: object, index: str = "bundle") -> FastAPI:
-    """The application that `serve` starts for an index of a run, with `see` for its encoders."""
+    """Return the application that the command `serve` starts for an index of a run, with the encoder `see`."""
     started: list[FastAPI] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.index.serve._encoder_of", lambda bundle, decode: see)

@@ -1,4 +1,4 @@
-// Asks what the address says, and shows the answers; more of them follow as the page is scrolled.
+// Sends the requests that the URL describes, and shows the results. Scrolling down loads more results.
 let asking = new AbortController(), asked = null, columns = [];
 const nearEnd = new IntersectionObserver((entries) => entries.forEach((one) => one.isIntersecting && one.target.click()), { rootMargin: "300px" });
 
@@ -14,7 +14,7 @@ function words(params, name) {
   return (params.get(name) || "").split(/[\s,]+/).filter(Boolean);
 }
 
-// Which of the API's questions the address is, to a model.
+// Returns the route of the API that answers the search in the URL with this model.
 function kindOf(params, model) {
   if (params.get("q")) return params.has("regions") && model.regions ? "regions" : "images";
   if (!params.get("photograph")) return "photographs";
@@ -52,12 +52,12 @@ function shownMost() {
   return Math.max(0, ...columns.map((column) => column.shown));
 }
 
-// What has been added up, and in which order its answers stand.
+// Explains how words changed the photo of the query, and how the results are sorted.
 function explain(params) {
-  const signed = (name) => words(params, name).map((word) => ` ${name} “${word}”`.replace("minus", "less")).join("");
+  const signed = (name) => words(params, name).map((word) => ` ${name} “${word}”`.replace("minus", "without")).join("");
   const order = about.among > 1
-    ? ` The first ${about.among} stand in the order of their distance to their own mean, so that an odd one comes last of them; their scores need not fall.` : "";
-  return `Your photo${signed("minus")}${signed("plus")}: the photos nearest to the sum of their vectors.${order}`;
+    ? ` The first ${about.among} results are sorted by their distance to their mean, so that an outlier comes last. Their scores may therefore increase.` : "";
+  return `Your photo${signed("minus")}${signed("plus")}. These photos are nearest to the resulting vector.${order}`;
 }
 
 function emptyOf(params, kind) {
@@ -67,7 +67,7 @@ function emptyOf(params, kind) {
   return element("p", { className: "nothing" }, text, " ", ...(filtered ? [button("Clear the filter", clearFilters, { className: "text" })] : []));
 }
 
-// One model's answer: its request with as many results as asked for, of which those that are new are added.
+// The results of one model. `fill` requests them again with a larger number and adds the new results.
 class Answer {
   constructor(title, model, kind, request, most, heading) {
     Object.assign(this, { title, model, kind, request, most, shown: 0, list: null });
@@ -91,17 +91,17 @@ class Answer {
     }
   }
 
-  // Under the last likely answer a line says so; the others are folded below it.
+  // Shows a line below the last likely match. The other results are folded below this line.
   end({ likely, remark, results }) {
     this.line ||= element("p", { className: "end" });
-    this.line.textContent = `${remark[0].toUpperCase()}${remark.slice(1)}.`;
+    this.line.textContent = asSentence(remark);
     this.list.after(this.line);
     const others = [...this.list.children].slice(likely);
     if (!others.length) return;
     this.rest ||= element("ol", { className: this.list.className });
     this.fold ||= element("details", { className: "rest" }, element("summary", {}), this.rest);
     this.rest.append(...others);
-    this.fold.firstChild.textContent = `${results.length - likely} less likely`;
+    this.fold.firstChild.textContent = `${results.length - likely} less likely results`;
     this.line.after(this.fold);
   }
 
@@ -134,7 +134,7 @@ class Answer {
     }
     if (answer.unknown?.length) {
       const ignored = answer.unknown.map((word) => (answer.near[word] ? `${word} (${answer.near[word]}?)` : word));
-      note(`ignored, since the model does not know them: ${ignored.join(", ")}`, this.title);
+      note(`The model does not know these words, so they were ignored: ${ignored.join(", ")}.`, this.title);
     }
   }
 }
@@ -144,7 +144,7 @@ async function fileOf(params) {
   return !named || ADDRESS.test(named) ? null : kept(named);
 }
 
-// What an answer depends on: all of the address but which photograph is looked at.
+// Returns the parts of the URL that the results depend on: everything except the photo that is viewed.
 function questionOf(params) {
   const rest = new URLSearchParams(params);
   rest.delete("image");
@@ -167,7 +167,7 @@ async function ask(params) {
     columns = [];
     busy(false);
     at("answers").replaceChildren();
-    note("This link points to a photo that is no longer stored in this browser. Please choose it again.");
+    note("This link points to a photo that is no longer stored in this browser. Choose the photo again.");
     return;
   }
   const models = chosenModels(params), several = grouped(about.models.map((model) => ({ model }))).length > 1;
@@ -176,7 +176,7 @@ async function ask(params) {
   const first = params.get("photograph") && kindOf(params, models[0]) === "sentences" ? generatorsChosen() : [];
   const told = first.map((name) => {
     const generator = about.generators.find((one) => one.generator === name);
-    return new Answer(`Described by ${name}`, null, "descriptions", (top) => [`${descriptions(name)}?top=${top}`, formOf(params, file, {})], generator.top, heading);
+    return new Answer(`Captions generated by ${name}`, null, "descriptions", (top) => [`${descriptions(name)}?top=${top}`, formOf(params, file, {})], generator.top, heading);
   });
   const ways = wanted.map((model) => {
     const title = browsing ? (several ? "" : model.collection) : model.model;
@@ -190,7 +190,7 @@ async function ask(params) {
     const heading = several ? [element("h2", {}, own[0].model.collection)] : [];
     return element("section", { className: `collection ${inside.length > 1 ? "side" : "alone"}` }, ...heading, element("div", { className: "columns" }, ...inside));
   });
-  // The previous answers stay, dimmed, until the first new one is here.
+  // The previous results stay, dimmed, until the first new results arrive.
   busy(true);
   const filling = columns.map((one) => one.fill(params, Math.max(pageSize(params), shown), signal));
   await Promise.race(filling);

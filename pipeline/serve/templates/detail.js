@@ -1,4 +1,4 @@
-// One photograph, large, with all that is known of it. It has an address of its own too.
+// The view of a single photo, with its captions and columns. It has its own URL.
 let looking = new AbortController();
 
 function beside(step) {
@@ -19,7 +19,7 @@ function copy(link) {
 }
 
 function factsOf(known) {
-  const split = known.split === "gallery" ? {} : { split: known.split }; // photos without captions are in no split
+  const split = known.split === "gallery" ? {} : { split: known.split }; // Unlabelled photos do not belong to a split.
   const facts = { ...split, ...(known.width ? { size: `${known.width} × ${known.height} pixels` } : {}), ...known.columns };
   return element("dl", {}, ...Object.entries(facts).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, shown(value))]));
 }
@@ -31,7 +31,7 @@ function actsOf(known, model) {
   const link = button("Copy link", () => copy(link));
   acts.append(link);
   if (/^https?:\/\//.test(known.name)) acts.append(element("a", { className: "button", href: known.name, target: "_blank", rel: "noopener noreferrer" }, "Open address"));
-  if (!known.width) return acts; // of a vector alone
+  if (!known.width) return acts; // Precomputed vectors have no image file.
   const href = known.original || known.large, download = known.original ? fileNameOf(known) : `${fileNameOf(known)}.jpg`;
   acts.append(element("a", { className: "button", href, target: "_blank", rel: "noopener" }, known.original ? "Open original" : "Open large"));
   acts.append(element("a", { className: "button", href, download }, "Download"));
@@ -55,10 +55,10 @@ async function look(address) {
     const image = element("img", { src: known.large, alt: caption });
     image.addEventListener("error", () => image.replaceWith(missingPhoto()));
     at("large").replaceChildren(image);
-    const sentences = known.sentences.map((text) => element("li", {}, button(tidy(text), () => question({ q: text }), { className: "text", title: "Find photos for it" })));
+    const sentences = known.sentences.map((text) => element("li", {}, button(tidy(text), () => question({ q: text }), { className: "text", title: "Find photos for this caption" })));
     at("facts").replaceChildren(
       element("ol", { className: "lines" }, ...sentences),
-      ...(sentences.length ? [] : [element("p", { className: "quiet" }, "No caption")]),
+      ...(sentences.length ? [] : [element("p", { className: "quiet" }, "No captions")]),
       actsOf(known, model), factsOf(known),
     );
     at("previous").disabled = !beside(-1);
@@ -82,7 +82,7 @@ async function alike(known, model, signal) {
     const others = results.filter((one) => one.photograph !== known.photograph).slice(0, 8).map(({ score, ...other }) => other);
     if (others.length) at("alike").replaceChildren(element("h3", {}, "Similar photos"), listOf(others));
   } catch {
-    // Some models cannot compare photographs; the rest of what is known is there.
+    // Some models cannot compare photos. The view stays open without similar photos.
   }
 }
 

@@ -1,6 +1,6 @@
-// Filters on the columns of the collection, as the model that is asked first has them.
+// Filters on the columns of the collection. The index of the first chosen model provides their choices.
 let filtered = null;
-// Columns that jointspace writes. Few people filter by them, so their fields are folded away.
+// Columns that jointspace writes. Few people filter by them, so their fields are hidden under "More".
 const BUILT_IN = ["split", "width", "height"];
 
 function keyOf(kind, sign, name) {
@@ -31,12 +31,12 @@ function fieldOf([name, facet]) {
   return element("div", {}, label, element("div", { className: "span" }, ...inputs));
 }
 
-// A column with the same value for every photo filters nothing.
+// Returns false for a column with the same value for every photo, because a filter on it would have no effect.
 function varies({ values, least, most }) {
   return values ? values.length !== 1 : least !== most;
 }
 
-// The fields are made when they are first looked at, and of another collection anew.
+// Builds the fields when the filters are opened, and again if another model is the first one.
 async function offerFilters(params) {
   const [model] = chosenModels(params);
   if (filtered === model.model) return;
@@ -61,7 +61,7 @@ function clearFilters() {
   go(Object.fromEntries(filterNames(state()).map((name) => [name, null])));
 }
 
-// What is filtered by, each with a way out of it.
+// Shows each active filter as a button that removes it.
 function showFilters(params) {
   const names = filterNames(params).filter((name) => params.get(name));
   at("active").replaceChildren(...names.map((name) => {

@@ -1,4 +1,4 @@
-// The page as a whole: what is typed becomes an address, and what the address says is shown.
+// Connects the parts of the page: input changes the URL, and a changed URL is rendered.
 function textOf(params) {
   return params.get("q") || (params.get("photograph") ? "a photo" : "");
 }
@@ -47,17 +47,17 @@ async function render() {
 function takeSentence(text) {
   if (text.trim()) question({ q: text.trim() });
   else if (textOf(state())) question({});
-  else refuse("type some words to search for", "sentence");
+  else refuse("Type some words to search for.", "sentence");
 }
 
 async function takePhotograph(file) {
   if (file.size > about.max_upload_bytes) {
-    refuse(`the file ${file.name} is larger than ${Math.round(about.max_upload_bytes / 1e6)} MB`, "file");
+    refuse(`The file ${file.name} is larger than ${Math.round(about.max_upload_bytes / 1e6)} MB. Choose a smaller photo.`, "file");
     return;
   }
   const shown = /^image\/(jpeg|png|gif|webp|bmp)$/.test(file.type), other = file.type && !file.type.startsWith("image/");
   if (other || (shown && !(await createImageBitmap(file).catch(() => null)))) {
-    refuse(`the file ${file.name} is not a photo, or is damaged; choose a JPEG, PNG or WebP file`, "file");
+    refuse(`The file ${file.name} is not a photo, or is damaged. Choose a JPEG, PNG or WebP file.`, "file");
     return;
   }
   question({ photograph: await keep(file) });
@@ -71,7 +71,7 @@ function takeWords() {
   else question({ photograph, like: "" });
 }
 
-// Words beside the photograph are weighed; without any, words can be taken from it and added.
+// Shows the weight of the words if there are any. Words to remove or add can be typed only if there are none.
 function weigh() {
   const some = Boolean(at("words").value.trim());
   at("balance").hidden = !some;
@@ -87,12 +87,12 @@ function offer(kind, names, act) {
 }
 
 function describeCollections(models) {
-  // The first model of a collection answers, so that its index is the one to count.
+  // Counts the photos in the index of the first model of each collection, because this index answers first.
   const each = grouped(models.map((model) => ({ model }))).map(([{ model: one }]) => {
     const sentences = one.sentences ? ` and ${one.sentences.toLocaleString()} captions` : "";
     return `${one.collection}: ${one.images.toLocaleString()} photos${sentences}`;
   });
-  return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. Photos you upload are kept in this browser only; the server receives them to search and does not store them.`;
+  return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. Photos that you upload are stored in this browser only. The server receives them for a search and does not store them.`;
 }
 
 function showCounts(overview) {

@@ -1,12 +1,12 @@
-// How answers are drawn.
+// Builds the elements that show search results.
 const SVG = "http://www.w3.org/2000/svg";
-// Columns that are shown of one photograph alone.
+// Columns that are shown in the view of a single photo only.
 const DETAIL = ["folder", "camera", "tags", "description"];
 
 function boxOf(result) {
   const [left, top, right, bottom] = result.box;
   const [svg, edge, rect] = ["svg", "rect", "rect"].map((tag) => document.createElementNS(SVG, tag));
-  // Fills and crops as the photograph under it does.
+  // The box is scaled and cropped like the photo under it (object-fit: cover).
   const shape = { class: "box", viewBox: `0 0 ${result.width} ${result.height}`, preserveAspectRatio: "xMidYMid slice" };
   const place = { x: left, y: top, width: right - left, height: bottom - top };
   for (const [node, values] of [[svg, shape], [edge, place], [rect, place]]) {
@@ -17,7 +17,7 @@ function boxOf(result) {
 }
 
 function scoreOf(result) {
-  return element("span", { className: "score", title: "The higher the better" }, result.score.toFixed(3));
+  return element("span", { className: "score", title: "Score. A higher score is a better match." }, result.score.toFixed(3));
 }
 
 function fileNameOf(result) {
@@ -26,8 +26,8 @@ function fileNameOf(result) {
 
 // Shown in place of a photo that the server cannot read.
 function missingPhoto() {
-  note("some photos cannot be read. If their folder was moved, stop the page and start it with jointspace serve INDEX --images FOLDER");
-  return element("span", { className: "missing" }, "not readable");
+  note("Some photos cannot be read. If their folder was moved, stop the server and start it again with jointspace serve INDEX --images FOLDER.");
+  return element("span", { className: "missing" }, "Cannot be read");
 }
 
 function photographOf(result) {
@@ -46,23 +46,23 @@ function photographOf(result) {
   return item;
 }
 
-// The photograph that was asked about, before its answers.
+// Shows the photo of the query before its results.
 function givenTile() {
   const image = element("img", { src: at("preview").src, alt: "The photo you are searching with" });
-  const caption = element("figcaption", {}, element("span", { className: "own" }, "your photo"));
+  const caption = element("figcaption", {}, element("span", { className: "own" }, "Your photo"));
   return element("li", { className: "given" }, element("figure", {}, element("span", { className: "tile" }, image), caption));
 }
 
 function sentenceOf(result, ...more) {
-  const text = button(tidy(result.text), () => question({ q: result.text }), { className: "text", title: "Find photos for it" });
+  const text = button(tidy(result.text), () => question({ q: result.text }), { className: "text", title: "Find photos for this caption" });
   return element("li", {}, text, scoreOf(result), ...more);
 }
 
 function descriptionOf(result) {
   const { text, cosine } = result.nearest;
   const near = result.verbatim
-    ? element("span", { className: "copied" }, "copied from a training caption")
-    : `nearest training caption (${cosine.toFixed(2)}): ${tidy(text)}`;
+    ? element("span", { className: "copied" }, "Copied from a training caption")
+    : `Nearest training caption (similarity ${cosine.toFixed(2)}): ${tidy(text)}`;
   return sentenceOf(result, element("span", { className: "near" }, near));
 }
 

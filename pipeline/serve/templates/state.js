@@ -1,5 +1,5 @@
 "use strict";
-// What is asked stands in the address alone: every question can be linked to, and Back leads to the one before.
+// The state of the page is stored in its URL only. Every search can be linked to, and Back returns to the previous search.
 const at = (id) => document.getElementById(id);
 const FILTER = "f.";
 const QUESTION = ["q", "photograph", "like", "weight", "minus", "plus"];
@@ -18,12 +18,12 @@ function button(text, act, attributes) {
   return node;
 }
 
-// A caption whose punctuation stands apart, as tokenisers leave it, as people write it.
+// Removes the spaces that tokenizers leave before the punctuation of a caption.
 function tidy(caption) {
   return caption.replace(/(?<=\S) +([.,;:!?]|'s|n't)(?=\s|$)/g, "$1");
 }
 
-// The value of a column, a time without its T and its seconds of zero.
+// Formats the value of a column. A time loses its T, and its seconds if they are zero.
 function shown(value) {
   return `${value}`.replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:00)?/, "$1 $2");
 }
@@ -32,7 +32,8 @@ function state() {
   return new URLSearchParams(location.search);
 }
 
-// Goes to the present address with some parameters changed: name -> a value, several, or null for none.
+// Changes parameters of the URL and renders the page. `changes` maps a name to a value, to several values, or to null,
+// which removes the parameter. `replace` replaces the entry of the browser history instead of adding an entry.
 function go(changes, replace) {
   const next = state();
   for (const [name, values] of Object.entries(changes)) {
@@ -42,12 +43,12 @@ function go(changes, replace) {
   const address = next.size ? `/?${next}` : "/", here = location.pathname + location.search;
   if (address === here) return;
   history.replaceState({ ...history.state, scroll: scrollY, shown: shownMost() }, "");
-  // `inside`: the entry before is this page too, so that closing a photograph may go back to it.
+  // `inside` tells that the previous history entry is this page, so that closing a photo may go back to it.
   history[replace ? "replaceState" : "pushState"](replace ? history.state : { inside: true }, "", address);
   render();
 }
 
-// Asks something else: what was asked before is dropped, filters and models stay.
+// Starts a new search. The previous query is removed from the URL, but filters and chosen models are kept.
 function question(parts) {
   const none = Object.fromEntries(QUESTION.map((name) => [name, null]));
   go({ ...none, image: null, ...parts });
@@ -65,42 +66,47 @@ function quoted(value) {
   return `'${value.replaceAll("'", "''")}'`;
 }
 
-// The condition of all filters and of the one that was written, as the API takes it.
+// Joins all filters and the typed condition into one condition for the API.
 function conditionOf(params) {
   const parts = params.get("where") ? [`(${params.get("where")})`] : [];
   for (const [name, value] of params) {
     if (!name.startsWith(FILTER)) continue;
     const [, kind, sign, column] = name.match(/^f\.(text|truth|numbers|dates)\.(is|has|least|most)\.(.*)$/s) || [];
     if (!column) continue;
-    const last = kind === "dates" && sign === "most" ? `${value}T23:59:59.999999` : value; // the whole of that day
+    const last = kind === "dates" && sign === "most" ? `${value}T23:59:59.999999` : value; // Includes the whole last day.
     const literal = kind === "text" || kind === "dates" ? quoted(last) : value;
-    if (sign === "has" && column === "path") parts.push(`(${literal} in path or ${literal} in member)`); // inside a shard the file is its member
+    if (sign === "has" && column === "path") parts.push(`(${literal} in path or ${literal} in member)`); // The file name of a photo in a tar shard is its member.
     else if (sign === "has") parts.push(`${literal} in column(${quoted(column)})`);
     else parts.push(`column(${quoted(column)}) ${{ is: "=", least: ">=", most: "<=" }[sign]} ${literal}`);
   }
   return parts.join(" and ");
 }
 
-const UNREACHABLE = "the server does not answer. Check that jointspace serve is still running, then try again";
+const UNREACHABLE = "The server does not answer. Check that jointspace serve is still running, then try again.";
 
 async function fetchJson(address, options) {
   const answer = await fetch(address, options).catch((error) => {
     throw error.name === "AbortError" ? error : new Error(UNREACHABLE);
   });
   const value = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(value.error || `the server answered ${answer.status}`);
+  if (!answer.ok) throw new Error(value.error || `The server answered with status ${answer.status}.`);
   return value;
 }
 
 let notes = new Map(), titles = [];
 
-// Says it once, however many models it is of, and names these unless it is of all.
+// Returns `text` as a sentence, with a capital letter and a full stop.
+function asSentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+}
+
+// Shows a message once, with the names of the models that it concerns unless it concerns all models.
 function note(text, title) {
   notes.set(text, [...(notes.get(text) || []), ...(title ? [title] : [])]);
   at("notes").replaceChildren(...[...notes].map(([told, of]) => {
     const whose = of.length && of.length < titles.length ? `${of.join(", ")}: ` : "";
     const again = told === UNREACHABLE ? [button("Try again", () => location.reload())] : [];
-    return element("p", { className: "warning" }, `${whose}${told[0].toUpperCase()}${told.slice(1)}.`, ...again);
+    return element("p", { className: "warning" }, `${whose}${asSentence(told)}`, ...again);
   }));
 }
 
@@ -109,7 +115,7 @@ function forget() {
   at("notes").replaceChildren();
 }
 
-// Says why a question is none; what was answered before stays.
+// Shows why a search is not possible. The previous results stay.
 function refuse(text, field) {
   forget();
   note(text);

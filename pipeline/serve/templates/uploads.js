@@ -1,5 +1,5 @@
-// Photographs that were given are kept in this browser alone, by their hash, so that Back and Reload find them again.
-const KEPT = 20;
+// Uploaded photos are stored in this browser only, by their hash, so that Back and Reload find them again.
+const MAX_STORED = 20;
 const given = new Map();
 
 function store(mode) {
@@ -18,7 +18,7 @@ function done(request) {
   });
 }
 
-// The hash of a file; where the browser has no hashes (no https, and not this machine), a name by chance.
+// Returns the SHA-256 of a file as hex. Browsers offer it only for https and localhost; elsewhere the name is random.
 async function nameOf(file) {
   const bytes = crypto.subtle
     ? new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()))
@@ -33,15 +33,15 @@ async function keep(file) {
     const kept = await store("readwrite");
     await done(kept.put({ file, when: Date.now() }, name));
     const names = await done(kept.getAllKeys()), values = await done(kept.getAll());
-    const old = names.map((one, i) => [values[i].when, one]).sort((a, b) => b[0] - a[0]).slice(KEPT);
+    const old = names.map((one, i) => [values[i].when, one]).sort((a, b) => b[0] - a[0]).slice(MAX_STORED);
     for (const [, one] of old) kept.delete(one);
   } catch {
-    // A private window keeps nothing; this visit has it in memory.
+    // A private window may not store files. `given` keeps the photo until the page is closed.
   }
   return name;
 }
 
-// The file of that hash; null where this browser has it no longer.
+// Returns the stored file with this name, or null if the browser no longer has it.
 async function kept(name) {
   if (given.has(name)) return given.get(name);
   try {
