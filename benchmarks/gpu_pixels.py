@@ -71,7 +71,7 @@ def photos(bench: Bench) -> None:
 
 def command(*arguments: str) -> str:
     """Run a command of the pipeline as a user does. Return its messages."""
-    called = [sys.executable, "-m", "stages.cli", *arguments, "--run", "results/gpu"]
+    called = [sys.executable, "-m", "stages.cli", "stage", *arguments, "--run", "results/gpu"]
     result = subprocess.run(called, capture_output=True, text=True, errors="replace")
     print(result.stderr[-3000:])
     if result.returncode:
@@ -98,7 +98,7 @@ def extraction(bench: Bench) -> None:
 
     def ingest() -> dict[str, Any]:
         start = time.perf_counter()
-        command("ingest", "--config", "run.yaml")
+        command("ingest", "--set-config", "run.yaml")
         return {"value": bench.size(49_152, 12) / (time.perf_counter() - start)}
 
     def steady(name: str) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def main() -> None:
         floor = f"{least[rule]:.1f}" if rule in least else ""
         print(f"| `{rule}` | {len(jobs)} | {spent:.1f} | {floor} | {memory:.0f} | {_megabytes(run, rule):.1f} |")
     start = time.perf_counter()
-    search = [sys.executable, "-m", "stages.cli", "search", "--index", str((run / "index/ncca").absolute()), _word(70)]
+    search = [sys.executable, "-m", "stages.cli", "search", str((run / "index/ncca").absolute()), _word(70)]
     subprocess.run(search, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL)
     total = {
         "name": "million", "images": given.images, "dim": given.dim, "seconds": round(seconds, 1),

@@ -32,12 +32,12 @@ def main() -> None:
 
         def together() -> None:
             (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"shards_per_job": chosen.shards}))
-            jointspace("extract", "network", "--run", run, "--part", 0, "--again")
+            jointspace("extract", "network", "--run", run, "--part", 0, "--force")
 
         def each() -> None:
             (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"shards_per_job": 1}))
             for number in range(chosen.shards):
-                jointspace("extract", "network", "--run", run, "--part", number, "--again")
+                jointspace("extract", "network", "--run", run, "--part", number, "--force")
 
         each_is_new = {"threads": runtime.threads(), "warm_up": False}  # every run starts processes of its own
         report(compare("one process for a part", together, each, chosen.pairs, **each_is_new))
@@ -63,7 +63,7 @@ def begin(folder: Path, shards: int) -> Path:
 
 
 def jointspace(*words: object) -> None:
-    program = [sys.executable, "-m", "stages.cli", "--quiet", *map(str, words)]
+    program = [sys.executable, "-m", "stages.cli", "--quiet", "stage", *map(str, words)]
     subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -77,5 +77,5 @@ def extract(
 ) -> RegionShard:
     """One shard, which is a part."""
     configure(run, section, **changes)
-    run_command("extract_regions", *arguments(run, part, encoder), *["--again"] * again)
+    run_command("extract_regions", *arguments(run, part, encoder), *["--force"] * again)
     return RegionShard(shard_path(run / "regions" / encoder, part))

@@ -210,9 +210,8 @@ def test_the_public_package_has_what_it_names() -> None:
 
 
 def test_every_command_has_a_help_line() -> None:
-    from stages.catalogue import COMMANDS
+    from stages.catalogue import COMMANDS, first_sentence
     from stages.cli import cli
-    from stages.commands import first_sentence
 
     for name in COMMANDS:
         command = cli.get_command(None, name)

@@ -22,7 +22,7 @@ from pipeline.plan import machine
 from pipeline.run.layout import Layout
 from pipeline.storage.shards import FEATURES, write_shard
 from stages.catalogue import COMMANDS, declared, render
-from stages.cli import cli
+from stages.cli import cli, stage
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -92,15 +92,24 @@ CONFIGURATIONS = {f"{values['name']}.yaml": values for values in PRINTED if "nam
 
 
 def check_jointspace(words: list[str], whole: bool) -> None:
-    """A command with options that it has, and values of their types; all that it needs, if it is a `whole` call."""
-    if words == ["--help"]:
-        return
+    """Check that a command exists, and that it has these options, by their present names, and accepts their values.
+
+    A `whole` call must also have all arguments that the command needs.
+    """
+    group = cli
     while words[0] == "--allow":
         words = words[2:]
+    if words[0] == "stage":
+        group, words = stage, words[1:]
+    if words in ([], ["--help"]):
+        return
     name, *rest = words
-    for one in COMMANDS if PLACEHOLDER.fullmatch(name) else [name]:
-        assert one in COMMANDS, f"jointspace has no {one}"
-        command = cli.get_command(click.Context(cli), one)
+    known = group.list_commands(None)
+    for one in known if PLACEHOLDER.fullmatch(name) else [name]:
+        assert one in known, f"jointspace has no {one}"
+        command = group.get_command(None, one)
+        former = {word.partition("=")[0] for word in rest} & getattr(command, "former", {}).keys()
+        assert not former, f"{former} has a new name"
         try:
             command.make_context(one, list(rest))
         except click.exceptions.Exit:

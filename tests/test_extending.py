@@ -116,7 +116,7 @@ def test_a_model_and_encoders_are_a_module(mine: Path) -> None:
     asking = ["search", "--index", run / "bundle"]
 
     def search(*words: object) -> list[dict]:
-        return json.loads(printed(warm.jointspace(mine, *allowed, *asking, "--json", "--top", 3, *words)))
+        return json.loads(printed(warm.jointspace(mine, *allowed, *asking, "--json", "--top-k", 3, *words)))
 
     assert [Path(found["path"]).name.partition("-")[0] for found in search("a blue picture")] == ["blue"] * 3
     photograph = next((run / "data").glob("red-*.png"))

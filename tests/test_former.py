@@ -17,13 +17,14 @@ from pipeline.encoders.image_encoder import ImageEncoder
 from pipeline.encoders.material import EncoderParts
 from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.run.jobs import Jobs
 from pipeline.run.run import Run
 from pipeline.storage.commit import read_commit
 from pipeline.storage.texts import VectorShard
 from stages.catalogue import declared
-from stages.cli import cli
+from stages.cli import cli, stage
+from stages.commands import replace_former_options
 
 FORMER = Path(__file__).parent / "former"
 NEW = """
@@ -156,7 +157,48 @@ def test_former_commands_are_hidden_and_name_the_new_ones(caplog: pytest.LogCapt
     ):
         caplog.clear()
         name, command, rest = cli.resolve_command(None, [former, *arguments])
-        assert (
-            [name, *rest] == new and command.name == new[0] and former.replace("_", "-") not in cli.list_commands(None)
-        )
-        assert f"is called jointspace {' '.join(new)} now" in caplog.text
+        assert (name, rest) == ("stage", new) and former.replace("_", "-") not in stage.list_commands(None)
+        assert stage.resolve_command(None, rest)[1].name == new[0]
+        assert f"is called jointspace stage {' '.join(new)} now" in caplog.text
+
+
+def test_stages_work_without_the_word_stage_and_are_not_listed(caplog: pytest.LogCaptureFixture) -> None:
+    name, command, rest = cli.resolve_command(None, ["build_index", "ncca", "--run", "r"])
+    assert (command.name, rest) == ("build-index", ["ncca", "--run", "r"])
+    assert "jointspace build-index is called jointspace stage build-index now" in caplog.text
+    assert "build-index" in stage.list_commands(None) and "build-index" not in cli.list_commands(None)
+    with pytest.raises(UsageError, match="unknown command search; .jointspace stage --help. lists"):
+        stage.resolve_command(None, ["search", "a dog"])
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (["embed", "ncca", "--run", "r", "--again"], {"again": True, "model": "ncca"}),
+        (["fit", "--run=r", "--config=c.yaml"], {"set_config_path": Path("c.yaml"), "root": Path("r")}),
+        (["search", "a dog", "--index", "i", "--top", "3"], {"words": ("a dog",), "top": 3}),
+        (["search", "i", "--image", "x", "--plus", "dog", "--among=0"], {"among": 0, "words": ("i",)}),
+        (["search", "i", "--file", "q.txt", "--run", "r"], {"queries_path": Path("q.txt"), "root": Path("r")}),
+        (["serve", "i", "--images", "p", "--run", "r"], {"images_root": Path("p"), "root": Path("r")}),
+        (["remove", "i", "--list", "x", "--output", "o"], {"list_path": Path("x"), "output": Path("o")}),
+        (["add", "i", "p", "--output", "o"], {"source": Path("p"), "output": Path("o")}),
+        (["explain", "beach.jpg", "--run", "r"], {"image": "beach.jpg", "run": Path("r")}),
+        (["doctor", "--config", "c.yaml", "--folder", "d"], {"config_path": Path("c.yaml"), "folder": Path("d")}),
+        (["plan", "--run", "r", "--images", "99", "--sentences", "2"], {"target": Path("r"), "images": 99}),
+        (["migrate", "a", "b", "c.yaml", "--images", "60"], {"images": 60, "config_path": Path("c.yaml")}),
+    ],
+)  # fmt: skip
+def test_former_options_mean_what_the_new_ones_mean(
+    words: list[str], new: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    name, *arguments = words
+    context = cli.get_command(None, name).make_context(name, arguments)
+    assert {key: context.params[key] for key in new} == new
+    former = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    warned = [message.split()[0] for message in caplog.messages]
+    assert warned and set(warned) <= set(former)
+    assert all(" is called --" in message or " is an argument now: " in message for message in caplog.messages)
+
+
+def test_a_word_after_two_dashes_is_not_an_option() -> None:
+    assert replace_former_options(["--a", "1", "--", "--a"], {"--a": "--b"}, "") == ["--b", "1", "--", "--a"]

@@ -77,7 +77,7 @@ def test_the_last_lines_of_a_run_say_what_it_found(run: Path) -> None:
     assert {line.split()[0] for line in models} == {"ncca", "sae", "ncca-csls-refit"}
     assert report == f"report: {RESULTS}/report/index.html"
     words = shlex.split(search.removeprefix("search: "))
-    assert words[words.index("--index") + 1] == f"{RESULTS}/index/{models[0].split()[0]}"
+    assert words[words.index("search") + 1] == f"{RESULTS}/index/{models[0].split()[0]}"
     pasted = ["bash", "-c", f"{search.removeprefix('search: ')} --json"]
     result = subprocess.run(pasted, cwd=run, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0 and len(json.loads(result.stdout)) == 10, result.stderr
@@ -92,9 +92,9 @@ def test_it_learned_something_and_search_answers_both_ways(run: Path) -> None:
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 
-    scores = [item["score"] for item in search("--top", "3", "a dog on the grass")]
+    scores = [item["score"] for item in search("--top-k", "3", "a dog on the grass")]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
-    sentences = search("--top", "4", "--image", f"{DATA}/images/scene-00000.jpg")
+    sentences = search("--top-k", "4", "--image", f"{DATA}/images/scene-00000.jpg")
     assert len(sentences) == 4 and all(item["text"] for item in sentences)
 
 

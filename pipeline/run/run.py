@@ -65,15 +65,12 @@ class Run:
 
     @cached_property
     def config(self) -> "Config":
-        """Raises UsageError where the folder holds no run."""
+        """The configuration of the run. Raises UsageError if the folder is not the folder of a run."""
         from pipeline.config.loading import load
 
         path = Layout(self.root).config
         if not path.exists():
-            raise UsageError(
-                f"{self.root} holds no run (there is no {path}); {_near_run(self.root)}name the folder of"
-                " a run, such as results/demo, or make a run: jointspace run CONFIG"
-            )
+            raise not_a_run(self.root)
         try:
             return load(path)
         except UsageError as error:
@@ -236,6 +233,14 @@ def chunks(shards: int, shard_size: int) -> list[range]:
     """
     size = max(IMAGES_PER_CHUNK // shard_size, math.ceil(shards / MAX_CHUNKS), 1)
     return [range(first, min(first + size, shards)) for first in range(0, shards, size)]
+
+
+def not_a_run(folder: Path) -> UsageError:
+    """Return the error for a folder that a user has given as the folder of a run, but that is not one."""
+    return UsageError(
+        f"{folder} is not the folder of a run; {_near_run(folder)}Give the folder of a run, such as results/demo, or"
+        " make a run: jointspace run CONFIG"
+    )
 
 
 def _near_run(folder: Path) -> str:

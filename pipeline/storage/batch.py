@@ -153,7 +153,7 @@ def new_folder(output: Path) -> Iterator[Path]:
     Raises UsageError where `output` exists, and JointspaceError if it cannot be written.
     """
     if os.path.lexists(output):
-        raise UsageError(f"{output} exists; give --output a new folder")
+        raise UsageError(f"{output} already exists. Give a new folder.")
     folder = _temporary(output)
     for path in output.parent.glob(f".{glob.escape(output.name)}.tmp.*"):
         if path.is_dir() and not path.is_symlink() and (path == folder or _is_abandoned(path)):

@@ -31,7 +31,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     from pipeline.storage.texts import PARSES  # which needs HDF5
 
     if run is None:
-        raise UsageError("name the run that parsed its captions: --run, or load(..., run=RUN)")
+        raise UsageError("A tree model needs the run of its parser. Add --trusted-run RUN, or load(..., run=RUN).")
     parsed = open_commit(run / "text/parses/shard-00000.conllu", PARSES).details
     engine = parsed["engine"]
     if engine["engine"] != "spacy":

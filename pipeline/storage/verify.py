@@ -61,6 +61,10 @@ class Examination:
     temporaries: dict[Path, bool] = field(default_factory=dict)
 
 
+class NoCommitsError(IntegrityError):
+    """The examined folder has no commit record at all, so it is not the folder of a run or of an index."""
+
+
 @dataclass(frozen=True)
 class Survey:
     """The files below the folder of a run: the `files` of finished work, and in `found` all other files.
@@ -77,16 +81,15 @@ class Survey:
 def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
     """Compare every artefact under the folder `run` with its commit, and with the artefacts that it was made from.
 
-    The files are compared by size, and by their hashes if they are to be `hashed`. Raises IntegrityError if there is no
-    commit at all.
+    The files are compared by size, and by their hashes if they are to be `hashed`. Raises NoCommitsError if there is
+    no commit record at all.
     """
     run = Path(run)
     survey = survey_files(run)
     result = survey.found
     records = _records(survey.files)
     if not records and all(fault.path == run for fault in result.faults):
-        example = min(survey.inner_runs, default="results/demo")
-        raise IntegrityError(f"{run} is not the folder of a run; name one such as {example}")
+        raise NoCommitsError(f"{run} has no commit record, so it is not the folder of a run.")
 
     # An index without its run: no rule makes its files again.
     is_lone_index = bool(records) and all(path.name == CARD for path in records)

@@ -44,9 +44,11 @@ WORST = 50
     help="Write a list for the key collection.takedown. Less reliable findings are comments in it.",
 )  # fmt: skip
 def command(root: Path, exclude: Path | None) -> None:
-    """Find captions of RUN that are probably wrong, near copies of photos, and copies in several splits.
+    """Find wrong captions, near-duplicates and split leakage in a run.
 
-    Writes RUN/audit/audit.parquet, one row per finding, and adds a section to the report.
+    The command finds captions that probably do not describe their photo, photos that are near-duplicates, and
+    near-duplicates in different splits. It writes RUN/audit/audit.parquet with one row per finding, and adds a
+    section to the report.
     """
     from pipeline.models.linear.cross_fit import LEAST_PHOTOGRAPHS
     from pipeline.report.tables import FINDINGS, is_probable

@@ -45,12 +45,12 @@ STARTED = time.time()
 def jointspace(command, options=""):
     """The shell command of a rule."""
     program, run = (shlex.quote(str(path)) for path in (Path(sys.executable).with_name("jointspace"), RUN))
-    words = [plain(program), "--threads {threads}", options, "--log {log:q}", command, "--run", plain(run)]
+    words = [plain(program), "--threads {threads}", options, "--log {log:q}", "stage", command, "--run", plain(run)]
     return " ".join(filter(None, words))
 
 
 def on_gpu(command):
-    return jointspace(command, "--cards {resources.gpu}")
+    return jointspace(command, "--gpus {resources.gpu}")
 
 
 def plain(text):

@@ -110,7 +110,7 @@ def test_a_collection_without_some_splits_gets_a_configuration_that_runs(
     assert (
         written["collection"].get("draw") == draw and list(loading.load(Path("coco.yaml")).evaluate.splits) == evaluated
     )
-    run_command("ingest", "--run", "run", "--config", "coco.yaml", "--check-splits")
+    run_command("ingest", "--run", "run", "--set-config", "coco.yaml", "--check-splits")
     assert Manifest(Path("run/manifest")).summary["splits"] == splits
 
 
@@ -120,7 +120,7 @@ def test_train_photos_alone_are_drawn_from(photos: Path, tmp_path: Path) -> None
     (photos / "splits.tsv").write_text("".join(f"{name}\ttrain\n" for name in names))
     assert "names no photo for dev and test" in run_command("init", photos)
     by_hash = sorted(names, key=lambda name: hashlib.sha256((photos / name).read_bytes()).hexdigest())
-    run_command("ingest", "--run", tmp_path / "run", "--config", "my-photos.yaml", "--check-splits")
+    run_command("ingest", "--run", tmp_path / "run", "--set-config", "my-photos.yaml", "--check-splits")
     images = Manifest(tmp_path / "run/manifest").images.to_pylist()
     assert {row["path"] for row in images if row["split"] == "test"} == set(by_hash[:2])
     assert {row["path"] for row in images if row["split"] == "dev"} == set(by_hash[2:4])
@@ -139,9 +139,9 @@ def test_a_run_without_a_split_that_it_needs_ends_before_a_photo_is_decoded(tmp_
     own |= {"models": ["ncca"], "collection": {"format": "coco", "reject_limit": 0}}
     config.write_text(yaml.safe_dump(own))
     with pytest.raises(InputError, match=r"in the split test, .*draw: \[test\].* leave it out of evaluate\.splits"):
-        run_command("ingest", "--run", tmp_path / "run", "--config", config, "--check-splits")
+        run_command("ingest", "--run", tmp_path / "run", "--set-config", config, "--check-splits")
     with pytest.raises(RejectLimitError):
-        run_command("ingest", "--run", tmp_path / "run", "--config", config)
+        run_command("ingest", "--run", tmp_path / "run", "--set-config", config)
 
 
 def test_photographs_without_sentences_are_searched_with_a_pretrained_model(photos: Path, tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_too_few_captions_to_learn_from_lead_to_a_pretrained_model(photos: Path,
     said, error = refuse(photos)
     assert f"captions to train on ({count})" in said and "no configuration was written" in str(error)
     run_command("init", photos, "--encoder", "clip")
-    run_command("ingest", "--run", tmp_path / "run", "--config", "my-photos.yaml", "--check-splits")
+    run_command("ingest", "--run", tmp_path / "run", "--set-config", "my-photos.yaml", "--check-splits")
     assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"gallery": count}
 
 

@@ -30,7 +30,7 @@ def test_1_failed_and_2_wrong_use(run: Path, monkeypatch: pytest.MonkeyPatch, ca
 def test_130_interrupted(tmp_path: Path) -> None:
     """Ctrl-C while the command waits for what it reads, a pipe."""
     os.mkfifo(tmp_path / "pipe")
-    program = [sys.executable, "-m", "stages.cli", "remove", tmp_path / "index", "--list", tmp_path / "pipe"]
+    program = [sys.executable, "-m", "stages.cli", "remove", tmp_path / "index", "--from-file", tmp_path / "pipe"]
     process = subprocess.Popen(
         program, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which CI may have us ignore

@@ -17,7 +17,7 @@ from stages.operations.verify import explain as command
 
 
 def explain(run: Path, image: str) -> dict:
-    result = CliRunner().invoke(command, [image, "--run", str(run), "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(command, [str(run), image, "--json"], catch_exceptions=False)
     return json.loads(result.stdout)
 
 

@@ -64,7 +64,7 @@ def kill(run: Path, expected: Path, command: str, calls: list[list[str]], made: 
     wrong = [fault for fault in examine(run).faults if not fault.reason.startswith(UNDER_WAY)]
     assert not wrong, (command, wrong)
     for again in calls:
-        tiny_run.call(command, [word for word in again if word != "--again"])
+        tiny_run.call(command, [word for word in again if word != "--force"])
     after = examine(run)
     assert not after.faults and not after.temporaries, command
     assert not [path for path in run.rglob(".*") if TEMPORARY.match(path.name)], command

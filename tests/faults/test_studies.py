@@ -30,7 +30,7 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
     (root / "study.yaml").write_text(yaml.safe_dump(merge(config, STUDY)))
 
     def call(command: str, *names: str, config: str = "study.yaml") -> None:
-        tiny_run.call(command, [*names, "--run", str(results), "--config", str(root / config)])
+        tiny_run.call(command, [*names, "--run", str(results), "--set-config", str(root / config)])
 
     for command in ("ingest", "import_vectors", "prepare_encoder", "encode_sentences", "encode_documents"):
         tiny_run.call_all(command, tiny_run.stages(root, results)[command][0])

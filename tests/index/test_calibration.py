@@ -140,13 +140,13 @@ def test_a_search_says_where_likely_answers_end(folder: Path, tmp_path: Path) ->
     by_vector = index.search(text_vector=encoded, k=6).judgement
     assert by_vector == replace(judged, words=0, unknown=0)  # the words behind a vector are not known
 
-    arguments = ("--index", folder / "bundle", "--top", 6)
+    arguments = ("--index", folder / "bundle", "--top-k", 6)
     lines = run_command("search", *arguments, "a dog").splitlines()
     assert len(lines) == 7 and lines[3] == f"----  {judged.remark}"
     hits = json.loads(run_command("search", *arguments, "--json", "a dog"))
     assert [hit["likely"] for hit in hits] == 3 * [True] + 3 * [False]
     (tmp_path / "queries.txt").write_text("a dog\nunicorn dog\n")
-    told = run_command("search", *arguments, "--file", tmp_path / "queries.txt", "--json").splitlines()
+    told = run_command("search", *arguments, "--queries", tmp_path / "queries.txt", "--json").splitlines()
     assert [json.loads(line)["off_topic"] for line in told] == [False, True]
     shown = list_images("ncca", answer, {}, [None] * 6, 0.0)
     assert (shown.likely, shown.remark, shown.warning) == (3, judged.remark, None)

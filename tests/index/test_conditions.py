@@ -345,7 +345,7 @@ def test_a_bundle_answers_among_the_images_that_pass(run: Path, name: str) -> No
 
 def test_the_command_takes_a_condition(run: Path) -> None:
     folder = run / "bundle"
-    lines = run_command("search", "--index", folder, "a dog", "--where", "split = 'test'", "--top", 1).splitlines()
+    lines = run_command("search", "--index", folder, "a dog", "--where", "split = 'test'", "--top-k", 1).splitlines()
     assert lines[0].split()[-1] == "dog-8.png"
     with pytest.raises(UsageError, match="there is no column 'widht'; did you mean width"):
         run_command("search", "--index", folder, "a dog", "--where", "widht < 3")

@@ -83,7 +83,7 @@ def test_a_snippet_finds_regions_with_their_boxes(kind: str, request: pytest.Fix
 
 def test_a_photograph_of_the_index_finds_its_sentences(run: Path, bundle: Path) -> None:
     path = run / "data" / "horse-3.png"
-    values = json.loads(run_command("search", "--index", bundle, "--image", path, "--top", 6, "--json"))
+    values = json.loads(run_command("search", "--index", bundle, "--image", path, "--top-k", 6, "--json"))
     assert {value["text"] for value in values} == {"a horse"} | {f"the big horse number {i}" for i in (3, 11, 19)}
     assert [value["score"] for value in values] == pytest.approx([2] * 6)
 

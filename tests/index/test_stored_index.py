@@ -151,7 +151,7 @@ def test_another_number_of_bundles_replaces_the_former_ones(tmp_path: Path) -> N
     mine.mkdir()
     for path in filter(Path.is_file, list(folder.iterdir())):
         shutil.copy(path, mine)
-    make_stage("build_index", run, "--again")
+    make_stage("build_index", run, "--force")
     assert (mine / CARD).exists() and (mine / "images.faiss").exists()
     with pytest.raises(InputError, match="index.bundles"):
         build_bundle(run, {"index": {"bundles": 9}})
@@ -178,7 +178,7 @@ def test_the_indexes_of_a_run_are_those_beside_each_other(
 
 def test_a_copy_keeps_the_list_of_what_was_removed_before(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
     less = tmp_path / "less"
-    run_command("remove", built["ncca"][3], "id:1", "--output", less)
-    run_command("remove", less, "id:20", "--output", tmp_path / "both")  # of another part
+    run_command("remove", built["ncca"][3], "id:1", "--copy-to", less)
+    run_command("remove", less, "id:20", "--copy-to", tmp_path / "both")  # of another part
     assert [*read_removed(IndexShard(tmp_path / "both/00"))] == ["cat-1.png", "boat-20.png"]
     assert [*read_removed(IndexShard(less / "00"))] == ["cat-1.png"]

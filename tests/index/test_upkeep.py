@@ -73,9 +73,9 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, f
     gone += [np.array([0, 0, 60 + image, 40], np.float32) for image in GONE]  # the boxes of whole images
     paths = embeddings.manifest.images["path"].take(list(GONE)).to_pylist()
     assert traces(start, gone, paths)
-    run_command("remove", start, *GONE, "--output", tmp_path / "less")
+    run_command("remove", start, *GONE, "--copy-to", tmp_path / "less")
     assert not traces(tmp_path / "less", gone, paths)
-    run_command("add", tmp_path / "less", runs["large"], "--output", tmp_path / "more")
+    run_command("add", tmp_path / "less", runs["large"], "--copy-to", tmp_path / "more")
     before, less, more = (open_index(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
     more.check()
     assert [len(bundle.shards) for bundle in (before, less, more)] == [bundles, bundles, bundles + 1]
@@ -107,7 +107,7 @@ def test_the_run_around_a_rounded_index_names_no_code(runs: dict[str, Path], tmp
     start = shutil.copytree(built, runs["small"] / "index/rounded")
     assert open_index(start).card.images.factory == "SQ8"
     write_config(runs["small"], {"models": [{"name": "mine", "model": "nowhere:Class"}]})
-    run_command("remove", start, GONE[0], "--output", tmp_path / "less")
+    run_command("remove", start, GONE[0], "--copy-to", tmp_path / "less")
     assert open_index(tmp_path / "less").card.images.count == 79
 
 
@@ -117,11 +117,11 @@ def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
     """Ids that two bundles have are raised, what both have is counted, and the run still adds what is new in it."""
     caplog.set_level("INFO")
     start, less = bundle_of(runs["small"], "Flat"), tmp_path / "less"
-    run_command("remove", start, *range(8), "--output", less)
+    run_command("remove", start, *range(8), "--copy-to", less)
     stranger = build_bundle(make_run(tmp_path / "other", images=24))
-    run_command("add", less, stranger, "--output", tmp_path / "both")
+    run_command("add", less, stranger, "--copy-to", tmp_path / "both")
     assert "8 of 24 photos" in caplog.text and "16 photos" in caplog.text
-    run_command("add", tmp_path / "both", runs["large"], "--output", tmp_path / "all")
+    run_command("add", tmp_path / "both", runs["large"], "--copy-to", tmp_path / "all")
     images = open_index(tmp_path / "all").table("images")
     assert images["image_id"].to_pylist() == [*range(104), *range(184, 200)]
     assert images["bundle"].to_pylist() == [0] * 80 + [1] * 24 + [2] * 16
@@ -144,7 +144,7 @@ def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptu
     for former, named in (("index-add", "--from"), ("index-remove", "--image")):
         words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
         name, _, translated = cli.resolve_command(click.Context(cli), words)
-        assert (name, translated) == (former[6:], [str(start), "5", "--output", str(tmp_path / "less")])
+        assert (name, translated) == (former[6:], [str(start), "5", "--copy-to", str(tmp_path / "less")])
     run_command(name, *translated)
     run_command("remove", start, "5", "dog-0.png")
     assert [len(read_removed(IndexShard(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
@@ -158,7 +158,7 @@ def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_all_of_one_bundle_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:
     start = bundle_of(runs["small"], "Flat", bundles=4)
-    run_command("remove", start, *range(20, 40), "--output", tmp_path / "less")
+    run_command("remove", start, *range(20, 40), "--copy-to", tmp_path / "less")
     same = [
         (start / number / "images.faiss").samefile(tmp_path / "less" / number / "images.faiss")
         for number in ("00", "01", "02", "03")
@@ -180,20 +180,20 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, mod
     retell(foreign / "card.json", "inputs", "model", value="another")
     for error, named, arguments in (
         *((UsageError, "no name matches a photo of", [number]) for number in (80, 10**23, "9" * 4000)),
-        (InputError, "all 80 photos of .*delete that folder", ["--list", everything]),
+        (InputError, "all 80 photos of .*delete that folder", ["--from-file", everything]),
         (UsageError, "no name matches a photo of", []),
-        (UsageError, "no name matches a photo of", ["--list", nothing]),
+        (UsageError, "no name matches a photo of", ["--from-file", nothing]),
     ):
         with pytest.raises(error, match=named):
-            run_command("remove", start, *arguments, "--output", tmp_path / "a")
+            run_command("remove", start, *arguments, "--copy-to", tmp_path / "a")
     for error, named, source in (
         (UsageError, "another model", foreign),
         *([(IntegrityError, "model of .* differ", other)] if model == "dvsa" else []),
     ):
         with pytest.raises(error, match=named):
-            run_command("add", start, source, "--output", tmp_path / "a")
+            run_command("add", start, source, "--copy-to", tmp_path / "a")
     with pytest.raises(UsageError, match="exists"):
-        run_command("add", start, runs["large"], "--output", start)
+        run_command("add", start, runs["large"], "--copy-to", start)
     assert not (tmp_path / "a").exists()
     IndexShard(start).check()
 
@@ -209,7 +209,7 @@ def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
     strangers = ["80", "007", "9" * 50, "nobody.png"]
     (tmp_path / "gone.txt").write_bytes(("\ufeff" + "\r\n".join([*lines, *strangers, ""])).encode())
     with pytest.raises(RejectLimitError, match=r"4 names match no photo") as failure:
-        run_command("remove", start, "--list", tmp_path / "gone.txt", "--output", tmp_path / "less")
+        run_command("remove", start, "--from-file", tmp_path / "gone.txt", "--copy-to", tmp_path / "less")
     assert failure.value.exit_code == 3
     gone = IndexShard(tmp_path / "less").table("images")["path"].to_pylist()
     assert [row for row, path in enumerate(gone) if path is None] == [5, 6, 7, 8, 9]
@@ -278,7 +278,7 @@ def test_a_removal_reaches_every_index_of_the_run(
         assert len(there) == 78 and there.isdisjoint(("cat-1.png", "dog-8.png"))
         assert [*read_removed(IndexShard(folder))] == ["cat-1.png", "dog-8.png"]
         assert not {1, 8} & {hit.row["image_id"] for hit in Searcher(open_index(folder)).images("a dog", 80)}
-    run_command("remove", of_run["ncca"], "cat-9.png", "--output", tmp_path / "copy")
+    run_command("remove", of_run["ncca"], "cat-9.png", "--copy-to", tmp_path / "copy")
     run_command("remove", alone, "cat-17.png")
     assert [len(there) for there in paths_of(*of_run.values(), alone, tmp_path / "copy")] == [78, 78, 79, 77]
 
@@ -320,7 +320,7 @@ def test_what_is_removed_from_an_addition_of_the_run_is_listed_for_the_next_inge
 ) -> None:
     index, root = of_run["ncca"], str(runs["large"] / "data")
     retell(index / "card.json", "data_root", value=root)
-    run_command("add", index, runs["large"], "--output", index.with_name("grown"))
+    run_command("add", index, runs["large"], "--copy-to", index.with_name("grown"))
     grown = index.with_name("grown")
     run_command("remove", grown, "dog-88.png")
     assert "dog-88.png" in read_removed(IndexShard(grown)) and grown / "removed.txt" in Layout(index.parents[1]).removed
@@ -359,16 +359,16 @@ def test_names_that_two_folders_have_are_refused_and_printed_with_their_folders(
 ) -> None:
     other = build_bundle(make_run(tmp_path / "other", images=24))
     both = tmp_path / "both"
-    run_command("remove", bundle_of(runs["small"], "Flat"), *range(8), "--output", tmp_path / "less")
-    run_command("add", tmp_path / "less", other, "--output", both)
+    run_command("remove", bundle_of(runs["small"], "Flat"), *range(8), "--copy-to", tmp_path / "less")
+    run_command("add", tmp_path / "less", other, "--copy-to", both)
     first, second = (f"{part.card.data_root}/dog-8.png" for part in open_index(both).shards)
-    printed = run_command("search", "--index", both, "a dog", "--top", 20)
+    printed = run_command("search", "--index", both, "a dog", "--top-k", 20)
     assert first in printed and second in printed
     with pytest.raises(UsageError) as refused:
         run_command("remove", both, "dog-8.png")
     assert f"id:8 ({first}) or id:88 ({second})" in str(refused.value)
     for number, way in enumerate((second, "id:88")):
-        run_command("remove", both, way, "--output", tmp_path / f"{number}")
+        run_command("remove", both, way, "--copy-to", tmp_path / f"{number}")
         left = {photo.whole for photo in photos_of(open_index(tmp_path / f"{number}"))}
         assert first in left and second not in left and len(left) == 95
 

@@ -74,7 +74,7 @@ def test_names_left_out_mean_what_the_configuration_asks_for() -> None:
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match="holds no run .*name the folder of a run, .*make a run: jointspace run CONFIG"
+        UsageError, match="is not the folder of a run; .*Give the folder of a run, .*make a run: jointspace run CONFIG"
     ):
         make_stage("embed", tmp_path, "ncca")
 
@@ -104,7 +104,7 @@ def test_parts_are_made_one_by_one_and_what_is_there_stays(tmp_path: Path) -> No
     (folder / "shard-00000.h5").write_bytes(b"damaged")
     make_stage("encode_sentences", run, "--part", 0)
     assert (folder / "shard-00000.h5").read_bytes() != b"damaged"
-    make_stage("encode_sentences", run, "--part", 1, "--again")
+    make_stage("encode_sentences", run, "--part", 1, "--force")
     assert {path: path.stat().st_mtime_ns for path in times} != times
     with pytest.raises(UsageError, match="has 2 parts, from 0; there is no part 2"):
         make_stage("encode_sentences", run, "--part", 2)

@@ -192,10 +192,10 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
     assert f"{tmp_path / 'gone'}, is not here" in caplog.text and "--images FOLDER" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        serve(tmp_path, "--images", run / "data")
+        serve(tmp_path, "--data-root", run / "data")
     assert "is not here" not in caplog.text
     with caplog.at_level(logging.WARNING):
-        serve(tmp_path, "--images", run / "nowhere")
+        serve(tmp_path, "--data-root", run / "nowhere")
     assert f"{run / 'nowhere'}, is not here" in caplog.text
 
 

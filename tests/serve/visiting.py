@@ -52,7 +52,7 @@ def photograph(run: Path, name: str = "dog-0.png") -> dict:
 
 def serve_generators(run: Path, *names: str) -> FastAPI:
     """The application that `serve` starts for the bundle of a run and generators of it."""
-    return serve(run, "--run", run, *(part for name in names for part in ("--generator", name)))
+    return serve(run, "--trusted-run", run, *(part for name in names for part in ("--generator", name)))
 
 
 def serve(run: Path, *arguments: object, index: str = "bundle") -> FastAPI:

@@ -106,7 +106,7 @@ def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_
 
 @pytest.fixture(scope="module")
 def joined(colours: Path, applied: Path) -> Path:
-    run_command("add", colours / "bundle", applied / "out", "--output", applied / "joined")
+    run_command("add", colours / "bundle", applied / "out", "--copy-to", applied / "joined")
     return applied / "joined"
 
 
@@ -147,7 +147,7 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/0.jpg").write_text("no photo")
     with pytest.raises(InputError, match=r"copy\.rejects\.jsonl lists the reasons"):
-        run_command("add", index, tmp_path / "bad", "--output", tmp_path / "copy")
+        run_command("add", index, tmp_path / "bad", "--copy-to", tmp_path / "copy")
     assert "not-an-image" in (tmp_path / "copy.rejects.jsonl").read_text()
     caplog.clear()
     run_command("verify", index)

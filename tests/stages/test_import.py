@@ -251,7 +251,7 @@ def test_an_index_without_their_encoder_answers_photographs_alone(told: Path) ->
     with pytest.raises(UsageError, match="has no text encoder tfidf, whose vectors were imported, so it cannot"):
         searcher.images("a dog", 3)
     *words, photograph = example_search(bundle)
-    assert words == ["search", "--index", str(bundle.folder), "--image"]
+    assert words == ["search", str(bundle.folder), "--image"]
     Path(photograph).unlink()
     assert example_search(bundle)[-1] != photograph
     shutil.rmtree(bundle.card.data_root)

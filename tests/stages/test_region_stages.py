@@ -63,7 +63,7 @@ def test_batches_and_workers_change_nothing(run: Path) -> None:
     settings["regions"] |= {"checkpoint_images": 100}
     (run / "config.yaml").write_text(json.dumps(settings))
     boxes, features = plain["boxes"][:], plain["features"][:]
-    run_command("extract_regions", *arguments(run), "--again")
+    run_command("extract_regions", *arguments(run), "--force")
     alone = RegionShard(plain.path)
     assert alone.commit.made_by == plain.commit.made_by and np.array_equal(alone["boxes"], boxes)
     assert relative(features, alone["features"]).max() < 1e-3

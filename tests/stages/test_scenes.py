@@ -174,7 +174,7 @@ def described(run: Path) -> Path:
 
 
 def evaluate(run: Path) -> dict:
-    make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes", "--again")
+    make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes", "--force")
     return json.loads((run / "evaluation/descriptions/mrnn-regions.test.boxes.json").read_text())
 
 

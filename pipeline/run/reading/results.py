@@ -101,7 +101,7 @@ def example_search(index: "StoredIndex") -> list[str] | None:
     parts = [*index.card.encoders.values(), *index.card.text_encoders.values()]
     places = named_places([{"model": index.card.registered}, *(part.to_json() for part in parts)])
     allowed = [word for place in sorted(places) for word in ("--allow", place)]
-    command = [*allowed, "search", "--index", str(index.folder)]
+    command = [*allowed, "search", str(index.folder)]
     with suppress(UsageError):
         if sentence := _known_sentence(encoder, [*_printable(index, "sentences", "text"), FALLBACK]):
             return [*command, tidy(sentence)]

@@ -26,7 +26,7 @@ function fileNameOf(result) {
 
 // Shown in place of a photo that the server cannot read.
 function missingPhoto() {
-  note("some photos cannot be read. If their folder was moved, stop the page and start it with jointspace serve INDEX --images FOLDER");
+  note("some photos cannot be read. If their folder was moved, stop the page and start it with jointspace serve INDEX --data-root FOLDER");
   return element("span", { className: "missing" }, "not readable");
 }
 
