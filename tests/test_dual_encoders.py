@@ -66,4 +66,4 @@ def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> 
     with pytest.raises(IntegrityError, match="changed"):
         jointspace.load(tmp_path / "applied").search("a red picture")
     report, search = closing_lines(run)
-    assert report == f"report: {run}/report/index.html" and f"search --index {run}/index/zero-shot" in search
+    assert report == f"report: {run}/report/index.html" and f"search {run}/index/zero-shot" in search

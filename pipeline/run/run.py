@@ -238,7 +238,7 @@ def chunks(shards: int, shard_size: int) -> list[range]:
 def not_a_run(folder: Path) -> UsageError:
     """Return the error for a folder that a user has given as the folder of a run, but that is not one."""
     return UsageError(
-        f"{folder} is not the folder of a run; {_near_run(folder)}Give the folder of a run, such as results/demo, or"
+        f"{folder} is not the folder of a run; {_near_run(folder)}give the folder of a run, such as results/demo, or"
         " make a run: jointspace run CONFIG"
     )
 

@@ -179,10 +179,10 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, mod
     foreign = shutil.copytree(start, tmp_path / "foreign")
     retell(foreign / "card.json", "inputs", "model", value="another")
     for error, named, arguments in (
-        *((UsageError, "no name matches a photo of", [number]) for number in (80, 10**23, "9" * 4000)),
-        (InputError, "all 80 photos of .*delete that folder", ["--from-file", everything]),
-        (UsageError, "no name matches a photo of", []),
-        (UsageError, "no name matches a photo of", ["--from-file", nothing]),
+        *((UsageError, "No name matches exactly one photo of", [number]) for number in (80, 10**23, "9" * 4000)),
+        (InputError, "all 80 photos of .*delete this folder", ["--from-file", everything]),
+        (UsageError, "No name matches exactly one photo of", []),
+        (UsageError, "No name matches exactly one photo of", ["--from-file", nothing]),
     ):
         with pytest.raises(error, match=named):
             run_command("remove", start, *arguments, "--copy-to", tmp_path / "a")
@@ -208,7 +208,7 @@ def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
     lines = ["# asked for", "5", paths[6], f".\\{paths[7]}", f"{bundle.card.data_root}/{paths[8]}", paths[9].upper()]
     strangers = ["80", "007", "9" * 50, "nobody.png"]
     (tmp_path / "gone.txt").write_bytes(("\ufeff" + "\r\n".join([*lines, *strangers, ""])).encode())
-    with pytest.raises(RejectLimitError, match=r"4 names match no photo") as failure:
+    with pytest.raises(RejectLimitError, match=r"4 names did not match exactly one photo") as failure:
         run_command("remove", start, "--from-file", tmp_path / "gone.txt", "--copy-to", tmp_path / "less")
     assert failure.value.exit_code == 3
     gone = IndexShard(tmp_path / "less").table("images")["path"].to_pylist()
@@ -341,14 +341,14 @@ def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(of
 def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[str, Path]) -> None:
     index, condition = of_run["ncca"], "'tree' in path and width < 100"
     named = {f"tree-{number}.png" for number in range(6, 40, 8)}
-    with pytest.raises(UsageError, match="--yes to remove 5 photos"):
+    with pytest.raises(UsageError, match="--yes to remove the 5 photos"):
         run_command("remove", index, "--where", condition)
     result = CliRunner().invoke(cli.get_command(None, "remove"), [str(index), "--where", condition])
     assert {line.rpartition("/")[2].rstrip(")") for line in result.stdout.splitlines()} == named
     assert paths_of(index)[0] >= named
     run_command("remove", index, "--where", condition, "--yes")
     assert all(len(there) == 75 and there.isdisjoint(named) for there in paths_of(*of_run.values()))
-    with pytest.raises(UsageError, match="no photo of .* satisfies"):
+    with pytest.raises(UsageError, match="No photo of .* satisfies"):
         run_command("remove", index, "--where", condition, "--yes")
     with pytest.raises(UsageError, match="not both"):
         run_command("remove", index, "dog-0.png", "--where", condition)
@@ -384,8 +384,8 @@ def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
     other = build_bundle(make_run(runs["small"].with_name("third"), images=24))
     run_command("remove", of_run["ncca"], *range(4))
     run_command("add", of_run["ncca"], other)
-    assert f"{of_run['dvsa']} does not have these photos" in caplog.text
-    assert "4 photos of" in caplog.text and "were removed before, and are back" in caplog.text
+    assert f"The photos were not added to {of_run['dvsa']}: " in caplog.text
+    assert "4 photos of" in caplog.text and "were removed before and are back" in caplog.text
 
 
 def test_captions_that_an_addition_loses_are_counted(
@@ -404,7 +404,7 @@ def test_captions_that_an_addition_loses_are_counted(
     writer.link(bundle, but={"sentences.parquet"})
     writer.commit(source=bundle.card)
     run_command("add", start, runs["large"])
-    assert f"{start}: 11 captions left out" in caplog.text  # number 7 and 70 to 79
+    assert f"{start}: 11 captions skipped" in caplog.text  # number 7 and 70 to 79
 
 
 def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(of_run: dict[str, Path]) -> None:

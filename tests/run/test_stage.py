@@ -74,7 +74,7 @@ def test_names_left_out_mean_what_the_configuration_asks_for() -> None:
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match="is not the folder of a run; .*Give the folder of a run, .*make a run: jointspace run CONFIG"
+        UsageError, match="is not the folder of a run; .*give the folder of a run, .*make a run: jointspace run CONFIG"
     ):
         make_stage("embed", tmp_path, "ncca")
 

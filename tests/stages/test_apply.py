@@ -154,7 +154,7 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     assert " 0 wrong" in caplog.text
     vectors = index / "added/00-photos/embeddings/ncca/shard-00000.h5"
     vectors.write_bytes(vectors.read_bytes()[:-1])
-    with pytest.raises(IntegrityError, match=f"1 files of {index} are damaged"):
+    with pytest.raises(IntegrityError, match=f"1 file of {index} cannot be used"):
         run_command("verify", index)
 
 
@@ -206,7 +206,7 @@ def test_what_was_removed_stays_away_from_additions(
     shutil.copy(colours / "data/green-01.png", photos / "a copy.png")
     (photos / "captions.tsv").write_text("a copy.png\ta green picture\na copy.png\tanother caption\nred-00.png\tnew\n")
     run_command("add", index, photos)
-    assert "1 caption left out" in caplog.text
+    assert "1 caption skipped" in caplog.text
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)
