@@ -54,7 +54,7 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     distributions = cache(machine.metadata.packages_distributions)  # which reads the lists of all that is installed
     monkeypatch.setattr(machine.metadata, "packages_distributions", distributions)
     result = CliRunner().invoke(doctor, ["--folder", str(tmp_path / "not/yet")])
-    for word in ("processor", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
+    for word in ("CPU", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
         assert word in result.output
     monkeypatch.setattr(machine, "NEEDED", ("numpy", "no-such-thing"))
     monkeypatch.setattr(machine, "EXTRAS", {"extra": ("no-such-extra", "a purpose")})

@@ -76,8 +76,8 @@ def rules_of(dry_run: subprocess.CompletedProcess) -> set[str]:
 
 
 def documented_recovery() -> list[list[str]]:
-    """Return the arguments of the two commands in docs/faults.md that complete a killed run, for `tiny.yaml`."""
-    lines = (ROOT / "docs/faults.md").read_text().splitlines()
+    """Return the arguments of the two commands in docs/recovery.md that complete a killed run, for `tiny.yaml`."""
+    lines = (ROOT / "docs/recovery.md").read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if line.endswith("-- --unlock"))
     words = [shlex.split(line.replace("holiday.yaml", "tiny.yaml")) for line in lines[first : first + 2]]
     assert [program for program, *_ in words] == ["jointspace"] * 2
@@ -85,7 +85,7 @@ def documented_recovery() -> list[list[str]]:
 
 
 def run_tiny(folder: Path) -> Path:
-    """`folder`, in which the tiny demo has been run from nothing: killed once, and completed as docs/faults.md says."""
+    """Run the tiny demo in `folder`, kill it once, complete it as docs/recovery.md says, and return the folder."""
     folder.mkdir()
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     for name in MINE:
