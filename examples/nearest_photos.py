@@ -1,8 +1,6 @@
-"""Find the photos that are nearest to a photo of an index, with FAISS and no code of this project.
+"""Find the five photos that are nearest to a photo of an index, here to the photo in row 0. Prints scores and paths.
 
     python examples/nearest_photos.py results/demo/index/ncca 0
-
-prints the scores and paths of the five photos that are nearest to the photo in row 0 of the index, the best first.
 """
 
 import json
