@@ -1,6 +1,6 @@
 """Find the five photos that are nearest to a photo of an index, here to the photo in row 0. Prints scores and paths.
 
-    python examples/nearest_photos.py results/demo/index/ncca 0
+python examples/nearest_photos.py results/demo/index/ncca 0
 """
 
 import json
