@@ -1,4 +1,4 @@
-"""A run of pictures of one red or blue block each, whose regions are extracted by hand."""
+"""A run of images that show one red or blue block each, with functions that extract its regions."""
 
 import json
 import shutil
@@ -39,7 +39,9 @@ def configure(folder: Path, section: str = "regions", **changes: object) -> Path
 
 
 def make_blocks(folder: Path) -> Path:
-    """The run in `folder`: pictures of one red or blue block each, with its box; the last of them have none."""
+    """Make the run in `folder`. Each image shows one red or blue block and has its box. The last two images have no
+    boxes.
+    """
     (folder / "data/images").mkdir(parents=True)
     rng, boxes, captions, splits = np.random.default_rng(0), ["file\tx1\ty1\tx2\ty2\tscore\tlabel"], [], []
     for i in range(COUNT):
@@ -61,7 +63,7 @@ def make_blocks(folder: Path) -> Path:
 
 
 def copy_blocks(made: Path, run: Path) -> Path:
-    """A copy that a test may spoil; the manifest's root is the copy's."""
+    """Copy the run, so that a test may change the copy. The root of its manifest is the folder of the copy."""
     shutil.copytree(made, run)
     summary = run / "manifest/manifest.json"
     publish_json(summary, {**json.loads(summary.read_text()), "root": str(run / "data")})
@@ -75,7 +77,7 @@ def arguments(run: Path, part: int = 0, encoder: str = "plain") -> list[str]:
 def extract(
     run: Path, part: int = 0, encoder: str = "plain", section: str = "regions", again: bool = False, **changes: object
 ) -> RegionShard:
-    """One shard, which is a part."""
+    """Extract the regions of one part of the run, which is one shard, and return the shard."""
     configure(run, section, **changes)
     run_command("extract_regions", *arguments(run, part, encoder), *["--again"] * again)
     return RegionShard(shard_path(run / "regions" / encoder, part))

@@ -22,7 +22,7 @@ CONLLU = "\n".join(
     for sentence in TAGGED
 )
 GENERATORS = ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"]
-"""Generators of the run; `gated` is a variant of mrnn."""
+"""Generators of the run. `gated` is a variant of mrnn."""
 FAST = {
     **CONFIG,
     "tokens": {"min_count": 1},

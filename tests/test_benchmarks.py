@@ -1,4 +1,4 @@
-"""Every benchmark runs, in sizes at which it measures nothing."""
+"""Every benchmark runs, in sizes that are too small for a measurement."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import warm
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_TINY = {
-    "audit.py": "it takes a run of photographs; tests/stages/test_audit.py",
+    "audit.py": "it needs a run with photos, and tests/stages/test_audit.py tests the audit",
     "gpu_parts.py": "tests/test_gpu_benchmark.py runs it",
     "gpu_verdict.py": "tests/test_gpu_benchmark.py runs it",
     "migrate.py": "it needs a run that has the features of two encoders",
@@ -27,7 +27,7 @@ OTHERS = {
     "serve.py": "requests_per_second",
     "vectors.py": "share",
 }
-"""Benchmarks without a comparison of two ways, and a key of their lines."""
+"""Benchmarks that do not compare two ways, and a key that their lines have."""
 SLOW = {
     "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",

@@ -305,15 +305,18 @@ def test_every_command_in_a_message_exists() -> None:
     wrong = []
     texts = list(literals("jointspace", "pipeline", "stages", code=True))
     found = [
-        (place, *match)
+        (place, words.split())
         for place, text in texts
-        for match in re.findall(r"(?:`|: )jointspace ([a-z][a-z-]+)((?: [^`;,()]*)?)", text)
+        for words in re.findall(r"(?:`|: )jointspace ([a-z][a-z-]+(?: [^`;,()]*)?)", text)
     ]
-    for place, name, rest in found:
-        command = cli.get_command(click.Context(cli), name)
+    for place, words in found:
+        command: click.Command | None = cli
+        rest = iter(words)
+        while isinstance(command, click.Group) and (name := next(rest, None)):
+            command = command.get_command(click.Context(command), name)
         options = {option for one in command.params for option in one.opts + one.secondary_opts} if command else set()
-        wrong += [f"{place}: {name}"] if command is None else []
-        wrong += [f"{place}: {name} {one}" for one in re.findall(r"--[a-z-]+", rest) if one not in options]
+        missing = [word for word in words if re.fullmatch("--[a-z-]+", word) and word not in options]
+        wrong += [f"{place}: {' '.join(words)}"] if command is None or missing else []
     assert len(found) > 10 and wrong == []
 
 
