@@ -100,8 +100,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Tests must not change it. A module that needs another run defines a fixture of the same name.
     """
-    from made_up import build_bundle, make_run
-    from made_up_sets import SCORE, add_fragments
+    from synthetic_multivectors import SCORE, add_fragments
+    from synthetic_run import build_bundle, make_run
 
     folder = make_run(tmp_path_factory.mktemp("made-up") / "run")
     build_bundle(folder)
@@ -113,7 +113,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the run that has learned the names of four colours, with its index in `bundle`. Tests must not change it."""
-    from made_up_colours import make_colours
+    from synthetic_colours import make_colours
 
     return make_colours(tmp_path_factory.mktemp("colours") / "colours")
 
@@ -132,7 +132,7 @@ def browser() -> Iterator[Any]:
         found.close()
 
 
-OTHERS = ["pretended", pytest.param("cuda", marks=pytest.mark.gpu)]
+OTHERS = ["fake", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(params=["cpu", *OTHERS])
@@ -151,10 +151,10 @@ def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
 
 def _offer(name: str) -> Iterator["torch.device"]:
     import torch
-    from pretended import pretending
+    from fake_devices import fake_device
 
-    if name == "pretended":
-        with pretending() as device:
+    if name == "fake":
+        with fake_device() as device:
             yield device
         return
     if name == "cuda" and not torch.cuda.is_available():

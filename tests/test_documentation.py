@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import forked_programs
 import numpy as np
 import pytest
-import warm
 import yaml
-from made_up import build_bundle, make_run
+from synthetic_run import build_bundle, make_run
 from test_glossary import literals
 
 from pipeline.config.keys import rows
@@ -402,5 +402,5 @@ def test_missing_folders_have_the_documented_exit_codes(tmp_path: Path) -> None:
     codes = re.findall(r"^\| (\d+) \|", page, flags=re.M)
     assert codes == ["0", "1", "2", "3", "130"]
     for arguments, code in ((["search", "--no-such-option"], 2), (["verify", str(tmp_path)], 1)):
-        result = warm.jointspace(tmp_path, *arguments)
+        result = forked_programs.jointspace(tmp_path, *arguments)
         assert result.returncode == code, result.stderr

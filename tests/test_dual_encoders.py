@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from made_up import ingest, make_stage
-from made_up_colours import COLOURS, draw
-from made_up_libraries import save_dual
+from synthetic_colours import COLOURS, draw
+from synthetic_run import ingest, make_stage
+from tiny_library_models import save_dual
 
 import jointspace
 from pipeline.errors import IntegrityError

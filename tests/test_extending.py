@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_programs
 import pytest
-import warm
 import yaml
-from made_up import make_run, make_stage
-from made_up_colours import make_colours
+from forked_programs import ROOT
 from PIL import Image
-from warm import ROOT
+from synthetic_colours import make_colours
+from synthetic_run import make_run, make_stage
 from workflow import rules_of, snakemake
 
 from pipeline.config import loading
@@ -116,14 +116,14 @@ def test_a_model_and_encoders_may_be_in_a_users_module(mine: Path) -> None:
     asking = ["search", "--index", run / "bundle"]
 
     def search(*words: object) -> list[dict]:
-        return json.loads(printed(warm.jointspace(mine, *allowed, *asking, "--json", "--top", 3, *words)))
+        return json.loads(printed(forked_programs.jointspace(mine, *allowed, *asking, "--json", "--top", 3, *words)))
 
     assert [Path(found["path"]).name.partition("-")[0] for found in search("a blue picture")] == ["blue"] * 3
     photograph = next((run / "data").glob("red-*.png"))
     for left_out in places:  # an index imports only code that the user has named
         named = [word for place in places if place != left_out for word in ("--allow", place)]
         query = ["--image", photograph] if left_out == "mine:CellColours" else ["a red picture"]
-        refused = warm.jointspace(mine, *named, *asking, *query)
+        refused = forked_programs.jointspace(mine, *named, *asking, *query)
         assert refused.returncode == 2 and f"--allow {left_out}" in refused.stderr
     assert [found["text"] for found in search("--image", photograph)] == ["a red picture"] * 3
 
@@ -132,7 +132,7 @@ def test_a_format_may_be_a_reader_in_a_users_module(mine: Path) -> None:
     (mine / "config.yaml").write_text("{data_root: data, demo: {generate: false}, collection: {format: 'mine:read'}}")
     (mine / "data").mkdir()
     Image.new("RGB", (32, 32), "red").save(mine / "data" / "red.png")
-    printed(warm.jointspace(mine, "ingest", "--run", mine, "--processes", 0))
+    printed(forked_programs.jointspace(mine, "ingest", "--run", mine, "--processes", 0))
     assert read_json(mine / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
 
 
@@ -143,7 +143,7 @@ def test_a_stage_is_added_by_one_file(mine: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(COMMANDS, "count-lengths", "count_lengths")  # as if the file were in a folder of `stages`
     (mine / "mine.yaml").write_text(yaml.safe_dump(PARTS))
     assert {"count_lengths", "fit"} <= rules_of(snakemake(mine, "all", "-n", "--configfile", "mine.yaml"))
-    printed(warm.jointspace(mine, "count-lengths", "--run", run))
+    printed(forked_programs.jointspace(mine, "count-lengths", "--run", run))
     assert read_json(run / "lengths.json")["lengths"] == [2, 5] * 24
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import make_stage
 from PIL import Image
+from synthetic_run import make_stage
 
 import jointspace
 from pipeline.config.loading import load, read_mapping, validate

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from made_up import run_command
 from PIL import Image
+from synthetic_run import run_command
 from workflow import snakemake
 
 from pipeline.storage.manifest import Manifest

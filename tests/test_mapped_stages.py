@@ -14,9 +14,9 @@ from operator import add
 from pathlib import Path
 
 import pytest
-from made_up import ingest, make_run, write_config
-from made_up_colours import draw
 from slow_work import ON_CARDS, linger, numbers, slow_encoding
+from synthetic_colours import draw
+from synthetic_run import ingest, make_run, write_config
 
 from pipeline.collections import inspection
 from pipeline.compute.mapreduce import map_reduce

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_models import WORDS, MadeUpRegions, make_fit_task, make_task_of
-from made_up_settings import make_grid
 from scipy import sparse
+from small_settings import make_grid
+from synthetic_tasks import WORDS, SyntheticRegions, make_fit_task, make_task_of
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
@@ -43,14 +43,14 @@ class Case:
     features: dict[str, np.ndarray]
     sentences: dict[str, Any]
     owners: np.ndarray
-    regions: MadeUpRegions | None = None
+    regions: SyntheticRegions | None = None
 
     def images(self, rows: np.ndarray | None = None) -> np.ndarray | MultiVectors:
         rows = np.arange(len(next(iter(self.features.values())))) if rows is None else rows
         features = {name: self.features[name][rows] for name in self.model.encoders}
         if not self.model.multi_vector:
             return self.model.embed_images(features)
-        return self.model.embed_images(features, MadeUpRegions([self.regions.images[row] for row in rows]))
+        return self.model.embed_images(features, SyntheticRegions([self.regions.images[row] for row in rows]))
 
     def texts(self, rows: np.ndarray | None = None) -> np.ndarray | MultiVectors:
         rows = np.arange(len(self.owners)) if rows is None else rows

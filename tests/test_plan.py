@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from made_up import ingest
-from made_up_colours import draw
+from synthetic_colours import draw
+from synthetic_run import ingest
 
 from pipeline.plan import machine
 from stages.operations.plan import doctor

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from made_up_colours import make_colours
 from PIL import Image
 from scipy import sparse
+from synthetic_colours import make_colours
 
 import jointspace
 import jointspace.index

@@ -4,8 +4,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from made_up import CONFIG
 from PIL import Image
+from synthetic_run import CONFIG
 
 from pipeline.config import loading
 from pipeline.errors import InputError, UsageError

@@ -12,12 +12,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import forked_programs
 import pytest
-import warm
 import yaml
-from made_up_colours import CONFIG, draw
+from forked_programs import environment
+from synthetic_colours import CONFIG, draw
 from tqdm import tqdm
-from warm import environment
 
 from pipeline.run.reading.results import closing_lines, results_of
 from pipeline.storage.manifest import Manifest
@@ -76,7 +76,7 @@ def test_ctrl_c_ends_all_processes_and_a_failed_stage_gives_its_reason(folder: P
         time.sleep(0.05)
     for number in range(5):
         (folder / f"photos/broken-{number}.jpg").write_text("no photograph")
-    done = warm.jointspace(
+    done = forked_programs.jointspace(
         folder, "run", "mine.yaml", "--cores", "1"
     )  # the folder is not locked, and the run continues
     assert done.returncode == 3 and done.stdout == ""
@@ -87,9 +87,9 @@ def test_ctrl_c_ends_all_processes_and_a_failed_stage_gives_its_reason(folder: P
 
 
 def test_an_option_that_snakemake_refuses_is_not_called_a_lock(folder: Path) -> None:
-    done = warm.jointspace(folder, "run", "mine.yaml", "--", "--no-such-option")
+    done = forked_programs.jointspace(folder, "run", "mine.yaml", "--", "--no-such-option")
     assert done.returncode == 2 and "unrecognized arguments: --no-such-option" in done.stderr.splitlines()[-1]
-    done = warm.jointspace(folder, "run", "mine.yaml", "--", "--executor", "slurm")
+    done = forked_programs.jointspace(folder, "run", "mine.yaml", "--", "--executor", "slurm")
     said = done.stderr.splitlines()[-1]
     assert "invalid choice: 'slurm'" in said and said.endswith("Install it: pip install 'jointspace[slurm]'.")
     assert "lock" not in said
@@ -98,10 +98,10 @@ def test_an_option_that_snakemake_refuses_is_not_called_a_lock(folder: Path) -> 
 def test_a_locked_folder_is_reported_with_the_command_that_unlocks_it(folder: Path) -> None:
     (folder / ".snakemake/locks").mkdir(parents=True)
     (folder / ".snakemake/locks/0.output.lock").write_text("results/mine/manifest/manifest.json\n")
-    done = warm.jointspace(folder, "run", "mine.yaml")
+    done = forked_programs.jointspace(folder, "run", "mine.yaml")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("remove the lock: jointspace run mine.yaml -- --unlock")
-    assert warm.jointspace(folder, "run", "mine.yaml", "--", "--unlock").returncode == 0
+    assert forked_programs.jointspace(folder, "run", "mine.yaml", "--", "--unlock").returncode == 0
     assert not (folder / ".snakemake/locks").exists()
 
 
@@ -113,7 +113,7 @@ def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(f
     )
     target = "results/mine/manifest/manifest.json"
     for _ in range(2):  # the second run has nothing to do
-        done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
+        done = forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
         assert done.returncode == 3
         last = done.stderr.splitlines()[-1]
         assert last.startswith("jointspace: the run is done with 2 warnings") and "gone.txt names 'lost.png'" in last
@@ -124,9 +124,9 @@ def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(f
     manifest = Manifest(folder / "results/mine/manifest")
     assert manifest.n_images == 39 and len(manifest.sentence_images) == 38
     for options in ((target, "-n"), (target, "-np"), ("--unlock",)):
-        assert warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", *options).returncode == 0
+        assert forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", *options).returncode == 0
     (folder / "gone.txt").write_text("red-00.png\n")
-    done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
+    done = forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
     assert done.returncode == 0 and results_of(folder / "results/mine")["warnings"] == []
 
 

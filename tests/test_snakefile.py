@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from warm import environment
+from forked_programs import environment
 from workflow import DATA, NETWORK, RESULTS, ROOT, TINY, snakemake
 
 from stages.catalogue import declared

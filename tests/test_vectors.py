@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from made_up import make_stage, run_command
+from synthetic_run import make_stage, run_command
 
 import jointspace
 from pipeline.collections.formats import FORMATS

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import forked_programs
 import pytest
-import warm
 import yaml
-from warm import environment
+from forked_programs import environment
 from workflow import (
     DATA,
     MINE,
@@ -89,7 +89,7 @@ def test_the_models_have_learned_and_search_answers_in_both_directions(run: Path
     assert value["sentence_to_image"]["median_rank"] < 6  # chance: 6.5 of 12
 
     def search(*arguments: str) -> list[dict]:
-        result = warm.jointspace(run, "search", "--index", f"{RESULTS}/index/ncca", "--json", *arguments)
+        result = forked_programs.jointspace(run, "search", "--index", f"{RESULTS}/index/ncca", "--json", *arguments)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 

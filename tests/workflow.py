@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import warm
+import forked_programs
 import yaml
-from warm import ROOT, environment
+from forked_programs import ROOT, environment
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.verify import FaultyFile, examine
@@ -57,7 +57,7 @@ def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.C
 
 
 def run_as_printed(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-    result = warm.snakemake(folder, "-s", ROOT / "Snakefile", *arguments)
+    result = forked_programs.snakemake(folder, "-s", ROOT / "Snakefile", *arguments)
     if check and result.returncode:
         raise AssertionError(result.stdout[-4000:] + result.stderr[-6000:])
     return result

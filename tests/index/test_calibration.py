@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, make_run, run_command
+from synthetic_run import build_bundle, make_run, run_command
 
 import jointspace
 from pipeline.errors import IntegrityError

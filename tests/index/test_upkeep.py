@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, make_run, retell, run_command, write_config
-from made_up_sets import SCORE, add_fragments, whole_length
+from synthetic_multivectors import SCORE, add_fragments, whole_length
+from synthetic_run import build_bundle, make_run, retell, run_command, write_config
 
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_up import by_hand, make_stage
-from made_up_sets import write_regions
 from outline import Outline, report
+from synthetic_multivectors import write_regions
+from synthetic_run import by_hand, make_stage
 
 from pipeline.config.names import Config
 from pipeline.errors import IntegrityError

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import make_stage
+from synthetic_run import make_stage
 
 from pipeline.report.charts import Chart, Line, draw_bars
 

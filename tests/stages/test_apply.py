@@ -9,8 +9,8 @@ from threading import Thread
 import numpy as np
 import pytest
 import yaml
-from made_up import retell, run_command
-from made_up_colours import COLOURS, CONFIG, draw
+from synthetic_colours import COLOURS, CONFIG, draw
+from synthetic_run import retell, run_command
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.search import Searcher

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from made_up import build_bundle, ingest, make_stage, run_command
-from made_up_colours import COLOURS, CONFIG, draw
+from synthetic_colours import COLOURS, CONFIG, draw
+from synthetic_run import build_bundle, ingest, make_stage, run_command
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher

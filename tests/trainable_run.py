@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-from made_up import CONFIG as COLOUR
-from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
+from synthetic_run import CONFIG as COLOUR
+from synthetic_run import THINGS, by_colour, features_of, make_run, make_stage, write_config
 
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest

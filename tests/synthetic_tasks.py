@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
+from small_settings import TRANSFER, make_grid, own_settings, text_view
 
 from pipeline.config.models import RecurrentTrainSettings, TrainSettings
 from pipeline.config.registry import import_place, model_spec
@@ -137,7 +137,7 @@ def draw_boxes(count: int) -> np.ndarray:
     return boxes
 
 
-class MadeUpRegions:
+class SyntheticRegions:
     """Regions of n images: the features (k, 16) of the k regions of each image, and a function that draws their
     boxes."""
 
@@ -200,7 +200,7 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
         rows = np.flatnonzero((owners >= first) & (owners < last))
         own = {"tfidf": matrix[rows]} if view == "vectors" else sentences.take(rows)
         features = {encoder: block[first:last] for encoder, block in VIEW.split(whole.astype(np.float16)).items()}
-        pairs[name] = TrainingPairs(features, own, owners[rows] - first, rows, MadeUpRegions(regions[first:last]))
+        pairs[name] = TrainingPairs(features, own, owners[rows] - first, rows, SyntheticRegions(regions[first:last]))
     return TrainingTask(
         VIEW, **pairs, settings=TrainSettings(**{**SETTINGS, **settings}), seed=seed, precision=torch.float32,
         train_words=True, words=random_vectors(WORDS, 16, 0.5, seed), noun_phrase=NOUN_PHRASE,

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import yaml
 from click.testing import CliRunner
-from made_up_settings import text_view
 from PIL import Image
+from small_settings import text_view
 
 from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import model_spec

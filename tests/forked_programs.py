@@ -1,7 +1,7 @@
 """Runs Snakemake, commands and scripts in forks of the process of the tests.
 
 This process has already imported most modules, and the imports take most of the time of a short run. The jobs of a run
-of Snakemake are forks too: asking.py asks for them in place of the command in the shell of the job. Tests about
+of Snakemake are forks too: fork_client.py asks for them in place of the command in the shell of the job. Tests about
 starting or killing a process start a real process.
 """
 
@@ -118,7 +118,7 @@ def code_of(program: Callable[[], object]) -> int:
 def run_snakemake(arguments: list[str]) -> int:
     """Run Snakemake in a child of this process, run its jobs in further children, and return its exit code."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0warm-{os.getpid()}")
+        listener.bind(f"\0forks-{os.getpid()}")
         listener.listen()
         child = fork(lambda: call_snakemake(arguments))
         serve(listener, os.pidfd_open(child))
@@ -130,7 +130,7 @@ def call_snakemake(arguments: list[str]) -> int:
     from snakemake import cli
     from snakemake.shell import shell
 
-    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py")), f"warm-{os.getppid()}"]
+    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("fork_client.py")), f"forks-{os.getppid()}"]
     instead = f'function {shlex.quote(str(PROGRAM))} {{ {shlex.join(asking)} "$@"; }}; set -euo pipefail; '
     shell.prefix(instead.replace("{", "{{").replace("}", "}}"))
     sys.path.insert(0, "")  # `python -m` does the same
@@ -149,7 +149,7 @@ def serve(listener: socket.socket, ended: int) -> None:
 
 
 def answer(asked: socket.socket) -> int:
-    """Run the command that asking.py asks for, and send it the exit code."""
+    """Run the command that fork_client.py asks for, and send it the exit code."""
     message, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
     while more := asked.recv(1 << 20):
         message += more

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from made_up import build_bundle, ingest, make_stage
 from PIL import Image
+from synthetic_run import build_bundle, ingest, make_stage
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 230), "white": (235, 235, 235)}
 CONFIG = {

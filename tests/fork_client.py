@@ -1,6 +1,6 @@
-"""Asks the process at a socket (warm.py) to run a command of jointspace, in place of the program `jointspace`.
+"""Asks the process at a socket (forked_programs.py) to run a command, in place of the program `jointspace`.
 
-    python -I -S asking.py SOCKET ARGUMENTS...
+    python -I -S fork_client.py SOCKET ARGUMENTS...
 
 The shells of Snakemake's jobs start this program.
 """

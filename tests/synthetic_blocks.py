@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from made_up import ingest, make_stage, run_command
 from PIL import Image, ImageDraw
+from synthetic_run import ingest, make_stage, run_command
 
 from pipeline.storage.json_files import publish_json
 from pipeline.storage.regions import RegionShard

@@ -1,7 +1,7 @@
 """A simulated device that computes on the CPU but refuses operations that a GPU would refuse, and a GPU whose memory is
 full.
 
-Within `pretending()`, tensors on `DEVICE` do not mix with CPU tensors, have no `numpy()`, and are copied between
+Within `fake_device()`, tensors on `DEVICE` do not mix with CPU tensors, have no `numpy()`, and are copied between
 devices only by explicit calls. The name of the device is `meta`, because torch knows this name and its tensors have no
 values otherwise.
 """
@@ -23,11 +23,11 @@ CROSSING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
 """Operators that may take tensors of both devices."""
 
 
-class Elsewhere(torch.Tensor):
+class FakeDeviceTensor(torch.Tensor):
     """A CPU tensor, `inner`, that pretends to be on `DEVICE`."""
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> "Elsewhere":
+    def __new__(cls, inner: torch.Tensor) -> "FakeDeviceTensor":
         return torch.Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
             layout=inner.layout, device=DEVICE, requires_grad=inner.requires_grad,
@@ -37,7 +37,7 @@ class Elsewhere(torch.Tensor):
         self.inner = inner
 
     def __repr__(self) -> str:
-        return f"Elsewhere({self.inner!r})"
+        return f"FakeDeviceTensor({self.inner!r})"
 
     def tolist(self) -> Any:
         return self.inner.tolist()
@@ -47,8 +47,8 @@ class Elsewhere(torch.Tensor):
         return compute(function, arguments, named or {})
 
 
-class Pretending(TorchDispatchMode):
-    """Mode of torch in which new tensors for `DEVICE` are made as tensors of the class `Elsewhere`."""
+class FakeDeviceMode(TorchDispatchMode):
+    """Mode of torch in which new tensors for `DEVICE` are made as tensors of the class `FakeDeviceTensor`."""
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         return compute(function, arguments, named or {})
@@ -57,11 +57,15 @@ class Pretending(TorchDispatchMode):
 def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
     """Call `function`. The result is on `DEVICE` if the call names this device, or if one of its tensors is there."""
     tensors = [one for one in leaves((*arguments, *named.values())) if isinstance(one, torch.Tensor)]
-    elsewhere = [one for one in tensors if isinstance(one, Elsewhere)]
+    elsewhere = [one for one in tensors if isinstance(one, FakeDeviceTensor)]
     asked = named.get("device")
     there = bool(elsewhere) if asked is None else torch.device(asked) == DEVICE
-    if elsewhere and function not in CROSSING and any(one.dim() for one in tensors if not isinstance(one, Elsewhere)):
-        shapes = [("there" if isinstance(one, Elsewhere) else "here", tuple(one.shape)) for one in tensors]
+    if (
+        elsewhere
+        and function not in CROSSING
+        and any(one.dim() for one in tensors if not isinstance(one, FakeDeviceTensor))
+    ):
+        shapes = [("there" if isinstance(one, FakeDeviceTensor) else "here", tuple(one.shape)) for one in tensors]
         raise RuntimeError(f"{function} takes tensors of two devices: {shapes}")
     if asked is not None:
         named = {**named, "device": torch.device("cpu")}
@@ -77,7 +81,7 @@ def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
 
 
 def moved(value: Any) -> Any:
-    return Elsewhere(value) if type(value) is torch.Tensor else value
+    return FakeDeviceTensor(value) if type(value) is torch.Tensor else value
 
 
 def leaves(values: Iterable[Any]) -> Iterator[Any]:
@@ -91,7 +95,7 @@ def leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 def inner_of(value: Any) -> Any:
     """Replace tensors of the simulated device by their CPU tensors, also in lists and tuples."""
-    if isinstance(value, Elsewhere):
+    if isinstance(value, FakeDeviceTensor):
         return value.inner
     return type(value)(map(inner_of, value)) if isinstance(value, list | tuple) else value
 
@@ -103,13 +107,13 @@ def gives_back(function: Any) -> bool:
 
 
 @contextmanager
-def pretending() -> Iterator[torch.device]:
+def fake_device() -> Iterator[torch.device]:
     """Let `DEVICE` compute within the context. Its random numbers are the random numbers of the CPU."""
     with ExitStack() as stack:
         # A subclass of torch.Tensor cannot be made in inference mode.
         stack.enter_context(patch.object(torch.inference_mode, "__enter__", _enter_without_gradients))
         stack.enter_context(patch.object(torch.inference_mode, "__exit__", _leave_without_gradients))
-        stack.enter_context(Pretending())
+        stack.enter_context(FakeDeviceMode())
         yield DEVICE
 
 

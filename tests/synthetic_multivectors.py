@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from made_up import MADE_BY, THINGS, by_colour, by_hand
+from synthetic_run import MADE_BY, THINGS, by_colour, by_hand
 
 from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.models.linear.views import ImageView
