@@ -12,7 +12,8 @@ from pipeline.storage.json_files import publish_json
 from pipeline.storage.regions import RegionShard
 from pipeline.storage.shards import shard_path
 
-COUNT, SIDE = 20, 32
+COUNT = 20
+SIDE = 32
 COLOURS = {"red": (220, 40, 40), "blue": (40, 60, 220)}
 SETTINGS = {
     "collection": {"format": "folder", "reject_limit": 0.2},

@@ -16,7 +16,8 @@ import jointspace
 from pipeline.errors import IntegrityError
 from pipeline.run.reading.results import closing_lines
 
-SIDE, WORDS = 16, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
+SIDE = 16
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
 CLIP = {"kind": "transformers", "architecture": "clip"}
 CONFIG = {
     "name": "alone",

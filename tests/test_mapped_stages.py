@@ -25,7 +25,8 @@ from pipeline.run import runner
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage
 
-IN_PROCESS, CLUSTER = {}, {"scheduler": "local", "cluster": {"workers": 2}}
+IN_PROCESS = {}
+CLUSTER = {"scheduler": "local", "cluster": {"workers": 2}}
 
 
 def encoded(run: Path, how: dict, again: bool = True, stage: Stage = slow_encoding) -> dict[str, bytes]:

@@ -19,7 +19,8 @@ from pipeline.errors import InputError, UsageError
 from pipeline.storage.manifest import Manifest
 
 ROOT = Path(__file__).parents[1]
-PAIRS, DIM = 120, 24
+PAIRS = 120
+DIM = 24
 GRID = {"dimensions": [6], "image_ridge": [0.01], "text_ridge": [0.01], "eigenvalue_power": [1]}
 
 

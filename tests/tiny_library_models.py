@@ -10,11 +10,14 @@ import torch
 from pipeline.encoders.material import EncoderParts
 from pipeline.storage.parameters import LibraryFiles
 
-WIDTH, DIM, LENGTH = 16, 12, 9
+WIDTH = 16
+DIM = 12
+LENGTH = 9
 SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 """Settings of the text side and of the image side of a model of transformers."""
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "dog", "runs", "on", "the", "beach")
-CLIP_MEAN, CLIP_STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
+CLIP_MEAN = (0.48, 0.46, 0.41)
+CLIP_STD = (0.27, 0.26, 0.28)
 
 
 def store(kind: str, side: int, root: Path) -> Path:
