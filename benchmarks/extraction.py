@@ -29,7 +29,7 @@ from PIL import Image  # noqa: E402
 from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing  # noqa: E402
 
-# Torch is imported where it is used: the processes that decode import this file, too.
+# Functions import torch when they need it, because the processes that decode import this file too.
 MALLOC_THRESHOLD = 32 << 20
 """Threshold of malloc in bytes. The GNU C library raises it to this value by itself after large arrays were freed."""
 LIMITS = ImageLimits(max_pixels=10**8, min_side=8, max_aspect=20)
