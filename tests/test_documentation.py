@@ -312,7 +312,7 @@ def test_every_command_in_a_message_exists() -> None:
     ]
     for place, words in found:
         command: click.Command | None = cli
-        rest = iter(words)
+        rest = iter([word for word in words if not word.startswith("-")])
         while isinstance(command, click.Group) and (name := next(rest, None)):
             command = command.get_command(click.Context(command), name)
         options = {option for one in command.params for option in one.opts + one.secondary_opts} if command else set()
