@@ -1,4 +1,4 @@
-"""Comparing two callables fairly on a noisy machine: interleaved pairs in one process, the median of their ratios."""
+"""Compares two functions on a noisy machine: they run in turn in one process, and the median of the ratios counts."""
 
 import argparse
 import json
@@ -18,7 +18,9 @@ def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tin
     `module` (its globals), then have the values in `tiny`, and each comparison takes one pair.
     """
     global _tiny
-    parser.add_argument("--tiny", action="store_true", help="Show in seconds that it runs; its figures mean nothing.")
+    parser.add_argument(
+        "--tiny", action="store_true", help="Check within seconds that the benchmark runs. The figures are not valid."
+    )
     options = parser.parse_args()
     _tiny = options.tiny
     if options.tiny:
@@ -35,11 +37,12 @@ def compare(
     threads: int | None = None,
     warm_up: bool = True,
 ) -> dict[str, Any]:
-    """Time `ours` and `reference` in turn, `pairs` times, after one `warm_up` each.
+    """Time the functions `ours` and `reference` in turn, `pairs` times, after one call of each as a `warm_up`.
 
-    `ours` and `reference` are median seconds, `ratio` the median of reference / ours pair by pair (above 1 means
-    ours is faster), `cpu_over_wall` processor seconds over wall seconds of all runs. With `threads` given, the
-    result is marked `void` when cpu_over_wall stays below 0.9 x threads: others were using the machine.
+    The result has the median seconds of both, and `ratio`, the median of reference / ours for each pair of calls. A
+    ratio above 1 means that `ours` is faster. `cpu_over_wall` is the number of CPU seconds divided by the number of
+    wall seconds of all calls. If `threads` is given, the result is marked as `void` when cpu_over_wall is below 0.9 x
+    threads, because other programs then used the machine.
     """
     if _tiny:
         pairs = 1
@@ -48,11 +51,11 @@ def compare(
         reference()
     timed: list[tuple[float, float]] = []
     wall = time.perf_counter()
-    cpu = _processor_seconds()
+    cpu = _cpu_seconds()
     for _ in range(pairs):
         timed.append((_seconds(ours), _seconds(reference)))
     wall = time.perf_counter() - wall
-    cpu = _processor_seconds() - cpu
+    cpu = _cpu_seconds() - cpu
     result: dict[str, Any] = {
         "name": name,
         "ours": statistics.median(a for a, _ in timed),
@@ -67,11 +70,11 @@ def compare(
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print one comparison as one JSON line."""
+    """Print one comparison as a JSON line."""
     print(json.dumps({key: round(value, 5) if isinstance(value, float) else value for key, value in result.items()}))
 
 
-def _processor_seconds() -> float:
+def _cpu_seconds() -> float:
     """Return the CPU seconds of this process and of its children that have ended."""
     return sum(os.times()[:4])
 

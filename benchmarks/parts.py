@@ -1,4 +1,4 @@
-"""Shards of 64 images through `extract`, one process for all of them against one process for each.
+"""Compares `extract` on shards of 64 images in one process with a separate process for each shard.
 
 python benchmarks/parts.py --shards 64
 """
@@ -39,12 +39,15 @@ def main() -> None:
             for number in range(chosen.shards):
                 jointspace("extract", "network", "--run", run, "--part", number, "--force")
 
-        each_is_new = {"threads": runtime.threads(), "warm_up": False}  # every run starts processes of its own
+        each_is_new = {
+            "threads": runtime.threads(),
+            "warm_up": False,
+        }  # every call starts new processes, so a warm-up has no effect
         report(compare("one process for a part", together, each, chosen.pairs, **each_is_new))
 
 
 def begin(folder: Path, shards: int) -> Path:
-    """A run in `folder` with a manifest of that many shards and a network with random weights."""
+    """Make a run in `folder` with a manifest of `shards` shards and a network with random weights."""
     rng = np.random.default_rng(0)
     run = folder / "run"
     (folder / "data/images").mkdir(parents=True)

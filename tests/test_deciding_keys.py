@@ -1,4 +1,4 @@
-"""A key that is changed makes some job run again, but for those that decide no result."""
+"""A change of any key reruns some job, except keys that decide no result."""
 
 import json
 from collections.abc import Iterator
@@ -52,15 +52,17 @@ DECIDE_NOTHING = {
         "finetune.checkpoint_seconds", "train_defaults.checkpoint_seconds", "language_defaults.checkpoint_seconds",
         "parse.workers",
     },
-    "which jobs there are": {"evaluate.splits", "evaluate.protocols"},
-    "what decides only while `migrate` has mapped features": {"extract.mapping_images"},
+    "the number of jobs": {"evaluate.splits", "evaluate.protocols"},
+    "keys that matter only while `migrate` has mapped features": {"extract.mapping_images"},
     "the server": {f"serve.{name}" for name in ServeSettings.model_fields},
 }  # fmt: skip
 
 
 def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The path and the annotation of each key that has no keys below it; of a registered model those that only it
-    has."""
+    """Yield the path and the annotation of each key without keys below it.
+
+    For a registered model, only the keys are yielded that its defaults section does not have.
+    """
     for name, field in section.model_fields.items():
         spec = OWN.get(name) if not path else None
         inherited = Keys.model_fields[spec.defaults].annotation.model_fields if spec and spec.defaults else {}
@@ -72,7 +74,7 @@ def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def others(annotation: Any, value: Any) -> Iterator[Any]:
-    """Values of a key beside the one that it has."""
+    """Yield values that a key may have instead of `value`."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         for kind in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
             yield from others(kind, value)
@@ -92,19 +94,21 @@ def others(annotation: Any, value: Any) -> Iterator[Any]:
 
 
 def decided(stage: Stage, config: Config) -> str:
-    """What decides the results of all jobs of a stage, as one text."""
+    """Return all values that decide the results of the jobs of a stage, as one text."""
     found = {str(names): stage.keys(config, *names) for names in stage.choices(config)}
     return json.dumps(found, sort_keys=True, default=str)
 
 
-def test_a_changed_key_makes_a_job_run_again_unless_it_decides_no_result(tmp_path: Path) -> None:
+def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) -> None:
     everything = {**EVERYTHING, "data_root": str(tmp_path)}
     config = validate(everything)
     stages, idle, tried = list(declared().values()), set(), 0
     before = {stage.name: decided(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:
-        """The stage that the last key has changed is asked first: keys of one section stand together."""
+        """Return whether a job changes. The stage that the last key has changed is tried first, because keys of a
+        section follow each other.
+        """
         changed = next((stage for stage in stages if decided(stage, after) != before[stage.name]), None)
         if changed:
             stages.remove(changed)
@@ -121,7 +125,7 @@ def test_a_changed_key_makes_a_job_run_again_unless_it_decides_no_result(tmp_pat
             try:
                 after = validate(merge(everything, change))
             except JointspaceError:
-                continue  # this one cannot be done
+                continue  # this value is not valid
             tried += 1
             if not changes_a_job(after):
                 idle.add(".".join(path))

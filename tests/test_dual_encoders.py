@@ -1,5 +1,6 @@
-"""Photographs without sentences under a model of images and text: all stages of `jointspace run` end well, with an
-index that finds them."""
+"""Photos without captions and a model of images and text: all stages of `jointspace run` succeed, and the index finds
+the photos.
+"""
 
 import json
 from itertools import product
@@ -7,15 +8,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from made_up import ingest, make_stage
-from made_up_colours import COLOURS, draw
-from made_up_libraries import save_dual
+from synthetic_colours import COLOURS, draw
+from synthetic_run import ingest, make_stage
+from tiny_library_models import save_dual
 
 import jointspace
 from pipeline.errors import IntegrityError
 from pipeline.run.reading.results import closing_lines
 
-SIDE, WORDS = 16, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
+SIDE = 16
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
 CLIP = {"kind": "transformers", "architecture": "clip"}
 CONFIG = {
     "name": "alone",
@@ -26,7 +28,7 @@ CONFIG = {
 }
 
 
-def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> None:
+def test_photos_without_captions_are_indexed_and_found(tmp_path: Path) -> None:
     run = tmp_path / "results/alone"
     run.mkdir(parents=True)
     draw(tmp_path / "photos", 40, 0)
@@ -61,7 +63,7 @@ def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> 
         assert copies and all(copy.read_bytes() == original for copy in copies)
     (changed,) = (tmp_path / "applied").glob("**/text_encoders/dual-text/library/config.json")
     content = changed.read_text()
-    changed.unlink()  # it is a link to the file of the first index
+    changed.unlink()  # the file is a link to the file of the first index
     changed.write_text(content.replace("clip", "evil", 1))
     with pytest.raises(IntegrityError, match="changed"):
         jointspace.load(tmp_path / "applied").search("a red picture")

@@ -1,4 +1,6 @@
-"""Configurations and runs of the version before, in `former`: they load, with a warning that names the new spelling."""
+"""Configurations and runs of the version before, in the folder `former`, can be loaded, with a warning that names the
+new spelling.
+"""
 
 import logging
 import re
@@ -8,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import make_stage
 from PIL import Image
+from synthetic_run import make_stage
 
 import jointspace
 from pipeline.config.loading import load, read_mapping, validate
@@ -97,14 +99,16 @@ def test_a_key_without_effect_is_left_out_with_a_warning(caplog: pytest.LogCaptu
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of the version before, with the features of one network and the vectors of two encoders of
-    texts, a model and its index."""
+    """Return the folder of a run of the version before.
+
+    It has the features of one network, the vectors of two encoders of texts, a model and its index.
+    """
     with zipfile.ZipFile(FORMER / "run.zip") as archive:
         archive.extractall(folder := tmp_path_factory.mktemp("former"))
     return folder
 
 
-def test_stored_encoders_make_what_they_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_encoders_give_the_same_vectors_as_before(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     run = Run(place / "results/colours")
     eye = restore_encoder(ImageEncoder, run.encoder("eye"))
@@ -119,15 +123,15 @@ def test_stored_encoders_make_what_they_made(place: Path, monkeypatch: pytest.Mo
         np.testing.assert_allclose(*dense, atol=1e-3)
 
 
-def test_its_index_finds_photos_by_words_and_by_a_photo(place: Path) -> None:
+def test_its_index_answers_text_queries_and_photos(place: Path) -> None:
     index = jointspace.load(place / "results/colours/index/ncca")
     assert {hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=6)} == {"red"}
     photo = next((place / "data").glob("blue-*.png"))
     assert {hit.row["path"].partition("-")[0] for hit in index.search(image=photo, k=6)} == {"blue"}
 
 
-def test_what_was_made_from_its_encoders_is_still_valid(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Encoders are prepared again, once, by the renamed stage; they have the same digests."""
+def test_results_from_its_encoders_are_still_valid(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The renamed stage prepares the encoders once more, and they have the same digests as before."""
     monkeypatch.chdir(place)
     run = Run(place / "results/colours")
     before = read_commit(run.layout.text_encoder("glove").commit).digest

@@ -28,7 +28,7 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_what_the_documentation_lays_over_a_paper_for_the_public_archives_is_valid(path: Path) -> None:
+def test_the_documented_changes_of_a_paper_for_the_public_archives_are_valid(path: Path) -> None:
     block = (FOLDER.parents[1] / "docs/papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     paper, public = read_mapping(path), yaml.safe_load(block)
     names = {encoder["name"] for encoder in paper["encoders"]}
@@ -37,7 +37,7 @@ def test_what_the_documentation_lays_over_a_paper_for_the_public_archives_is_val
     assert names == {encoder.name for encoder in config.encoders}
 
 
-def test_pascal1k_is_socher_on_other_photographs() -> None:
+def test_pascal1k_is_socher_on_other_photos() -> None:
     values = merge(read_mapping(default_path()), read_mapping(FOLDER / "socher.yaml"))
     flickr, pascal = validate(values), validate(merge(values, read_mapping(FOLDER / "pascal1k.yaml")))
     assert pascal.collection.format == "pascal1k" and pascal.reproduce.collection == "pascal1k"
@@ -46,7 +46,7 @@ def test_pascal1k_is_socher_on_other_photographs() -> None:
 
 
 def test_the_pages_show_the_stored_results() -> None:
-    """Written again by python -m pipeline.papers.page."""
+    """`python -m pipeline.papers.page` writes these pages."""
     pages = refreshed(FOLDER.parents[1] / "docs")
     assert len(pages) == 6
     for path, text in pages.items():
@@ -60,11 +60,11 @@ SMOKE = {
     "evaluate": {"bootstrap": 50, "splits": ["test"], "folds": 1}, "describe": {"candidates": 5, "meteor": False},
     "study": {**TINY["study"], "encoders": []}, "auxiliary": {"splits": ["weak"]},
 }  # fmt: skip
-"""The demo in place of Flickr8k, and all grids and trainings short."""
+"""Settings that replace Flickr8k by the demo and shorten all grids and trainings."""
 
 
 def smoke(path: Path, folder: Path) -> dict[str, Any]:
-    """The configuration of a paper, with untrained networks, one seed of a system and one epoch, in `folder`."""
+    """Return the configuration of a paper in `folder` with untrained networks, one seed per system and one epoch."""
     (folder / "text").mkdir()
     (folder / "text/glove.6B.50d.5k.txt").write_text("".join(f"{word}{f' {n}' * 50}\n" for n, word in enumerate("ab")))
     paper, config = read_mapping(path), load(path)
@@ -88,6 +88,6 @@ def smoke(path: Path, folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
 def test_a_papers_configuration_runs_to_its_tables(path: Path, tmp_path: Path) -> None:
     (tmp_path / "smoke.yaml").write_text(yaml.safe_dump(smoke(path, tmp_path)))
-    for target in ("demo/demo.json", "reproduce"):  # the demo has the trees that the run reads
+    for target in ("demo/demo.json", "reproduce"):  # the run reads trees of the demo
         snakemake(tmp_path, target, "--configfile", "smoke.yaml")
     assert (tmp_path / f"results/{path.stem}/reproduction.md").read_text().startswith("# ")

@@ -1,4 +1,4 @@
-"""`plan` by what it measures here, and `doctor`."""
+"""`plan` estimates a run from measurements on this machine, and `doctor` inspects the machine."""
 
 import json
 from functools import cache
@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from made_up import ingest
-from made_up_colours import draw
+from synthetic_colours import draw
+from synthetic_run import ingest
 
 from pipeline.plan import machine
 from stages.operations.plan import doctor
 from stages.operations.plan import plan as command
 
 
-def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_path: Path) -> None:
+def test_plan_estimates_the_hours_and_bytes_of_a_collection_that_does_not_exist(tmp_path: Path) -> None:
     values = {
         "name": "planned", "results_root": str(tmp_path), "demo": {"generate": False}, "models": ["ncca"],
         "encoders": [
@@ -57,11 +57,13 @@ def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_p
     assert planned()["speeds"]["net"]["dim"] == 512
 
 
-def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    distributions = cache(machine.metadata.packages_distributions)  # which reads the lists of all that is installed
+def test_doctor_reports_the_machine_and_missing_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributions = cache(
+        machine.metadata.packages_distributions
+    )  # the function reads the lists of all installed distributions
     monkeypatch.setattr(machine.metadata, "packages_distributions", distributions)
     result = CliRunner().invoke(doctor, ["--disk", str(tmp_path / "not/yet")])
-    for word in ("processor", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
+    for word in ("CPU", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
         assert word in result.output
     monkeypatch.setattr(machine, "NEEDED", ("numpy", "no-such-thing"))
     monkeypatch.setattr(machine, "EXTRAS", {"extra": ("no-such-extra", "a purpose")})

@@ -1,4 +1,4 @@
-"""Captions, names and paths that would do something to a terminal are printed as text."""
+"""Captions, names and paths with characters that control a terminal are shown as plain text."""
 
 import json
 import logging
@@ -13,12 +13,13 @@ from pipeline.printable import printable, printable_json
 from stages.cli import OneLine, main
 
 FOUL = "a\x1b]0;title\x07 dog\rgone\x9b2J\x7f \u202egpj.exe\u2066\u2028\n \ud800"
-"""Sets a title, overwrites the line, clears the screen, turns the order of letters, and is not UTF-8."""
+"""A text that sets a title, overwrites the line, clears the screen, changes the order of letters, and is not UTF-8."""
 KEPT = 'Größe 犬 🐕 naïve e\u0301 \u200d don\'t \\ "x"'
 
 
 def is_harmless(text: str) -> bool:
-    """By Unicode's own categories: nothing but lines of characters that are neither controls nor change the order."""
+    """Return whether a text consists of lines of characters that are neither controls nor change the order of
+    letters."""
     turning = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     return not any(
         unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(one) in turning
@@ -45,8 +46,8 @@ def test_errors_and_messages_quote_what_they_were_given(
     run: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "x\x1b]0;t\x07\r\x9b\u202e"
-    monkeypatch.setattr("gc.disable", lambda: None)  # as at the end of a process
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # which is for once in a process
+    monkeypatch.setattr("gc.disable", lambda: None)  # main() disables it at the end of the process
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # a process may call it only once
     commands = [("search", "--index", run / name, "dog"), ("explain", run, name), ("verify", run / name)]
     for words in [*commands, (name,)]:
         monkeypatch.setattr("sys.argv", ["jointspace", *map(str, words)])

@@ -1,11 +1,11 @@
-"""What a configuration names and is not here is said at once, before any job."""
+"""Missing files, extras and splits that a configuration names are reported at once, before any job."""
 
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from made_up import CONFIG
 from PIL import Image
+from synthetic_run import CONFIG
 
 from pipeline.config import loading
 from pipeline.errors import InputError, UsageError
@@ -28,7 +28,7 @@ def run_of(folder: Path, **values: object) -> Run:
     )
 
 
-def test_all_that_is_missing_is_named_in_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_missing_inputs_are_named_in_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "is_installed", lambda module: module != "timm")
     encoders = [
         {"name": "own", "architecture": "squeezenet1_1", "weights": "file", "file": str(tmp_path / "w.safetensors")},
@@ -44,13 +44,13 @@ def test_all_that_is_missing_is_named_in_one_error(tmp_path: Path, monkeypatch: 
     for name in ("w.safetensors", "jointspace[timm]", "photos/vectors.txt", "gone.txt"):
         assert said.count(name) == 1, name
     assert "vectors.npy" not in said
-    (tmp_path / "photos/vectors.npy.txt").touch()  # the names may lie here, too
+    (tmp_path / "photos/vectors.npy.txt").touch()  # this is another possible place of the names
     with pytest.raises(UsageError) as caught:
         require_all(run_of(tmp_path, **{**OWN, "encoders": encoders}), declared())
     assert "vectors" not in str(caught.value)
 
 
-def test_what_is_made_needs_nothing_more(tmp_path: Path) -> None:
+def test_finished_artefacts_need_no_inputs(tmp_path: Path) -> None:
     run = run_of(tmp_path, **OWN, encoders=[{"name": "given", "kind": "imported", "path": "vectors.npy"}])
     with pytest.raises(UsageError, match=r"vectors\.npy"):
         require_all(run, declared())
@@ -61,7 +61,7 @@ def test_what_is_made_needs_nothing_more(tmp_path: Path) -> None:
     require_all(run, declared())
 
 
-def test_the_demo_is_drawn_only_where_it_was_meant_to_be(tmp_path: Path) -> None:
+def test_the_demo_is_drawn_only_into_its_own_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"data_root .*fotos .*did you mean .*photos.*demo: \{generate: false\}"):
         require_all(run_of(tmp_path, data_root=str(tmp_path / "fotos")), declared())
     require_all(run_of(tmp_path, data_root=str(tmp_path / "demo-collection")), declared())
@@ -74,7 +74,7 @@ def test_the_demo_is_drawn_only_where_it_was_meant_to_be(tmp_path: Path) -> None
     ("models", "evaluated", "splits", "missing"),
     [
         (["ncca"], ["dev", "test"], ["train", "dev", "test", "gallery"], None),
-        (["ncca"], ["dev", "test"], ["gallery", "weak"], None),  # nothing can be learned or evaluated
+        (["ncca"], ["dev", "test"], ["gallery", "weak"], None),  # no split has captions for learning or evaluation
         (["ncca"], ["dev", "test"], ["train", "dev"], "test"),
         (["ncca"], ["test"], ["train", "test"], "dev"),  # parameters are chosen on dev
         (["ncca"], ["train"], ["dev"], "train"),
@@ -115,7 +115,7 @@ def test_a_missing_split_comes_with_the_remedies_that_help(
     assert [remedy for remedy in every if remedy in str(caught.value)] == remedies
 
 
-def test_a_split_that_is_asked_for_later_is_missed_before_any_job(tmp_path: Path) -> None:
+def test_a_split_for_a_later_stage_is_missed_before_any_job(tmp_path: Path) -> None:
     own = {"models": ["ncca"], "demo": {"generate": False}, "encoders": CONFIG["encoders"]}
     run = run_of(tmp_path, **own, evaluate={"splits": ["dev"]})
     for number in range(12):

@@ -64,7 +64,7 @@ class CollectionSettings(Section):
     )
     max_sentence_chars: Positive = key(2000, "longer captions, titles and descriptions are rejected")
     max_image_pixels: Positive = key(64_000_000, "larger images are rejected before they are decoded")
-    decode_seconds: AboveZero = key(10, "processor seconds to decode an image; slower ones are rejected")
+    decode_seconds: AboveZero = key(10, "CPU seconds to decode an image; slower images are rejected")
     follow_links: bool = key(False, "read links that lead out of data_root; otherwise they are rejected")
     exclude: tuple[str, ...] = key(
         (),

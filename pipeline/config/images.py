@@ -29,7 +29,7 @@ DETECTORS = re.compile(r"fasterrcnn_(resnet50_fpn(_v2)?|mobilenet_v3_large_(320_
 class ExtractSettings(Section):
     precision: Precision = key("auto", "auto (bfloat16 where it is fast and changes little) | float32 | bfloat16")
     batch_size: Positive | None = key(
-        None, "images per forward pass; null: 32 on a processor; on a GPU 256, doubled while that is faster and fits"
+        None, "images per forward pass; null: 32 on a CPU; on a GPU 256, doubled while that is faster and fits"
     )
     checkpoint_images: Positive = key(1024, "a killed job repeats about this many images")
     decode_workers: Count | None = key(

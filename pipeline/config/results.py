@@ -86,7 +86,7 @@ class IndexSettings(Section):
     )
     latency_ms: AboveZero | None = key(None, "most milliseconds per query (95th percentile); null: any")
     coverage: Annotated[float, Field(gt=0, lt=1)] = key(
-        0.9, "share of captions whose photo is among the likely answers (docs/searching.md)"
+        0.9, "share of captions whose photo is among the likely matches, measured on dev (docs/searching.md)"
     )
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)] = key(
         "auto", "indexes to try above exact_limit: auto, or a list: [HNSW32, 'IVF1024,SQ8', ...]"
@@ -129,7 +129,10 @@ class ReproduceSettings(Section):
 
 class ServeSettings(Section):
     top: Positive = key(12, "results, unless a request names a number")
-    among: Count = key(0, "arithmetic: nearest to re-sort by distance to their mean (Kiros et al. 2014: 4); 0: none")
+    among: Count = key(
+        0,
+        "minus and plus: nearest photos to sort by the distance to their mean (Kiros et al. 2014: 4); 0: none",
+    )
     max_upload_pixels: Positive = key(50_000_000, "largest uploaded photo, by its header")
     max_connections: Positive = key(1000, "open connections; more are refused with 503")
     max_requests: Positive = key(64, "requests answered or waiting, half of them uploads; more are refused with 503")

@@ -86,7 +86,7 @@ def _processor() -> Iterator[Finding]:
     wide = sorted({"avx2", "avx512f", "avx512_bf16", "amx_bf16"} & runtime.cpu_flags())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    yield Finding("processor", f"{cores} cores, {runtime.threads()} threads; {' '.join(wide) or 'no AVX2'}")
+    yield Finding("CPU", f"{cores} cores, {runtime.threads()} threads; {' '.join(wide) or 'no AVX2'}")
 
 
 def _libraries() -> Iterator[Finding]:
@@ -118,7 +118,7 @@ def _torch() -> Iterator[Finding]:
         device = torch.cuda.get_device_properties(number)
         yield Finding(f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB")
     if not torch.cuda.device_count():
-        yield Finding("GPU", "none that torch sees; everything runs on the processor", "note")
+        yield Finding("GPU", "none that torch sees; everything runs on the CPU", "note")
 
 
 def _faiss() -> Iterator[Finding]:

@@ -25,8 +25,8 @@ JUDGEMENTS = {
 }
 """Measure of a generator -> heading in the table of judged sentences."""
 FINDINGS = {
-    "leak": "near copies in different splits",
-    "copy": "near copies within a split",
+    "leak": "near-duplicates in different splits",
+    "copy": "near-duplicates within a split",
     "caption": "single captions that are probably wrong",
     "captions": "photos whose captions are probably all wrong",
 }

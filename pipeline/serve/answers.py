@@ -21,7 +21,7 @@ class ModelAnswer(BaseModel):
     sentences: int
     encoders: list[str]
     collection: str = Field(description="the run that its photos are of, or its folder's name")
-    collection_id: str = Field(description="the same for all indices of one collection")
+    collection_id: str = Field(description="the same for all indexes of one collection")
     regions: bool = Field(description="whether it can be asked for regions")
     columns: dict[str, str] = Field(description="what a condition can be about: own columns, split, width and height")
     examples: list[str] = Field(description="sentences of its own, to begin with")

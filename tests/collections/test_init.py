@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from made_up import ingest, run_command
 from PIL import ExifTags, Image
+from synthetic_run import ingest, run_command
 
 from pipeline.config import loading
 from pipeline.config.encoders import NETWORKS

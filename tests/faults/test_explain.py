@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import tiny_run
 from click.testing import CliRunner
-from made_up import retell, run_command
+from synthetic_run import retell, run_command
 
 from pipeline.errors import InputError
 from pipeline.storage.json_files import read_json

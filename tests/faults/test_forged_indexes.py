@@ -37,10 +37,10 @@ from index_forgeries import (
     unknown_type,
     wide_bytes,
 )
-from made_up import build_bundle, features_of, make_run, run_command
-from made_up_colours import draw
-from made_up_sets import SCORE, add_fragments
 from PIL import Image
+from synthetic_colours import draw
+from synthetic_multivectors import SCORE, add_fragments
+from synthetic_run import build_bundle, features_of, make_run, run_command
 
 from pipeline.config import loading
 from pipeline.encoders.image_encoder import ImageEncoder

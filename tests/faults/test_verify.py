@@ -13,7 +13,7 @@ import tiny_run
 import yaml
 from click.testing import CliRunner
 from index_forgeries import cell
-from made_up import retell
+from synthetic_run import retell
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import commit_path, publish

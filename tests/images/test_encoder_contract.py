@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_libraries import parts_of, store
 from pictures import MEAN, STD, make_image
+from tiny_library_models import parts_of, store
 
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.registry import ENCODERS, EncoderSpec, encoder_specs

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, make_run, run_command
+from synthetic_run import build_bundle, make_run, run_command
 
 import jointspace
 from pipeline.errors import IntegrityError
@@ -166,7 +166,10 @@ def test_a_bundle_without_a_calibration_says_so_once(folder: Path, tmp_path: Pat
         writer.commit(source=bundle.card, but=changes, **kept)
         return tmp_path / name
 
-    for name, value, said in (("old", "gone", "Rebuild it: jointspace stage build-index ncca --run "), ("silent", None, "")):
+    for name, value, said in (
+        ("old", "gone", "Rebuild it: jointspace stage build-index ncca --run "),
+        ("silent", None, ""),
+    ):
         former = rewrite(name, None, calibration=value)
         assert Searcher(open_index(former)).images("a dog", 3).judgement is None
         result = CliRunner().invoke(command, ["--index", str(former), "a dog"])

@@ -10,8 +10,8 @@ import faiss
 import numpy as np
 import pyarrow as pa
 import pytest
-from lone_searches import DIM, ask_everything, search_every_way
-from made_up import build_bundle, features_of, run_command
+from isolated_searches import DIM, ask_everything, search_every_way
+from synthetic_run import build_bundle, features_of, run_command
 
 from pipeline.compute.workers import Worker
 from pipeline.errors import UsageError

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, run_command
-from made_up_sets import OTHER, SCORE, THING
+from synthetic_multivectors import OTHER, SCORE, THING
+from synthetic_run import THINGS, build_bundle, run_command
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import UsageError

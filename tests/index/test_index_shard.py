@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_up import ENCODER_SETTINGS, build_bundle, make_run, open_run, retell, run_command
+from synthetic_run import ENCODER_SETTINGS, build_bundle, make_run, open_run, retell, run_command
 
 from pipeline.errors import IntegrityError
 from pipeline.run.reading.indexes import add_indexes

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, features_of, make_run, run_command
+from synthetic_run import build_bundle, features_of, make_run, run_command
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Searcher

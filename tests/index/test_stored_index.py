@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
-from made_up_sets import SCORE, add_fragments
+from synthetic_multivectors import SCORE, add_fragments
+from synthetic_run import build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
 
 import jointspace
 from pipeline.errors import InputError, IntegrityError, UsageError

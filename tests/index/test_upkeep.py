@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, make_run, retell, run_command, write_config
-from made_up_sets import SCORE, add_fragments, whole_length
+from synthetic_multivectors import SCORE, add_fragments, whole_length
+from synthetic_run import build_bundle, make_run, retell, run_command, write_config
 
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
@@ -244,10 +244,10 @@ def test_a_card_of_another_type_does_not_shift_the_ids_that_stay(factory: str) -
 
 
 def test_the_example_needs_none_of_our_code(runs: dict[str, Path]) -> None:
-    source = (ROOT / "examples" / "query_bundle.py").read_text()
+    source = (ROOT / "examples" / "nearest_photos.py").read_text()
     assert len(source.splitlines()) <= 30 and "pipeline" not in source
     result = subprocess.run(
-        [sys.executable, ROOT / "examples" / "query_bundle.py", bundle_of(runs["small"], "HNSW8"), "8"],
+        [sys.executable, ROOT / "examples" / "nearest_photos.py", bundle_of(runs["small"], "HNSW8"), "8"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     lines = [line.split() for line in result.stdout.splitlines()]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from made_up_settings import TRANSFER
+from small_settings import TRANSFER
 
 from pipeline.models.linear.sets import assign_folds
 from pipeline.models.linear.study import StudyCell, draw_folds

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_up_models import make_task_of
+from synthetic_tasks import make_task_of
 
 from pipeline.compute.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.config.registry import made_by, model_spec
@@ -20,7 +20,7 @@ OWN = {
     "fragments": {"sum": "mean-words", "global_weight": 1.0},
 }
 FAMILIES = ("lstm", "ncca-refined", "sdtrnn", "hmlstm", "dvsa")
-"""Of each kind of computation one, on the pretended device; a GPU trains them all."""
+"""Of each kind of computation one, on the fake device; a GPU trains them all."""
 SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, "weight_decay": 0.1}
 
 

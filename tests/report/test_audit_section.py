@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pyarrow as pa
-from made_up import by_hand
 from outline import report
+from synthetic_run import by_hand
 
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import read_commit
@@ -29,9 +29,15 @@ def test_findings_are_shown_as_long_as_they_are_of_this_run(own: Path) -> None:
     made_from = {"manifest/manifest.json#fingerprint": read_commit(layout.manifest.commit).value["fingerprint"]}
     write_table(layout.audit.path, "audit", table, provenance=by_hand(own, **made_from), details={"scored": True})
     text = " ".join(report(own).parts["Audit: captions and copies"].split())
-    assert "1 near copies in different splits" in text and "1 photos whose captions" in text
+    assert "1 near-duplicates in different splits" in text and "1 photos whose captions" in text
     assert "<i>1.png train all its captions: rank 7 of 23 a dog the big dog a <cat> a better match" in text
-    headings = ["Single captions", "Photos with all their captions", "uncertain", "lists as reliable: 1", "Near copies"]
+    headings = [
+        "Single captions",
+        "Photos with all their captions",
+        "uncertain",
+        "lists as reliable: 1",
+        "Near-duplicates",
+    ]
     assert sorted(headings, key=text.index) == headings
     assert "2.png test, correlation 0.97" in text
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_up import by_hand, make_stage
-from made_up_sets import write_regions
 from outline import Outline, report
+from synthetic_multivectors import write_regions
+from synthetic_run import by_hand, make_stage
 
 from pipeline.config.names import Config
 from pipeline.errors import IntegrityError
@@ -38,7 +38,7 @@ def test_the_first_lines_say_what_there_is_and_how_to_search_it(page: Outline, r
 
 def test_the_contents_lead_to_parts_that_are_there(page: Outline, html: str) -> None:
     anchors = [address[1:] for address in page.addresses if address.startswith("#")]
-    assert anchors == ["retrieval", "answers", "map", "collection", "encoders", "indices"]
+    assert anchors == ["retrieval", "answers", "map", "collection", "encoders", "indexes"]
     assert all(html.count(f'id="{anchor}"') == 1 for anchor in anchors)
 
 
@@ -91,7 +91,7 @@ def test_the_collection_is_counted_and_its_rejects_are_explained(page: Outline) 
 
 
 def test_an_index_has_the_figures_of_its_card(page: Outline, run: Path) -> None:
-    cards, rows = read_json(run / "index/ncca/card.json"), page.rows("Indices")
+    cards, rows = read_json(run / "index/ncca/card.json"), page.rows("Indexes")
     assert [row["of"] for row in rows] == ["images", "sentences"]
     for row in rows:
         card = cards[row["of"]]
@@ -102,9 +102,9 @@ def test_an_index_has_the_figures_of_its_card(page: Outline, run: Path) -> None:
 
 
 def test_printed_figures_of_the_collection_stand_beside_ours(page: Outline, own: Path) -> None:
-    assert not [above for above, _ in page.tables if above.startswith("As printed")]
+    assert not [above for above, _ in page.tables if above.startswith("Published: ")]
     flickr = report(own, {"reproduce": {"collection": "flickr8k"}})
-    lines = flickr.lines("As printed: Karpathy and Fei-Fei, Table 5, Flickr8K")
+    lines = flickr.lines("Published: Karpathy and Fei-Fei, Table 5, Flickr8K")
     assert ["BRNN", "16.5", "40.6", "54.2", "7.6", "11.8", "32.1", "44.7", "12.4"] in lines
     assert not [above for above, _ in flickr.tables if "Flickr30K" in above]
 

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import by_hand, make_run
 from outline import report
+from synthetic_run import by_hand, make_run
 
 from pipeline.errors import IntegrityError
 from pipeline.images.opening import ImageLimits

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import make_run, make_stage, open_run, write_config
+from synthetic_run import make_run, make_stage, open_run, write_config
 
 from pipeline.config.loading import load
 from pipeline.errors import UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import run_command
+from synthetic_run import run_command
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.nightly
@@ -21,7 +21,7 @@ ONE = "/api/models/ncca/photographs/1"
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
     """Of a server of one index under two names, with eyes that know the made-up photographs."""
-    from visiting import serve
+    from served_run import serve
 
     with listening(serve(run, run / "bundle")) as found:
         yield found
@@ -219,7 +219,7 @@ def test_the_footer_counts_the_photos_of_the_index_that_answers(
     page: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after a change of the index, and although another index of the collection still has all photos."""
-    from visiting import serve
+    from served_run import serve
 
     monkeypatch.setattr("pipeline.serve.gallery.LOOK_SECONDS", 0)
     first, other = (shutil.copytree(run / "bundle", tmp_path / name) for name in ("bundle", "other"))

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
-from made_up import build_bundle, run_command
-from made_up_sets import OTHER, THING
 from PIL import Image
-from visiting import PIXELS, make_client, open_gallery, serve
+from served_run import PIXELS, make_client, open_gallery, serve
+from synthetic_multivectors import OTHER, THING
+from synthetic_run import build_bundle, run_command
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import UsageError

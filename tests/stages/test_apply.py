@@ -9,8 +9,8 @@ from threading import Thread
 import numpy as np
 import pytest
 import yaml
-from made_up import retell, run_command
-from made_up_colours import COLOURS, CONFIG, draw
+from synthetic_colours import COLOURS, CONFIG, draw
+from synthetic_run import retell, run_command
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.search import Searcher
@@ -99,7 +99,7 @@ def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_
         apply(colours, tmp_path / "others", index)
     with pytest.raises(UsageError, match=f"is the index of {applied / 'photos'}"):
         apply(colours, tmp_path / "others", applied / "out")
-    assert "0  near copies" in run_command("audit", applied / "out")
+    assert "0  near-duplicates" in run_command("audit", applied / "out")
     shutil.copytree(applied / "out", index / "inner")
     run_command("verify", index)
 

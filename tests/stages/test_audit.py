@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import by_hand, ingest, make_stage, open_run, run_command, write_config
 from PIL import Image, ImageOps
 from scipy.ndimage import gaussian_filter
+from synthetic_run import by_hand, ingest, make_stage, open_run, run_command, write_config
 
 from pipeline.report.tables import is_probable
 from pipeline.storage.features import write_features
@@ -70,7 +70,7 @@ def test_it_finds_what_is_wrong_and_ingest_leaves_it_out(run: Path, tmp_path: Pa
         assert {len(one["captions"]) for one in found} == {captions}
     number = int(whole[0]["image"].removesuffix(".png"))
     assert COLOURS[number % 7] in whole[0]["rather"] or THINGS[number % 9] in whole[0]["rather"]
-    assert "1  near copies in different splits" in printed
+    assert "1  near-duplicates in different splits" in printed
 
     lines = (tmp_path / "out.txt").read_text().splitlines()
     live = [line for line in lines if not line.startswith("#")]

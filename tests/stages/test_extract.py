@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from made_up import ingest, make_stage, run_command
 from PIL import Image
+from synthetic_run import ingest, make_stage, run_command
 
 from pipeline.errors import InputError
 from pipeline.images import decode, preprocess

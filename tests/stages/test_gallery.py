@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import run_command
-from made_up_colours import COLOURS, make_colours
+from synthetic_colours import COLOURS, make_colours
+from synthetic_run import run_command
 
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import MOMENTS, Shard

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import build_bundle, by_hand, features_of, make_run, make_stage, open_run, retell, write_config
+from synthetic_run import build_bundle, by_hand, features_of, make_run, make_stage, open_run, retell, write_config
 
 from pipeline.encoders.averaged import AveragedEncoder
 from pipeline.encoders.networks import NetworkSpec, untrained

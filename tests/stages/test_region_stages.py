@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import make_stage, run_command
-from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
+from synthetic_blocks import arguments, configure, copy_blocks, extract, make_blocks
+from synthetic_run import make_stage, run_command
 
 from pipeline.encoders.finetune import Finetuning
 from pipeline.encoders.image_encoder import ImageEncoder

@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_up import by_hand, make_run, make_stage, open_run, retell, write_config
-from made_up_sets import SCORE, add_fragments, write_regions
+from synthetic_multivectors import SCORE, add_fragments, write_regions
+from synthetic_run import by_hand, make_run, make_stage, open_run, retell, write_config
 
 from pipeline.run.layout import Layout
 from pipeline.run.reading.results import results_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from made_up import by_hand, make_run, make_stage
+from synthetic_run import by_hand, make_run, make_stage
 
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import TABLES, publish, publish_record

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, open_run, write_feature_shards
+from synthetic_run import make_run, make_stage, open_run, write_feature_shards
 
 from pipeline.models.linear.moments import Moments
 from pipeline.storage.manifest import Manifest

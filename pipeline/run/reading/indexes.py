@@ -268,7 +268,7 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
         count = sum(len(np.unique(image_id)) for _, image_id in described_rows(run.manifest, ["dev"]))
         reason = f"dev has {count} photos with captions, and needs {FEWEST}" if count < FEWEST else None
     if reason:
-        log.info("%s: searches will not show where likely answers end (%s)", embeddings.name, reason)
+        log.info("%s: searches will not show where likely matches end (%s)", embeddings.name, reason)
         return None
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
     images = one_vector_each(embeddings.read("images", pairs.image_id))

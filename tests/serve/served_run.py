@@ -1,4 +1,4 @@
-"""The application over the made-up run, as its tests visit it."""
+"""The application over the synthetic run, and functions that its tests use as a client."""
 
 from functools import partial
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from made_up import THINGS, features_of, run_command
+from synthetic_run import THINGS, features_of, run_command
 
 from pipeline.images.decode import check_header, decode
 from pipeline.images.opening import ImageLimits
@@ -24,7 +24,7 @@ LIMITS = Limits(5, 0, 100, 4, max_top=20, max_upload_bytes=10_000, upload_second
 
 
 def colour_of(thing: int) -> tuple[int, ...]:
-    """In which made_up paints its photographs."""
+    """Return the colour in which the synthetic run paints the photos of a thing."""
     return tuple(int(c) for c in np.random.default_rng(thing).integers(256, size=3))
 
 

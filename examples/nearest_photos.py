@@ -1,6 +1,6 @@
-"""Photographs for a photograph, from an index alone: python examples/query_bundle.py results/demo/index/ncca 0
+"""Find the five photos that are nearest to a photo of an index, here to the photo in row 0. Prints scores and paths.
 
-Prints the rows of the index's images that are nearest to its image in row 0, the best first, with their scores.
+python examples/nearest_photos.py results/demo/index/ncca 0
 """
 
 import json
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 def main(folder: Path, row: int, top: int = 5) -> None:
     card = json.loads((folder / "card.json").read_text())
     if card["kind"] == "fragments":
-        sys.exit(f"{folder} has a vector for each region and word, and none for an image; give another model's index")
+        sys.exit(f"{folder} has no vectors of whole photos. Name the index of a model that compares whole photos.")
     index = faiss.read_index(str(folder / "images.faiss"))
     table = pq.read_table(folder / "images.parquet")
     if index.ntotal != card["images"]["count"] or index.d != card["dim"]:
