@@ -149,14 +149,14 @@ rule embed:
 
 rule build_index:
     input: reads("build_index")
-    output: LAYOUT.index("{bundle}").commit
-    wildcard_constraints: bundle=any_of("build_index", "bundle")
+    output: LAYOUT.index("{index_shard}").commit
+    wildcard_constraints: index_shard=any_of("build_index", "index_shard")
     params: decides=decides("build_index")
-    log: LOGS / "build_index.{bundle}.log"
-    benchmark: BENCHMARKS / "build_index/{bundle}.tsv"
+    log: LOGS / "build_index.{index_shard}.log"
+    benchmark: BENCHMARKS / "build_index/{index_shard}.tsv"
     threads: STAGES["build_index"].threads
     resources: mem_mb=memory("build_index"), gpu=GPU
-    shell: on_gpu("build-index {wildcards.bundle:q}")
+    shell: on_gpu("build-index {wildcards.index_shard:q}")
 
 
 rule evaluate:

@@ -132,7 +132,7 @@ def test_a_format_may_be_a_reader_in_a_users_module(mine: Path) -> None:
     (mine / "config.yaml").write_text("{data_root: data, demo: {generate: false}, collection: {format: 'mine:read'}}")
     (mine / "data").mkdir()
     Image.new("RGB", (32, 32), "red").save(mine / "data" / "red.png")
-    printed(forked_programs.jointspace(mine, "ingest", "--run", mine, "--processes", 0))
+    printed(forked_programs.jointspace(mine, "stage", "ingest", "--run", mine, "--processes", 0))
     assert read_json(mine / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
 
 
@@ -143,7 +143,7 @@ def test_a_stage_is_added_by_one_file(mine: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(COMMANDS, "count-lengths", "count_lengths")  # as if the file were in a folder of `stages`
     (mine / "mine.yaml").write_text(yaml.safe_dump(PARTS))
     assert {"count_lengths", "fit"} <= rules_of(snakemake(mine, "all", "-n", "--configfile", "mine.yaml"))
-    printed(forked_programs.jointspace(mine, "count-lengths", "--run", run))
+    printed(forked_programs.jointspace(mine, "stage", "count-lengths", "--run", run))
     assert read_json(run / "lengths.json")["lengths"] == [2, 5] * 24
 
 

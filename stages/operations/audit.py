@@ -28,7 +28,7 @@ BLOCK_ROWS = 4096
 FEW = 1000
 """Photographs below which the space is too weak for the estimate of wrong captions."""
 TITLES = {
-    **dict.fromkeys(("leak", "copy"), "Near copies. Of each pair, the photo that stays is not listed."),
+    **dict.fromkeys(("leak", "copy"), "Near-duplicates. Of each pair, the photo that stays is not listed."),
     "caption": "Captions that are probably wrong. Remove the # from further lines to leave these out, too.",
     "captions": "Photos whose captions are probably all wrong. Many of these captions are right: look at each photo.",
 }

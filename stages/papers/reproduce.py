@@ -58,8 +58,10 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
     writes=lambda layout: layout.reproduction,
 )
 def reproduce(run: Run, job: Job) -> None:
-    """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
-    reason. The same figures are written as JSON next to the tables."""
+    """Compare a run's models with the published rows of the papers.
+
+    Rows that the data cannot support are listed with the reason. The same figures are written as JSON next to the tables.
+    """
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers import page
     from pipeline.papers.reproduction import Reproduction, render, systems

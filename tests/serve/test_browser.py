@@ -212,7 +212,7 @@ def test_photos_that_cannot_be_read_are_explained_once(page: Any, address: str) 
     page.goto(f"{address}/?q=a+dog&top=3")
     playwright.expect(page.locator("#answers .missing").nth(2)).to_be_visible()
     playwright.expect(page.locator("#notes .warning")).to_have_count(1)
-    playwright.expect(page.locator("#notes")).to_contain_text("jointspace serve INDEX --images FOLDER")
+    playwright.expect(page.locator("#notes")).to_contain_text("jointspace serve INDEX --data-root FOLDER")
 
 
 def test_the_footer_counts_the_photos_of_the_index_that_answers(
