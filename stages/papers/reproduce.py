@@ -60,7 +60,8 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
 def reproduce(run: Run, job: Job) -> None:
     """Compare a run's models with the published rows of the papers.
 
-    Rows that the data cannot support are listed with the reason. The same figures are written as JSON next to the tables.
+    Rows that the data cannot support are listed with the reason. The same figures are written as JSON next to the
+    tables.
     """
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers import page
